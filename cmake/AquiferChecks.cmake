@@ -1,0 +1,20 @@
+# The checks on the source text that run with the tests. Each proves by a self-test that it can fail.
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(NOT Python3_Interpreter_FOUND)
+  aquifer_note_feature("source checks: off (python3 not found: apt-get install python3)")
+  return()
+endif()
+aquifer_note_feature("source checks: on")
+
+foreach(check check-layers check-determinism)
+  add_test(NAME ${check}
+    COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${check}")
+endforeach()
+foreach(tool check-layers check-determinism count-tests)
+  add_test(NAME ${tool}-self-test
+    COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${tool}" --self-test)
+endforeach()
+set_tests_properties(
+  check-layers check-determinism
+  check-layers-self-test check-determinism-self-test count-tests-self-test
+  PROPERTIES LABELS "checks" TIMEOUT 60)

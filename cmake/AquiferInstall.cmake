@@ -1,0 +1,40 @@
+# Installs the public headers, the library with what it stands on, and the program. An embedder
+# writes find_package(aquifer) and links aquifer::aquifer.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+if(TARGET aquifer)
+  # The library is aquifer_cache and its closure; node, sim and the test fakes stay at home.
+  set(pending cache)
+  set(installed "")
+  while(pending)
+    list(POP_FRONT pending folder)
+    if(NOT folder IN_LIST installed)
+      list(APPEND installed ${folder})
+      get_property(deps GLOBAL PROPERTY AQUIFER_DEPS_OF_${folder})
+      list(APPEND pending ${deps})
+    endif()
+  endwhile()
+  list(TRANSFORM installed PREPEND aquifer_)
+
+  install(TARGETS aquifer ${installed} EXPORT aquiferTargets
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION include)
+  set(config_dir "${CMAKE_INSTALL_LIBDIR}/cmake/aquifer")
+  install(EXPORT aquiferTargets NAMESPACE aquifer:: DESTINATION "${config_dir}")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/aquiferConfig.cmake.in"
+    "${PROJECT_BINARY_DIR}/aquiferConfig.cmake" INSTALL_DESTINATION "${config_dir}")
+  write_basic_package_version_file("${PROJECT_BINARY_DIR}/aquiferConfigVersion.cmake"
+    COMPATIBILITY SameMinorVersion)
+  install(FILES
+    "${PROJECT_BINARY_DIR}/aquiferConfig.cmake"
+    "${PROJECT_BINARY_DIR}/aquiferConfigVersion.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake"
+    DESTINATION "${config_dir}")
+endif()
+
+if(EXISTS "${PROJECT_SOURCE_DIR}/include/aquifer")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/aquifer" DESTINATION include)
+endif()
+if(TARGET aquifer_program)
+  install(TARGETS aquifer_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
