@@ -1,0 +1,681 @@
+#include "cache/core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/jobs.h"
+#include "policy/leaf_recency.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxKeys = size_t{1} << 20;
+constexpr size_t kExpirySlice = 2048;
+constexpr size_t kDropSlice = 64;
+constexpr size_t kPinSlice = 256;
+constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
+
+TenantOptions OptionsOf(const CacheOptions& options, std::string_view name) {
+  for (const TenantOptions& tenant : options.tenants) {
+    if (tenant.name == name) return tenant;
+  }
+  return TenantOptions{};
+}
+
+Status CheckOptions(const CoreOptions& options) {
+  const CacheOptions& cache = options.cache;
+  if (cache.dram_bytes < options.extent_bytes) {
+    return Status(Code::kInvalid, "dram_bytes is less than one extent (" +
+                                      std::to_string(options.extent_bytes >> 20) + " MiB)");
+  }
+  if (cache.worker_threads == 0) return Status(Code::kInvalid, "worker_threads is 0");
+  if (cache.overdue_nanos <= 0) return Status(Code::kInvalid, "overdue_nanos is not positive");
+  if (cache.assumed_prefill_ms_per_token < 0) {
+    return Status(Code::kInvalid, "assumed_prefill_ms_per_token is negative");
+  }
+  for (const TenantOptions& tenant : cache.tenants) {
+    if (tenant.name.empty() || tenant.name.size() > 64) {
+      return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
+    }
+    if (tenant.ttl_seconds < 0) {
+      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name + " is negative");
+    }
+  }
+  return Status();
+}
+
+// Larger blocks stay in DRAM: a segment must hold one with room to spare.
+uint64_t LargestNvmeBlock(const CacheOptions& options) {
+  if (options.nvme_segment_bytes == 0) return kMaxBlockBytes;
+  return std::min(kMaxBlockBytes, options.nvme_segment_bytes / 2);
+}
+
+WorthOptions WorthOf(const CacheOptions& options) {
+  WorthOptions worth;
+  if (options.assumed_prefill_ms_per_token > 0) {
+    worth.default_prefill_tokens_per_second = 1e3 / options.assumed_prefill_ms_per_token;
+  }
+  return worth;
+}
+
+}  // namespace
+
+// --- Jobs
+
+void Job::RunAgain() {
+  core_->environment_.owner->Post([this, run = run_, alive = core_->alive_] {
+    if (*alive && run_ == run) Run();
+  });
+}
+
+void Job::WakeAt(int64_t nanos) {
+  core_->environment_.owner->PostAt(nanos, [this, run = run_, alive = core_->alive_] {
+    if (*alive && run_ == run) OnTimer();
+  });
+}
+
+void Job::Answer(size_t completed) {
+  if (request_ == nullptr) return;
+  core_->Progress(client_, std::exchange(request_, nullptr), completed, true);
+}
+
+void Job::End(size_t completed) {
+  Answer(completed);
+  run_ = 0;
+  Job* const last = core_->running_.back();
+  core_->running_[place_] = last;
+  last->place_ = place_;
+  core_->running_.pop_back();
+  core_->spare_jobs_[kind_].push_back(this);
+}
+
+template <class J>
+J* Core::TakeJob(ClientNumber client, Request* request) {
+  if (spare_jobs_[J::kKind].empty()) {
+    jobs_.push_back(std::make_unique<J>(this));
+    spare_jobs_[J::kKind].push_back(jobs_.back().get());
+  }
+  auto* const job = static_cast<J*>(spare_jobs_[J::kKind].back());
+  spare_jobs_[J::kKind].pop_back();
+  // Through the base: its use is the core's business, not the kind's.
+  Job* const base = job;
+  base->client_ = client;
+  base->request_ = request;
+  base->run_ = next_run_++;
+  base->place_ = running_.size();
+  running_.push_back(base);
+  return job;
+}
+
+template <class J, class R>
+void Core::Begin(ClientNumber client, R* request, Status valid) {
+  Client& caller = clients_[client];
+  ++caller.requests;
+  if (valid.ok() && caller.requests > options_.max_requests_per_client) {
+    valid = Status(Code::kBusy, "too many requests under way; wait for some");
+  }
+  if (!valid.ok()) {
+    request->status = std::move(valid);
+    return Progress(client, request, 0, true);
+  }
+  J* const job = TakeJob<J>(client, request);
+  job->Reset();
+  job->Run();
+}
+
+void Core::Progress(ClientNumber client, Request* request, size_t completed, bool done) {
+  Client& caller = clients_[client];
+  if (!caller.attached) return;
+  if (done) --caller.requests;
+  caller.sink->OnProgress(request, completed, done);
+}
+
+void Core::Cancel(ClientNumber client, Request* request) {
+  for (Job* const job : running_) {
+    if (job->request() == request && job->client() == client) return job->Cancel();
+  }
+}
+
+int64_t Core::DeadlineIn(int64_t timeout_nanos) const {
+  const int64_t now = environment_.clock->NowNanos();
+  return timeout_nanos > kNoDeadline - now ? kNoDeadline : now + timeout_nanos;
+}
+
+Status Core::CheckChain(const ChainSlice& chain) const {
+  if (chain.layout == 0 || chain.layout > catalog_.layouts()) {
+    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
+  }
+  const LayoutRecord& layout = catalog_.layout(static_cast<uint16_t>(chain.layout - 1));
+  if (layout.tokens_per_block == 0) {
+    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
+  }
+  if (chain.group >= layout.groups.size()) {
+    return Status(Code::kInvalid, "chain.group is " + std::to_string(chain.group) +
+                                      ", but the layout has " +
+                                      std::to_string(layout.groups.size()) + " groups");
+  }
+  if (chain.keys.size() > kMaxKeys) {
+    return Status(Code::kInvalid,
+                  "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
+  }
+  return Status();
+}
+
+Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
+                                 const std::string& session) const {
+  if (!chain.keys.empty()) return CheckChain(chain);
+  if (session.empty()) return Status(Code::kInvalid, "neither chain.keys nor session is given");
+  if (FindSession(clients_[client].tenant, session) == nullptr) {
+    return Status(Code::kNotFound, "no such session; name it with Hint() first");
+  }
+  return Status();
+}
+
+void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key& head) {
+  if (!CheckChain(forecast.chain).ok()) return;
+  const BlockName name{.tenant = clients_[client].tenant,
+                       .group = forecast.chain.group,
+                       .part = forecast.chain.part,
+                       .key = head};
+  RememberSession(forecast.session, name);
+  HintJob* const job = TakeJob<HintJob>(client, nullptr);
+  job->Begin(forecast, name);
+  job->Run();
+}
+
+void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
+  ++clients_[client].requests;
+  const Result<uint16_t> number = catalog_.Register(request->layout);
+  request->status = number.status();
+  request->handle = number.ok() ? LayoutHandle{*number} + 1 : 0;
+  Progress(client, request, 1, true);
+}
+
+void Core::Match(ClientNumber client, MatchRequest* request) {
+  Status valid = CheckChain(request->chain);
+  if (valid.ok() && request->have > request->chain.keys.size()) {
+    valid = Status(Code::kInvalid, "have is more than there are keys");
+  }
+  Begin<MatchJob>(client, request, std::move(valid));
+}
+
+void Core::Fetch(ClientNumber client, FetchRequest* request) {
+  Status valid = CheckChain(request->chain);
+  if (valid.ok() && request->timeout_nanos <= 0) {
+    valid = Status(Code::kInvalid, "timeout_nanos is not positive");
+  }
+  Begin<FetchJob>(client, request, std::move(valid));
+}
+
+void Core::Reserve(ClientNumber client, ReserveRequest* request) {
+  Status valid = CheckChain(request->chain);
+  if (valid.ok() && !request->engine_hashes.empty() &&
+      request->engine_hashes.size() != request->chain.keys.size()) {
+    valid = Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key");
+  }
+  if (valid.ok() && uint64_t{request->position} + request->chain.keys.size() > UINT32_MAX) {
+    valid = Status(Code::kInvalid, "position is too large");
+  }
+  Begin<ReserveJob>(client, request, std::move(valid));
+}
+
+void Core::Commit(ClientNumber client, CommitRequest* request) {
+  Begin<CommitJob>(client, request,
+                   request->ops.size() <= kMaxKeys
+                       ? Status()
+                       : Status(Code::kInvalid, "ops holds too many operations"));
+}
+
+void Core::Flush(ClientNumber client, FlushRequest* request) {
+  Begin<FlushJob>(client, request,
+                  request->timeout_nanos > 0
+                      ? Status()
+                      : Status(Code::kInvalid, "timeout_nanos is not positive"));
+}
+
+void Core::Pin(ClientNumber client, PinRequest* request) {
+  Status valid = CheckChain(request->chain);
+  if (valid.ok() && request->seconds < 0) valid = Status(Code::kInvalid, "seconds is negative");
+  Begin<PinJob>(client, request, std::move(valid));
+}
+
+void Core::Prestage(ClientNumber client, PrestageRequest* request) {
+  Status valid = CheckChainOrSession(client, request->chain, request->session);
+  if (valid.ok() && request->timeout_nanos <= 0) {
+    valid = Status(Code::kInvalid, "timeout_nanos is not positive");
+  }
+  Begin<PrestageJob>(client, request, std::move(valid));
+}
+
+void Core::Evict(ClientNumber client, EvictRequest* request) {
+  request->evicted = 0;
+  Begin<EvictJob>(client, request,
+                  request->everything
+                      ? Status()
+                      : CheckChainOrSession(client, request->chain, request->session));
+}
+
+void Core::Drain(ClientNumber client, DrainRequest* request) {
+  Begin<DrainJob>(client, request,
+                  request->timeout_nanos > 0
+                      ? Status()
+                      : Status(Code::kInvalid, "timeout_nanos is not positive"));
+}
+
+// --- Life
+
+Result<std::unique_ptr<Core>> Core::New(const CoreOptions& options,
+                                        const CacheEnvironment& environment) {
+  AQ_RETURN_IF_ERROR(CheckOptions(options));
+  std::unique_ptr<Core> core(new Core(options, environment));
+  AQ_RETURN_IF_ERROR(core->Build());
+  return core;
+}
+
+Core::Core(const CoreOptions& options, const CacheEnvironment& environment)
+    : options_(options),
+      environment_(environment),
+      nvme_speed_(TierSpeedOptions{}),
+      prefill_(PrefillModelsOptions{}),
+      worth_(WorthOf(options.cache)),
+      spare_jobs_(kJobKinds) {}
+
+Core::~Core() {
+  *alive_ = false;
+  CloseDisks();
+}
+
+Status Core::Build() {
+  const CacheOptions& cache = options_.cache;
+  AQ_ASSIGN_OR_RETURN(
+      dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
+                          .extent_bytes = options_.extent_bytes,
+                          .keep_available_bytes = cache.keep_available_bytes,
+                          .ready_extents = options_.ready_extents},
+                         environment_.extents, environment_.workers, environment_.owner,
+                         environment_.clock));
+  dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
+    if (added) {
+      extents_.push_back(bytes);
+    } else {
+      std::erase_if(extents_, [bytes](auto known) { return known.data() == bytes.data(); });
+    }
+    for (const auto& disk : disks_) added ? disk->Remember(bytes) : disk->Forget(bytes);
+  };
+
+  const uint64_t nvme_bytes = cache.nvme_directories.empty() ? 0 : cache.nvme_bytes;
+  const uint64_t wanted = (cache.dram_bytes + nvme_bytes) / kBytesPerIndexedBlock + 65'536;
+  const auto max_blocks = options_.max_blocks != 0
+                              ? options_.max_blocks
+                              : static_cast<uint32_t>(std::min<uint64_t>(wanted, 1u << 30));
+  AQ_ASSIGN_OR_RETURN(auto index,
+                      Index::Create({.max_blocks = max_blocks,
+                                     .hash_seed = environment_.random->Next64()}));
+  AQ_ASSIGN_OR_RETURN(auto dram_order, NewLeafRecency({.max_blocks = max_blocks}));
+  AQ_ASSIGN_OR_RETURN(auto nvme_order, NewLeafRecency({.max_blocks = max_blocks}));
+  Quota dram_quota({.capacity_bytes = cache.dram_bytes});
+  // The tier itself keeps to its cap; only the tenants' shares of it are kept here.
+  Quota nvme_quota({.capacity_bytes = std::max<uint64_t>(nvme_bytes, 1)});
+  for (const TenantOptions& tenant : cache.tenants) {
+    AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(tenant.name, tenant));
+    AQ_RETURN_IF_ERROR(dram_quota.SetTenant(number, {.floor_bytes = tenant.dram_floor_bytes,
+                                                     .ceiling_bytes = tenant.dram_ceiling_bytes}));
+    AQ_RETURN_IF_ERROR(nvme_quota.SetTenant(number, {.floor_bytes = tenant.nvme_floor_bytes,
+                                                     .ceiling_bytes = tenant.nvme_ceiling_bytes}));
+  }
+  residency_ = std::make_unique<Residency>(ResidencyParts{.catalog = &catalog_,
+                                                          .dram = dram_.get(),
+                                                          .clock = environment_.clock,
+                                                          .index = std::move(index),
+                                                          .dram_order = std::move(dram_order),
+                                                          .nvme_order = std::move(nvme_order),
+                                                          .dram_quota = std::move(dram_quota),
+                                                          .nvme_quota = std::move(nvme_quota)});
+  loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
+                                     environment_.clock);
+  eraser_ =
+      std::make_unique<Eraser>(residency_.get(), environment_.owner, environment_.clock);
+  residency_->on_erase = [this](const BlockId& id) { eraser_->Add(id); };
+  write_down_ = std::make_unique<WriteDown>(
+      WriteDownSettings{.budget = {.bytes_per_second = cache.write_bytes_per_second},
+                        .admission = {},
+                        .max_held_bytes = cache.dram_bytes / 2},
+      residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  return Status();
+}
+
+void Core::Start(std::function<void(Status)> on_ready) {
+  on_ready_ = std::move(on_ready);
+  dram_->Tick();
+  TickAgain();
+  if (options_.cache.nvme_directories.empty()) {
+    std::exchange(on_ready_, nullptr)(Status());
+    return;
+  }
+  OpenDisks();
+}
+
+bool Core::pool_complete() const {
+  return dram_->dram_usage().extent_bytes + options_.extent_bytes > options_.cache.dram_bytes;
+}
+
+// --- NVMe
+
+// Opening may block, so it happens on a worker.
+void Core::OpenDisks() {
+  environment_.workers->Run([this, alive = alive_] {
+    auto opened = std::make_shared<std::vector<std::unique_ptr<Disk>>>();
+    auto failure = std::make_shared<Status>();
+    for (const std::string& directory : options_.cache.nvme_directories) {
+      Result<std::unique_ptr<Disk>> disk = environment_.open_disk(directory);
+      if (!disk.ok()) {
+        *failure = disk.status();
+        break;
+      }
+      opened->push_back(*std::move(disk));
+    }
+    environment_.owner->Post([this, alive, opened, failure] {
+      if (*alive) OnDisksOpened(std::move(*opened), *failure);
+    });
+  });
+}
+
+void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status) {
+  std::vector<Disk*> borrowed;
+  for (const auto& disk : disks) borrowed.push_back(disk.get());
+  if (status.ok()) {
+    Result<std::unique_ptr<NvmeTier>> tier =
+        NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes,
+                     .segment_bytes = options_.cache.nvme_segment_bytes,
+                     .sync = options_.cache.nvme_sync,
+                     .max_block_bytes = LargestNvmeBlock(options_.cache)},
+                    borrowed, this, environment_.workers, environment_.owner, environment_.clock,
+                    environment_.random);
+    status = tier.status();
+    if (tier.ok()) nvme_ = *std::move(tier);
+  }
+  nvme_status_ = status;
+  if (!status.ok()) {
+    // The cache serves without it. Locks are let go, so that whoever has a directory can end.
+    disks.clear();
+    environment_.owner->PostAt(environment_.clock->NowNanos() + options_.reopen_nanos,
+                               [this, alive = alive_] {
+                                 if (*alive) OpenDisks();
+                               });
+    // Only options that can never work are worth telling: the rest is tried again.
+    if (on_ready_) {
+      std::exchange(on_ready_, nullptr)(status.code() == Code::kInvalid ? status : Status());
+    }
+    return;
+  }
+  disks_ = std::move(disks);
+  for (const auto& disk : disks_) {
+    for (const std::span<std::byte> bytes : extents_) disk->Remember(bytes);
+  }
+  nvme_->Recover([this](Status recovered) { OnRecovered(recovered); });
+}
+
+void Core::OnRecovered(const Status& status) {
+  nvme_status_ = status;
+  if (status.ok()) {
+    nvme_->Enumerate([this](const BlockMeta& meta) { Recall(meta); });
+    nvme_ready_ = true;
+    loader_->SetSource(nvme_.get());
+    eraser_->SetTarget(nvme_.get());
+    write_down_->SetTarget(nvme_.get());
+    eraser_->Pump();
+  }
+  if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
+}
+
+// A block that NVMe held over a restart.
+void Core::Recall(const BlockMeta& meta) {
+  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
+  const Result<uint16_t> layout =
+      catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
+  const bool usable = tenant.ok() && layout.ok() && meta.codec == Codec::kNone;
+  const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
+  if (known != kNoBlock) {
+    const BlockEntry& entry = residency_->at(known);
+    const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
+    if (same && !entry.in_tier(kTierNvme) && residency_->ChargeNvme(known)) {
+      return residency_->ArriveOnNvme(known);
+    }
+  } else if (usable) {
+    const Result<BlockRef> added = residency_->AddOnNvme(
+        {.name = {.tenant = *tenant,
+                  .group = meta.id.group,
+                  .part = meta.id.part,
+                  .key = meta.id.key},
+         .parent = meta.parent,
+         .position = meta.position,
+         .layout = *layout,
+         .state = BlockState::kResident,
+         .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
+         .checksum = meta.checksum,
+         .engine_hash = meta.engine_hash,
+         .now_nanos = environment_.clock->NowNanos()});
+    if (added.ok()) return;
+  }
+  eraser_->Add(meta.id);  // Nothing will ever ask for it: over a ceiling, or not understood.
+}
+
+void Core::CloseDisks() {
+  nvme_ready_ = false;
+  if (loader_ != nullptr) loader_->SetSource(nullptr);
+  disks_.clear();
+}
+
+void Core::OnLost(std::span<const BlockId> ids, Code why) {
+  for (const BlockId& id : ids) {
+    const BlockRef ref = residency_->Find(id);
+    if (ref == kNoBlock) continue;
+    residency_->LeaveNvme(ref, why == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
+  }
+  Housekeep();
+}
+
+void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
+  struct Candidate {
+    bool pinned = false;
+    bool floor = false;
+    double value = 0;
+    size_t index = 0;
+  };
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const BlockRef ref = residency_->Find(ids[i]);
+    if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) continue;
+    candidates.push_back({.pinned = residency_->at(ref).pins != 0,
+                          .floor = residency_->ProtectedOnNvme(ref),
+                          .value = residency_->NvmeValue(ref),
+                          .index = i});
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.pinned != b.pinned) return a.pinned;
+    if (a.floor != b.floor) return a.floor;
+    if (a.value != b.value) return a.value > b.value;
+    return a.index < b.index;
+  });
+  order->clear();
+  for (const Candidate& candidate : candidates) order->push_back(candidate.index);
+}
+
+void Core::OnHealth(bool in_service, const Status& why) {
+  nvme_status_ = why;
+  if (in_service) write_down_->Pump();
+  if (loader_->pending() > 0) loader_->Pump();
+}
+
+// --- Time
+
+void Core::TickAgain() {
+  environment_.owner->PostAt(environment_.clock->NowNanos() + options_.tick_nanos,
+                             [this, alive = alive_] {
+                               if (*alive) Tick();
+                             });
+}
+
+void Core::Tick() {
+  if (dram_->Tick() > 0) residency_->ReclaimExtent(UINT16_MAX);
+  residency_->DropExpired(kExpirySlice);
+  residency_->ExpirePins(kPinSlice);
+  VoidOverdue();
+  eraser_->Pump();
+  write_down_->Pump();
+  if (loader_->pending() > 0) loader_->Pump();
+  Housekeep();
+  TickAgain();
+}
+
+// What was begun and is too long for one task.
+void Core::Housekeep() {
+  if (housekeeping_) return;
+  const bool more_orphans = residency_->DropOrphans(kDropSlice);
+  const bool more_reclaim = residency_->ContinueReclaim(kDropSlice);
+  eraser_->Pump();
+  if (!more_orphans && !more_reclaim) return;
+  housekeeping_ = true;
+  environment_.owner->Post([this, alive = alive_] {
+    if (!*alive) return;
+    housekeeping_ = false;
+    Housekeep();
+  });
+}
+
+// --- Clients
+
+Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink) {
+  if (options.tenant.empty() || options.tenant.size() > 64) {
+    return Status(Code::kInvalid, "tenant is not 1 to 64 bytes long");
+  }
+  AQ_ASSIGN_OR_RETURN(const uint16_t tenant,
+                      catalog_.Tenant(options.tenant, OptionsOf(options_.cache, options.tenant)));
+  std::string engine = options.engine;
+  if (engine.empty()) engine = fmt::format("#{}", next_engine_++);  // No other client has it.
+  // Engines of two tenants are different engines, whatever they call themselves.
+  const auto [found, made] = engines_.emplace(options.tenant + '\0' + engine, engines_.size());
+  auto free = std::find_if(clients_.begin(), clients_.end(),
+                           [](const Client& client) { return !client.attached; });
+  if (free == clients_.end()) free = clients_.emplace(clients_.end());
+  *free = Client{};
+  free->attached = true;
+  free->tenant = tenant;
+  free->engine = found->second;
+  free->sink = sink;
+  return static_cast<ClientNumber>(free - clients_.begin());
+}
+
+void Core::Detach(ClientNumber client) {
+  for (size_t i = running_.size(); i-- > 0;) {
+    if (i >= running_.size()) continue;
+    Job* const job = running_[i];
+    if (job->client() != client) continue;
+    job->Drop();
+    job->request_ = nullptr;  // Nobody is told.
+    job->End(0);
+  }
+  while (clients_[client].first_loan != 0) {
+    Loan* const loan = &loans_[clients_[client].first_loan];
+    loan->reservation ? AbortLoan(loan) : EndLoan(loan);
+  }
+  clients_[client].attached = false;
+  if (loader_->pending() > 0) loader_->Pump();
+  Housekeep();
+}
+
+// --- Stats
+
+uint64_t CacheStats::Counter(std::string_view name) const {
+  const auto found = std::find_if(counters.begin(), counters.end(),
+                                  [name](const auto& counter) { return counter.first == name; });
+  return found == counters.end() ? 0 : found->second;
+}
+
+void Core::Stats(ClientNumber client, StatsRequest* request) {
+  ++clients_[client].requests;
+  CacheStats stats;
+  const uint16_t tenant = clients_[client].tenant;
+  const DramUsage dram = dram_->dram_usage();
+  stats.tiers.push_back({.tier = TierKind::kDram,
+                         .in_service = true,
+                         .capacity_bytes = options_.cache.dram_bytes,
+                         .used_bytes = dram.slot_bytes,
+                         .blocks = residency_->dram_blocks(),
+                         .tenant_bytes = residency_->dram_bytes(tenant),
+                         .read_gbps = 0});
+  if (!options_.cache.nvme_directories.empty()) {
+    const TierUsage usage = nvme_ready_ ? nvme_->Usage() : TierUsage{};
+    stats.tiers.push_back({.tier = TierKind::kNvme,
+                           .in_service = nvme_usable(),
+                           .capacity_bytes = options_.cache.nvme_bytes,
+                           .used_bytes = usage.used_bytes,
+                           .blocks = residency_->nvme_blocks(),
+                           .tenant_bytes = residency_->nvme_bytes(tenant),
+                           .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9});
+  }
+  const auto left = [this](Leave why) { return residency_->left(why); };
+  const WriteDownStats& written = write_down_->stats();
+  const LoaderStats& loads = loader_->stats();
+  stats.counters = {
+      {"match_requests", counters_.match_requests},
+      {"match_keys", counters_.match_keys},
+      {"match_hits", counters_.match_hits},
+      {"fetch_hits_dram", counters_.fetch_hits_dram},
+      {"fetch_hits_nvme", counters_.fetch_hits_nvme},
+      {"fetch_misses", counters_.fetch_misses},
+      {"fetch_late", counters_.fetch_late},
+      {"fetch_failed", counters_.fetch_failed},
+      {"reserved", counters_.reserved},
+      {"reserve_have", counters_.reserve_have},
+      {"reserve_being_filled", counters_.reserve_being_filled},
+      {"reserve_refused", counters_.reserve_refused},
+      {"committed", counters_.committed},
+      {"aborted", counters_.aborted},
+      {"overdue_reservations", counters_.overdue},
+      {"prestaged_blocks", counters_.prestaged},
+      {"corrupt_blocks", left(Leave::kCorrupt)},
+      {"corrupt_reported", counters_.reported_corrupt},
+      {"dropped_pressure", left(Leave::kPressure)},
+      {"dropped_quota", left(Leave::kQuota)},
+      {"dropped_expired", left(Leave::kExpired)},
+      {"dropped_asked", left(Leave::kAsked)},
+      {"dropped_orphaned", left(Leave::kOrphaned)},
+      {"dropped_by_tier", left(Leave::kLostByTier)},
+      {"demoted_blocks", residency_->demoted()},
+      {"nvme_loads", loads.loads},
+      {"nvme_loads_shared", loads.shared_loads},
+      {"nvme_loads_failed", loads.failed_loads},
+      {"nvme_loads_late", loads.late_loads},
+      {"nvme_written_blocks", written.written_blocks},
+      {"nvme_written_bytes", written.written_bytes},
+      {"nvme_write_failures", written.failed_blocks},
+      {"nvme_write_refused", written.refused_blocks},
+      {"nvme_write_waiting", write_down_->waiting()},
+      {"blocks", residency_->index().size()},
+      {"blocks_only_in_dram", residency_->only_in_dram()},
+      {"quarantined_bytes", dram.quarantined_bytes},
+      {"pool_bytes", dram.extent_bytes},
+      {"metadata_bytes", residency_->metadata_bytes()},
+      {"pending_erasures", eraser_->pending()},
+  };
+  for (auto& counter : dram_->Counters()) {
+    stats.counters.emplace_back("dram_" + counter.first, counter.second);
+  }
+  if (nvme_ready_) {
+    for (auto& counter : nvme_->Counters()) {
+      stats.counters.emplace_back("nvme_" + counter.first, counter.second);
+    }
+  }
+  if (environment_.owner_longest_task) {
+    stats.counters.emplace_back("owner_longest_task_us",
+                                static_cast<uint64_t>(environment_.owner_longest_task() / 1000));
+  }
+  request->stats = std::move(stats);
+  Progress(client, request, 1, true);
+}
+
+}  // namespace aquifer

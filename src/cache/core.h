@@ -1,0 +1,272 @@
+// The cache itself: match, fetch, place, write back, recover. One owner runs all of it, so there is
+// no lock; long requests are cut into slices, so that no task holds the owner up for more than
+// about 100 us. Everything outside comes through the CacheEnvironment.
+//
+// Clients attach with a sink that hears how their requests come along. The answers are written into
+// the requests themselves, before the sink is told.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "aquifer/status.h"
+#include "cache/catalog.h"
+#include "cache/environment.h"
+#include "cache/eraser.h"
+#include "cache/loader.h"
+#include "cache/residency.h"
+#include "cache/write_down.h"
+#include "policy/prefill_model.h"
+#include "policy/tier_speed.h"
+#include "policy/worth.h"
+#include "tier/dram_tier.h"
+#include "tier/nvme_tier.h"
+
+namespace aquifer {
+
+class Job;
+
+struct CoreOptions {
+  CacheOptions cache;
+  uint64_t extent_bytes = uint64_t{64} << 20;
+  uint32_t ready_extents = UINT32_MAX;  // Fault the whole pool in, in the background.
+  uint32_t max_blocks = 0;              // 0: from the capacities.
+  uint32_t max_requests_per_client = 1024;
+  uint32_t max_leases_per_client = 1 << 20;
+  uint32_t max_sessions = 100'000;
+  int64_t tick_nanos = 50'000'000;
+  int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
+};
+
+using ClientNumber = uint32_t;
+
+struct CoreCounters {
+  uint64_t match_requests = 0;
+  uint64_t match_keys = 0;
+  uint64_t match_hits = 0;
+  uint64_t fetch_hits_dram = 0;
+  uint64_t fetch_hits_nvme = 0;
+  uint64_t fetch_misses = 0;
+  uint64_t fetch_late = 0;
+  uint64_t fetch_failed = 0;
+  uint64_t reserved = 0;
+  uint64_t reserve_have = 0;
+  uint64_t reserve_being_filled = 0;
+  uint64_t reserve_refused = 0;
+  uint64_t committed = 0;
+  uint64_t aborted = 0;
+  uint64_t reported_corrupt = 0;  // By readers, with Release().
+  uint64_t overdue = 0;
+  uint64_t prestaged = 0;
+};
+
+class ClientSink {
+ public:
+  // On the owner. `completed` operations are answered; with `done` the cache has forgotten the
+  // request.
+  virtual void OnProgress(Request* request, size_t completed, bool done) = 0;
+
+ protected:
+  ~ClientSink() = default;
+};
+
+class Core final : private TierListener, private LoadWaiter {
+ public:
+  // Checks the options: kInvalid says what to change.
+  static Result<std::unique_ptr<Core>> New(const CoreOptions& options,
+                                           const CacheEnvironment& environment);
+  // When nothing of it runs any more: the owner has stopped, or is stepped by hand.
+  ~Core();
+
+  // On the owner, once: `on_ready` when what NVMe held is known again. A tier that cannot be used
+  // is tried again later and does not hold this up; options that cannot work are kInvalid.
+  void Start(std::function<void(Status)> on_ready);
+  // Nothing is left to wait for at the drives; after that they may be closed.
+  void CloseDisks();
+
+  // All of these on the owner.
+  Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
+  // Gives back all that the client holds; its open requests are dropped without a word.
+  void Detach(ClientNumber client);
+
+  void RegisterLayout(ClientNumber client, RegisterLayoutRequest* request);
+  void Match(ClientNumber client, MatchRequest* request);
+  void Fetch(ClientNumber client, FetchRequest* request);
+  void Reserve(ClientNumber client, ReserveRequest* request);
+  void Commit(ClientNumber client, CommitRequest* request);
+  void Flush(ClientNumber client, FlushRequest* request);
+  void Pin(ClientNumber client, PinRequest* request);
+  void Prestage(ClientNumber client, PrestageRequest* request);
+  void Evict(ClientNumber client, EvictRequest* request);
+  void Drain(ClientNumber client, DrainRequest* request);
+  void Stats(ClientNumber client, StatsRequest* request);
+  void Release(ClientNumber client, std::span<const ReleaseOp> leases);
+  void Abort(ClientNumber client, std::span<const ReservationId> reservations);
+  void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
+  void ReportPrefill(ClientNumber client, const PrefillReport& report);
+  void Cancel(ClientNumber client, Request* request);
+
+  // Memory faulted in so far, for whoever waits for the pool to warm up.
+  uint64_t extent_bytes() const { return dram_->dram_usage().extent_bytes; }
+  bool pool_complete() const;
+
+ private:
+  // A request under way: jobs.h.
+  friend class Job;
+  friend class MatchJob;
+  friend class FetchJob;
+  friend class ReserveJob;
+  friend class CommitJob;
+  friend class FlushJob;
+  friend class PinJob;
+  friend class PrestageJob;
+  friend class EvictJob;
+  friend class DrainJob;
+  friend class HintJob;
+
+  struct Client {
+    bool attached = false;
+    uint16_t tenant = 0;
+    uint32_t engine = 0;
+    ClientSink* sink = nullptr;
+    uint32_t requests = 0;
+    uint32_t leases = 0;        // Reservations included.
+    uint32_t first_loan = 0;    // A list through loans_; 0 ends it.
+  };
+  // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
+  struct Loan {
+    BlockRef ref = kNoBlock;
+    ClientNumber client = 0;
+    uint32_t generation = 1;
+    bool reservation = false;
+    bool used = false;
+    int64_t since_nanos = 0;
+    uint32_t next = 0;  // In the client's list, or of the free ones.
+    uint32_t previous = 0;
+  };
+  // A block that is being written by the ranks of one engine.
+  struct Filling {
+    uint32_t engine = 0;
+    LaneSums sums;
+    uint32_t covered_heads = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
+    int64_t since_nanos = 0;
+  };
+  struct Session {
+    BlockName head;
+    uint64_t order = 0;
+  };
+
+  Core(const CoreOptions& options, const CacheEnvironment& environment);
+  Status Build();
+
+  // TierListener, for NVMe.
+  void OnLost(std::span<const BlockId> ids, Code why) override;
+  void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
+  void OnHealth(bool in_service, const Status& why) override;
+
+  // LoadWaiter, for blocks that were brought to DRAM only to be written anew.
+  void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
+  // The block's expiry changed, and the record on NVMe has the old one, which would count again
+  // after a restart.
+  void RenewOnNvme(BlockRef ref);
+
+  // NVMe.
+  void OpenDisks();
+  void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
+  void OnRecovered(const Status& status);
+  void Recall(const BlockMeta& meta);
+  bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
+
+  void Tick();
+  void TickAgain();
+  void Housekeep();
+  void VoidOverdue();
+
+  // Requests.
+  template <class J, class R>
+  void Begin(ClientNumber client, R* request, Status valid);
+  template <class J>
+  J* TakeJob(ClientNumber client, Request* request);
+  void Progress(ClientNumber client, Request* request, size_t completed, bool done);
+  Status CheckChain(const ChainSlice& chain) const;
+  // The chain, or else the session.
+  Status CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
+                             const std::string& session) const;
+  int64_t DeadlineIn(int64_t timeout_nanos) const;
+
+  // Loans.
+  uint64_t Lend(ClientNumber client, BlockRef ref, bool reservation);
+  Loan* FindLoan(ClientNumber client, uint64_t id, bool reservation);
+  void EndLoan(Loan* loan);
+  void AbortLoan(Loan* loan);
+
+  // Fillings.
+  uint32_t NewFilling(uint32_t engine);
+  void FreeFilling(BlockRef ref);
+  Filling& filling(BlockRef ref) { return fillings_[residency_->at(ref).owner_data - 1]; }
+  double FillWaitMs(BlockRef ref) const;
+  // Adds the op's heads; `complete` when every head is there.
+  static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
+  ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
+  void CommitOne(ClientNumber client, CommitOp* op);
+
+  uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
+  bool Readable(BlockRef ref) const;
+  void RememberSession(const std::string& name, const BlockName& head);
+  const Session* FindSession(uint16_t tenant, const std::string& name) const;
+  // The keys from `head` up to its root that are there, deepest first; at most `max`.
+  void WalkUp(const BlockName& head, size_t max, std::vector<BlockRef>* refs) const;
+
+  const CoreOptions options_;
+  const CacheEnvironment environment_;
+  Catalog catalog_;
+  std::unique_ptr<DramTier> dram_;
+  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Eraser> eraser_;
+  std::unique_ptr<WriteDown> write_down_;
+  TierSpeed nvme_speed_;
+  PrefillModels prefill_;
+  WorthOptions worth_;
+
+  std::vector<std::span<std::byte>> extents_;  // For disks that open later.
+  std::vector<std::unique_ptr<Disk>> disks_;
+  std::unique_ptr<NvmeTier> nvme_;
+  bool nvme_ready_ = false;
+  Status nvme_status_;
+  std::function<void(Status)> on_ready_;
+
+  std::vector<Client> clients_;
+  std::map<std::string, uint32_t> engines_;
+  uint64_t next_engine_ = 1;
+  std::vector<Loan> loans_;
+  uint32_t free_loan_ = 0;
+  size_t overdue_cursor_ = 0;
+  std::vector<Filling> fillings_;
+  std::vector<uint32_t> free_fillings_;
+  double average_fill_ms_ = 20;
+  std::map<std::pair<uint16_t, std::string>, Session> sessions_;
+  std::map<uint64_t, std::pair<uint16_t, std::string>> sessions_by_age_;
+  uint64_t next_session_ = 1;
+
+  std::vector<std::unique_ptr<Job>> jobs_;     // Every job there is, running or spare.
+  std::vector<Job*> running_;
+  std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
+  uint64_t next_run_ = 1;
+  bool draining_ = false;
+  bool housekeeping_ = false;
+  CoreCounters counters_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace aquifer

@@ -1,0 +1,362 @@
+// Flush, Pin, Prestage, Evict, Drain, and what callers tell about the future.
+#include <algorithm>
+#include <utility>
+
+#include "cache/core.h"
+#include "cache/jobs.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kPinSlice = 64;
+constexpr size_t kPrestageSlice = 64;
+constexpr size_t kEvictSlice = 64;
+constexpr size_t kSweepSlice = 2048;
+constexpr size_t kHintSlice = 64;
+constexpr size_t kMaxChain = size_t{1} << 20;
+constexpr size_t kMaxSessionName = 256;
+constexpr int64_t kRenewNanos = 10'000'000'000;
+
+}  // namespace
+
+// --- Flush
+
+void FlushJob::Run() {
+  auto& flush = static_cast<FlushRequest&>(*request());
+  if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
+  if (flush.tier != TierKind::kNvme || !core().nvme_usable()) {
+    flush.status = Status(Code::kUnavailable,
+                          flush.tier != TierKind::kNvme ? "this cache has no such tier"
+                                                        : "the NVMe tier is out of service: " +
+                                                              core().nvme_status_.ToString());
+    return End(1);
+  }
+  WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  flush_ = core().write_down_->Flush(tenant(), [this, run = run()](Status status) {
+    if (this->run() != run) return;
+    request()->status = std::move(status);
+    End(1);
+  });
+}
+
+void FlushJob::Cancel() {
+  core().write_down_->EndFlush(flush_);
+  const Status& failure = core().write_down_->last_failure();
+  request()->status = Status(
+      Code::kLate, failure.ok() ? "not everything was written in time"
+                                : "not everything was written in time; a write failed: " +
+                                      failure.ToString());
+  End(1);
+}
+
+void FlushJob::Drop() { core().write_down_->EndFlush(flush_); }
+
+// --- Drain
+
+void DrainJob::Run() {
+  core().draining_ = true;
+  if (!core().nvme_usable()) {
+    return Finish(core().residency_->only_in_dram() == 0
+                      ? Status()
+                      : Status(Code::kUnavailable, "there is no lower tier in service"));
+  }
+  WakeAt(core().DeadlineIn(r().timeout_nanos));
+  core().write_down_->HottestFirst();
+  flush_ = core().write_down_->Flush(tenant(), [this, run = run()](Status status) {
+    if (this->run() == run) Finish(std::move(status));
+  });
+}
+
+void DrainJob::Finish(Status status) {
+  r().left = core().residency_->only_in_dram();
+  request()->status = std::move(status);
+  End(1);
+}
+
+void DrainJob::Cancel() {
+  core().write_down_->EndFlush(flush_);
+  Finish(Status(Code::kLate, "not everything was written in time"));
+}
+
+void DrainJob::Drop() { core().write_down_->EndFlush(flush_); }
+
+// --- Pin
+
+void PinJob::Reset() {
+  cursor_ = 0;
+  r().pinned = 0;
+}
+
+void PinJob::Run() {
+  const ChainSlice& chain = r().chain;
+  const size_t end = std::min(cursor_ + kPinSlice, chain.keys.size());
+  // A pin belongs to the tenant: any of its clients may take it away.
+  const uint64_t owner = tenant();
+  for (; cursor_ < end; ++cursor_) {
+    const BlockRef ref = core().residency_->index().Find({.tenant = tenant(),
+                                                          .group = chain.group,
+                                                          .part = chain.part,
+                                                          .key = chain.keys[cursor_]});
+    if (ref == kNoBlock || !core().Readable(ref)) continue;
+    if (r().seconds == 0) {
+      core().residency_->Unpin(ref, owner);
+    } else if (!core().residency_->Pin(ref, owner, int64_t{core().NowUnix()} + r().seconds)) {
+      request()->status = Status(Code::kNoSpace, "too many pins");
+      return End(cursor_);
+    }
+    ++r().pinned;
+  }
+  if (cursor_ == chain.keys.size()) return End(cursor_);
+  Report(cursor_);
+  RunAgain();
+}
+
+void PinJob::Cancel() {
+  request()->status = Status(Code::kLate);
+  End(cursor_);
+}
+
+// --- Sessions
+
+const Core::Session* Core::FindSession(uint16_t tenant, const std::string& name) const {
+  const auto found = sessions_.find(std::pair(tenant, name));
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void Core::WalkUp(const BlockName& head, size_t max, std::vector<BlockRef>* refs) const {
+  BlockRef ref = residency_->index().Find(head);
+  for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
+    refs->push_back(ref);
+    ref = residency_->index().Parent(ref);
+  }
+}
+
+void Core::RememberSession(const std::string& name, const BlockName& head) {
+  if (name.empty() || name.size() > kMaxSessionName) return;
+  Session& session = sessions_[std::pair(head.tenant, name)];
+  sessions_by_age_.erase(session.order);
+  session = {.head = head, .order = next_session_++};
+  sessions_by_age_.emplace(session.order, std::pair(head.tenant, name));
+  if (sessions_.size() > options_.max_sessions) {
+    sessions_.erase(sessions_by_age_.begin()->second);
+    sessions_by_age_.erase(sessions_by_age_.begin());
+  }
+}
+
+void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
+  priority_ = std::clamp<int8_t>(forecast.priority, -8, 7);
+  outlook_ = SessionHint::kNone;
+  if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
+  if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
+  ttl_seconds_ = forecast.ttl_seconds;
+  refs_.clear();
+  core().WalkUp(head, kMaxChain, &refs_);
+  // What other chains share is not this session's to speak of.
+  const Index& index = core().residency_->index();
+  refs_.erase(std::find_if(refs_.begin(), refs_.end(),
+                           [&index](BlockRef ref) { return index.at(ref).children > 1; }),
+              refs_.end());
+  std::reverse(refs_.begin(), refs_.end());
+}
+
+void HintJob::Run() {
+  Residency& residency = *core().residency_;
+  for (size_t step = 0; step < kHintSlice && !refs_.empty(); ++step) {
+    const BlockRef ref = refs_.back();
+    refs_.pop_back();
+    if (!residency.index().Exists(ref) || residency.at(ref).state == BlockState::kGone) continue;
+    residency.SetForecast(ref, priority_, outlook_);
+    if (ttl_seconds_ <= 0) continue;
+    residency.SetExpiry(ref, static_cast<uint32_t>(core().NowUnix() + ttl_seconds_));
+    core().RenewOnNvme(ref);
+  }
+  core().eraser_->Pump();
+  core().loader_->Pump();
+  core().write_down_->Pump();
+  if (!refs_.empty()) return RunAgain();
+  End(0);
+}
+
+void Core::RenewOnNvme(BlockRef ref) {
+  if (!residency_->at(ref).in_tier(kTierNvme)) return;
+  if (!residency_->at(ref).in_tier(kTierDram)) {
+    return loader_->Load(ref, DeadlineIn(kRenewNanos), this, 0);
+  }
+  residency_->LeaveNvme(ref, Leave::kAsked);
+  eraser_->Add(residency_->IdOf(ref));
+  write_down_->Add(ref);
+}
+
+void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
+  if (!status.ok()) return;
+  RenewOnNvme(ref);
+  eraser_->Pump();
+  write_down_->Pump();
+}
+
+void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
+  if (report.layout == 0 || report.layout > catalog_.layouts()) return;
+  prefill_.Add(clients_[client].engine, static_cast<uint16_t>(report.layout - 1),
+               {.tokens = report.tokens,
+                .context = report.context_tokens,
+                .elapsed_ms = report.milliseconds});
+}
+
+// --- Prestage
+
+void PrestageJob::Reset() {
+  refs_.clear();
+  loading_.clear();
+  cursor_ = open_ = 0;
+  in_slice_ = collected_ = false;
+  deadline_nanos_ = core().DeadlineIn(r().timeout_nanos);
+  r().found = r().staged = 0;
+}
+
+void PrestageJob::Collect() {
+  collected_ = true;
+  const ChainSlice& chain = r().chain;
+  if (chain.keys.empty()) {
+    if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+      core().WalkUp(session->head, kMaxChain, &refs_);
+      std::reverse(refs_.begin(), refs_.end());
+    }
+  } else {
+    refs_.resize(chain.keys.size());
+    for (size_t begin = 0; begin < chain.keys.size(); begin += kSweepSlice) {
+      const size_t count = std::min(kSweepSlice, chain.keys.size() - begin);
+      core().residency_->index().FindMany(tenant(), chain.group, chain.part,
+                                          chain.keys.subspan(begin, count),
+                                          std::span(refs_).subspan(begin, count));
+    }
+  }
+  std::erase_if(refs_,
+                [this](BlockRef ref) { return ref == kNoBlock || !core().Readable(ref); });
+  loading_.assign(refs_.size(), 0);
+  r().found = refs_.size();
+}
+
+void PrestageJob::Run() {
+  if (!collected_) Collect();
+  in_slice_ = true;
+  const size_t end = std::min(cursor_ + kPrestageSlice, refs_.size());
+  for (; cursor_ < end; ++cursor_) {
+    const BlockRef ref = refs_[cursor_];
+    // Slices later it may be gone.
+    if (!core().residency_->index().Exists(ref) || !core().Readable(ref)) continue;
+    if (core().residency_->at(ref).in_tier(kTierDram)) {
+      ++r().staged;
+      continue;
+    }
+    loading_[cursor_] = 1;
+    ++open_;
+    core().loader_->Load(ref, deadline_nanos_, this, cursor_);
+  }
+  if (open_ > 0) core().loader_->Pump();
+  in_slice_ = false;
+  if (cursor_ < refs_.size()) return RunAgain();
+  if (open_ > 0) WakeAt(deadline_nanos_);
+  MaybeEnd();
+}
+
+void PrestageJob::OnLoaded(size_t op, BlockRef, const Status& status) {
+  loading_[op] = 0;
+  --open_;
+  if (status.ok()) {
+    ++r().staged;
+    ++core().counters_.prestaged;
+  }
+  MaybeEnd();
+}
+
+void PrestageJob::MaybeEnd() {
+  if (!in_slice_ && open_ == 0 && cursor_ == refs_.size()) End(1);
+}
+
+void PrestageJob::Cancel() {
+  Drop();
+  if (open_ > 0) request()->status = Status(Code::kLate);
+  End(1);
+}
+
+void PrestageJob::Drop() {
+  for (size_t i = 0; i < cursor_; ++i) {
+    if (loading_[i] != 0) core().loader_->Abandon(refs_[i], this, i);
+  }
+}
+
+// --- Evict
+
+void EvictJob::Reset() {
+  refs_.clear();
+  cursor_ = evicted_ = 0;
+  collected_ = false;
+}
+
+bool EvictJob::DropSlice() {
+  Residency& residency = *core().residency_;
+  const Index& index = residency.index();
+  const auto drop = [&](BlockRef ref) {
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return;
+    if (index.at(ref).tenant != tenant()) return;
+    residency.Drop(ref, Leave::kAsked);
+    ++evicted_;
+  };
+  if (r().everything) {
+    size_t dropped = evicted_;
+    for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
+      drop(static_cast<BlockRef>(cursor_));
+      if (evicted_ - dropped == kEvictSlice) break;
+    }
+    return cursor_ < index.ref_limit();
+  }
+  if (!collected_) {
+    collected_ = true;
+    const ChainSlice& chain = r().chain;
+    if (chain.keys.empty()) {
+      if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+        core().WalkUp(session->head, kMaxChain, &refs_);
+      }
+      // What other chains share stays.
+      const auto shared = std::find_if(refs_.begin(), refs_.end(), [&](BlockRef ref) {
+        return index.at(ref).children > 1;
+      });
+      refs_.erase(shared, refs_.end());
+    }
+  }
+  const std::span<const Key> keys = r().chain.keys;
+  const size_t count = keys.empty() ? refs_.size() : keys.size();
+  const size_t end = std::min(cursor_ + kEvictSlice, count);
+  for (; cursor_ < end; ++cursor_) {
+    drop(keys.empty() ? refs_[cursor_]
+                      : index.Find({.tenant = tenant(),
+                                    .group = r().chain.group,
+                                    .part = r().chain.part,
+                                    .key = keys[cursor_]}));
+  }
+  return cursor_ < count;
+}
+
+void EvictJob::Run() {
+  const bool more = DropSlice();
+  core().eraser_->Pump();
+  if (more) return RunAgain();
+  WaitForTiers();
+}
+
+// A block may have been on its way to NVMe when it was dropped. Once no such write is under way, all
+// erasures have been asked for; once those are done, nothing is left.
+void EvictJob::WaitForTiers() {
+  r().evicted = evicted_;
+  core().write_down_->Barrier([this, run = run()] {
+    if (this->run() != run) return;
+    core().eraser_->Barrier([this, run](Status status) {
+      if (this->run() != run) return;
+      request()->status = std::move(status);
+      core().Housekeep();
+      End(1);
+    });
+  });
+}
+
+}  // namespace aquifer

@@ -1,0 +1,284 @@
+// Match and Fetch.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/core.h"
+#include "cache/jobs.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMatchSlice = 512;
+constexpr size_t kFetchSlice = 64;
+
+// An engine reads DRAM by copying from it: about what one core moves. It is cheap next to any
+// prefill, and only its order of magnitude matters.
+constexpr TierCost kDramCost{.latency_ms = 0.02, .ms_per_byte = 1e3 / 10e9, .ms_per_op = 0.0005};
+
+}  // namespace
+
+// Someone may read it now: complete, not expired, and in a tier that is in service.
+bool Core::Readable(BlockRef ref) const {
+  const BlockEntry& entry = residency_->at(ref);
+  if (entry.state != BlockState::kResident || entry.expired(NowUnix())) return false;
+  return entry.in_tier(kTierDram) || (entry.in_tier(kTierNvme) && nvme_usable());
+}
+
+// --- Match
+
+void MatchJob::Reset() {
+  refs_.clear();
+  load_runs_.clear();
+  touching_ = false;
+  MatchRequest& match = r();
+  match.matched = 0;
+  match.runs.clear();
+  match.pays = 0;
+  match.load_ms = 0;
+  match.recompute_ms = 0;
+}
+
+void MatchJob::Cancel() {
+  request()->status = Status(Code::kLate);
+  End(0);
+}
+
+void MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
+  std::vector<MatchRun>& runs = r().runs;
+  if (!runs.empty() && runs.back().tier == tier && runs.back().state == state) {
+    ++runs.back().count;
+    return;
+  }
+  runs.push_back({.first = first, .count = 1, .tier = tier, .state = state, .estimated_ms = 0});
+}
+
+void MatchJob::Run() {
+  if (touching_) return TouchSlice();
+  MatchRequest& match = r();
+  const ChainSlice& chain = match.chain;
+  const size_t begin = refs_.size();
+  const size_t from = match.have + begin;
+  const size_t steps = std::min(kMatchSlice, chain.keys.size() - from);
+  refs_.resize(begin + steps);
+  const uint8_t tiers = static_cast<uint8_t>(TierBit(kTierDram) |
+                                             (core().nvme_usable() ? TierBit(kTierNvme) : 0));
+  const MatchResult found = core().residency_->index().Match({.tenant = tenant(),
+                                                              .group = chain.group,
+                                                              .part = chain.part,
+                                                              .tiers = tiers,
+                                                              .chain = chain.keys,
+                                                              .from = from,
+                                                              .max_steps = steps,
+                                                              .unix_seconds = core().NowUnix()},
+                                                             std::span(refs_).subspan(begin));
+  refs_.resize(begin + found.matched);
+  for (size_t i = begin; i < refs_.size(); ++i) {
+    const bool in_dram = core().residency_->at(refs_[i]).in_tier(kTierDram);
+    AddRun(match.have + i, in_dram ? TierKind::kDram : TierKind::kNvme, RunState::kReady);
+  }
+  if (found.end == MatchEnd::kSlice && from + found.matched < chain.keys.size()) return RunAgain();
+
+  match.matched = refs_.size();
+  if (found.end == MatchEnd::kFilling) AddFillingRun(match.have + refs_.size());
+  Estimate();
+  ++core().counters_.match_requests;
+  core().counters_.match_keys += chain.keys.size() - match.have;
+  core().counters_.match_hits += match.matched;
+  // The caller has its answer; what it asked for is recorded as used behind its back.
+  Answer(1);
+  touching_ = true;
+  TouchSlice();
+}
+
+// What another engine computes right now, as far as this one's slice goes.
+void MatchJob::AddFillingRun(size_t first) {
+  const ChainSlice& chain = r().chain;
+  double wait_ms = 0;
+  for (size_t i = first; i < std::min(first + kFetchSlice, chain.keys.size()); ++i) {
+    const BlockRef ref = core().residency_->index().Find(
+        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
+    if (ref == kNoBlock || core().residency_->at(ref).state != BlockState::kFilling) break;
+    wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
+    AddRun(i, TierKind::kDram, RunState::kBeingFilled);
+  }
+  r().runs.back().estimated_ms = wait_ms;
+}
+
+// How long each run would take to load, and up to where that beats recomputing.
+void MatchJob::Estimate() {
+  MatchRequest& match = r();
+  const auto layout = static_cast<uint16_t>(match.chain.layout - 1);
+  const LayoutRecord& record = core().catalog_.layout(layout);
+  const uint32_t tokens = record.tokens_per_block;
+  for (const MatchRun& run : match.runs) {
+    if (run.state != RunState::kReady) break;
+    load_runs_.push_back({.tier = static_cast<uint8_t>(run.tier),
+                          .blocks = static_cast<uint32_t>(run.count),
+                          .tokens_per_block = tokens,
+                          .bytes_per_block = record.groups[match.chain.group].block_bytes});
+  }
+  run_ms_.assign(load_runs_.size(), 0);
+  const std::array<TierCost, 2> costs = {
+      kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
+  const uint32_t engine = core().clients_[client()].engine;
+  const auto prefill =
+      PrefillOrDefault(core().worth_, core().prefill_.Find(engine, layout));
+  const WorthAnswer worth = WorthLoading(
+      core().worth_,
+      {.runs = load_runs_,
+       .tiers = costs,
+       .tokens_before = static_cast<uint32_t>(match.have * tokens),
+       .tokens_total = static_cast<uint32_t>(match.chain.keys.size() * tokens),
+       .prefill = prefill},
+      run_ms_);
+  for (size_t i = 0; i < run_ms_.size(); ++i) match.runs[i].estimated_ms = run_ms_[i];
+  match.pays = worth.blocks;
+  match.load_ms = worth.load_ms;
+  if (prefill) {
+    match.recompute_ms = prefill->Milliseconds(static_cast<double>(worth.blocks * tokens),
+                                               static_cast<double>(match.have * tokens));
+  }
+}
+
+// Leaf first: of a chain, the tail is the first to go.
+void MatchJob::TouchSlice() {
+  for (size_t touched = 0; touched < kMatchSlice && !refs_.empty(); ++touched) {
+    const BlockRef ref = refs_.back();
+    refs_.pop_back();
+    const Index& index = core().residency_->index();
+    if (index.Exists(ref) && index.at(ref).state == BlockState::kResident) {
+      core().residency_->Touch(ref);
+    }
+  }
+  if (!refs_.empty()) return RunAgain();
+  End(1);
+}
+
+// --- Fetch
+
+void FetchJob::Reset() {
+  FetchRequest& fetch = r();
+  const size_t count = fetch.chain.keys.size();
+  fetch.ops.clear();
+  fetch.ops.resize(count);
+  refs_.assign(count, kNoBlock);
+  settled_.assign(count, 0);
+  cursor_ = answered_ = reported_ = loading_ = 0;
+  deadline_nanos_ = core().DeadlineIn(fetch.timeout_nanos);
+  in_slice_ = timer_set_ = false;
+}
+
+void FetchJob::Run() {
+  in_slice_ = true;
+  const ChainSlice& chain = r().chain;
+  const size_t begin = cursor_;
+  const size_t end = std::min(begin + kFetchSlice, chain.keys.size());
+  core().residency_->index().FindMany(tenant(), chain.group, chain.part,
+                                      chain.keys.subspan(begin, end - begin),
+                                      std::span(refs_).subspan(begin, end - begin));
+  for (size_t i = begin; i < end; ++i) FetchOne(i);
+  for (size_t i = end; i-- > begin;) {
+    const Index& index = core().residency_->index();
+    if (refs_[i] != kNoBlock && index.Exists(refs_[i]) &&
+        index.at(refs_[i]).state == BlockState::kResident) {
+      core().residency_->Touch(refs_[i]);
+    }
+  }
+  cursor_ = end;
+  if (loading_ > 0) core().loader_->Pump();
+  in_slice_ = false;
+  if (cursor_ < chain.keys.size()) RunAgain();
+  if (loading_ > 0 && !timer_set_) {
+    timer_set_ = true;
+    WakeAt(deadline_nanos_);
+  }
+  Advance();
+}
+
+void FetchJob::FetchOne(size_t i) {
+  const BlockRef ref = refs_[i];
+  if (ref == kNoBlock || !core().Readable(ref)) {
+    if (ref != kNoBlock) {
+      const BlockEntry& entry = core().residency_->at(ref);
+      if (entry.state == BlockState::kResident && entry.expired(core().NowUnix())) {
+        core().residency_->Drop(ref, Leave::kExpired);
+      }
+      refs_[i] = kNoBlock;
+    }
+    return SettleOne(i, Status(Code::kNotFound));
+  }
+  if (core().residency_->at(ref).in_tier(kTierDram)) return LendOne(i, ref, TierKind::kDram);
+  ++loading_;
+  core().loader_->Load(ref, deadline_nanos_, this, i);
+}
+
+void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
+  const LeaseId lease = core().Lend(client(), ref, false);
+  if (lease == 0) return SettleOne(i, Status(Code::kBusy, "too many leases; release some"));
+  FetchOp& op = r().ops[i];
+  const BlockEntry& entry = core().residency_->at(ref);
+  op.bytes = core().residency_->SlotBytes(entry.slot).first(core().residency_->RawBytes(ref));
+  op.lease = lease;
+  op.checksum = entry.checksum;
+  op.tier = tier;
+  SettleOne(i, Status());
+}
+
+void FetchJob::SettleOne(size_t i, Status status) {
+  CoreCounters& counters = core().counters_;
+  switch (status.code()) {
+    case Code::kOk:
+      ++(r().ops[i].tier == TierKind::kDram ? counters.fetch_hits_dram : counters.fetch_hits_nvme);
+      break;
+    case Code::kNotFound:
+      ++counters.fetch_misses;
+      break;
+    case Code::kLate:
+      ++counters.fetch_late;
+      break;
+    default:
+      ++counters.fetch_failed;
+  }
+  r().ops[i].status = std::move(status);
+  settled_[i] = 1;
+}
+
+void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
+  --loading_;
+  if (status.ok()) {
+    LendOne(op, ref, TierKind::kNvme);
+  } else {
+    SettleOne(op, status);
+  }
+  if (!in_slice_) Advance();
+}
+
+// Tells the caller how far the answers go without a gap.
+void FetchJob::Advance() {
+  while (answered_ < settled_.size() && settled_[answered_] != 0) ++answered_;
+  if (answered_ == settled_.size()) return End(answered_);
+  if (answered_ == reported_) return;
+  reported_ = answered_;
+  Report(answered_);
+}
+
+void FetchJob::Cancel() {
+  for (size_t i = answered_; i < settled_.size(); ++i) {
+    if (settled_[i] != 0) continue;
+    if (i < cursor_) core().loader_->Abandon(refs_[i], this, i);
+    SettleOne(i, Status(Code::kLate));
+  }
+  cursor_ = settled_.size();
+  loading_ = 0;
+  End(settled_.size());
+}
+
+void FetchJob::Drop() {
+  for (size_t i = answered_; i < cursor_; ++i) {
+    if (settled_[i] == 0) core().loader_->Abandon(refs_[i], this, i);
+  }
+}
+
+}  // namespace aquifer

@@ -1,0 +1,332 @@
+// Reserve, Commit, Abort and Release: who may read or write which slot.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/core.h"
+#include "cache/jobs.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kReserveSlice = 32;
+constexpr size_t kCommitSlice = 64;
+constexpr size_t kOverdueSlice = 1024;
+
+}  // namespace
+
+std::string_view RefusalName(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "none";
+    case Refusal::kFull:
+      return "full";
+    case Refusal::kQuota:
+      return "quota";
+    case Refusal::kWarming:
+      return "warming";
+    case Refusal::kDraining:
+      return "draining";
+    case Refusal::kTooMany:
+      return "too many";
+  }
+  return "unknown";
+}
+
+// --- Loans
+
+// Loan 0 is never given out, so that 0 can end lists and name nothing.
+uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
+  Client& borrower = clients_[client];
+  if (borrower.leases == options_.max_leases_per_client || !residency_->Lease(ref)) return 0;
+  uint32_t number = free_loan_;
+  if (number != 0) {
+    free_loan_ = loans_[number].next;
+  } else {
+    if (loans_.empty()) loans_.emplace_back();
+    number = static_cast<uint32_t>(loans_.size());
+    loans_.emplace_back();
+  }
+  Loan& loan = loans_[number];
+  loan.ref = ref;
+  loan.client = client;
+  loan.reservation = reservation;
+  loan.used = true;
+  loan.since_nanos = environment_.clock->NowNanos();
+  loan.previous = 0;
+  loan.next = borrower.first_loan;
+  if (loan.next != 0) loans_[loan.next].previous = number;
+  borrower.first_loan = number;
+  ++borrower.leases;
+  return uint64_t{loan.generation} << 32 | number;
+}
+
+Core::Loan* Core::FindLoan(ClientNumber client, uint64_t id, bool reservation) {
+  const auto number = static_cast<uint32_t>(id);
+  if (number == 0 || number >= loans_.size()) return nullptr;
+  Loan& loan = loans_[number];
+  const bool same = loan.used && loan.generation == id >> 32 && loan.client == client &&
+                    loan.reservation == reservation;
+  return same ? &loan : nullptr;
+}
+
+void Core::EndLoan(Loan* loan) {
+  Client& borrower = clients_[loan->client];
+  if (loan->previous != 0) {
+    loans_[loan->previous].next = loan->next;
+  } else {
+    borrower.first_loan = loan->next;
+  }
+  if (loan->next != 0) loans_[loan->next].previous = loan->previous;
+  --borrower.leases;
+  loan->used = false;
+  ++loan->generation;
+  loan->next = free_loan_;
+  free_loan_ = static_cast<uint32_t>(loan - loans_.data());
+  residency_->Unlease(loan->ref);
+}
+
+void Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
+  for (const ReleaseOp& op : leases) {
+    Loan* const loan = FindLoan(client, op.lease, false);
+    if (loan == nullptr) continue;
+    if (op.corrupt && residency_->at(loan->ref).state == BlockState::kResident) {
+      ++counters_.reported_corrupt;
+      residency_->Drop(loan->ref, Leave::kCorrupt);
+    }
+    EndLoan(loan);
+  }
+  eraser_->Pump();
+  if (loader_->pending() > 0) loader_->Pump();
+  Housekeep();
+}
+
+// --- Reserve
+
+uint32_t Core::NewFilling(uint32_t engine) {
+  uint32_t number = 0;
+  if (free_fillings_.empty()) {
+    number = static_cast<uint32_t>(fillings_.size());
+    fillings_.emplace_back();
+  } else {
+    number = free_fillings_.back();
+    free_fillings_.pop_back();
+  }
+  Filling& filling = fillings_[number];
+  filling.engine = engine;
+  filling.sums = {};
+  filling.covered_heads = 0;
+  filling.ranges.clear();
+  filling.since_nanos = environment_.clock->NowNanos();
+  return number + 1;
+}
+
+void Core::FreeFilling(BlockRef ref) {
+  free_fillings_.push_back(residency_->at(ref).owner_data - 1);
+  residency_->SetOwnerData(ref, 0);
+}
+
+double Core::FillWaitMs(BlockRef ref) const {
+  const Filling& filling = fillings_[residency_->at(ref).owner_data - 1];
+  const double elapsed_ms =
+      static_cast<double>(environment_.clock->NowNanos() - filling.since_nanos) / 1e6;
+  return std::max(1.0, average_fill_ms_ - elapsed_ms);
+}
+
+ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i) {
+  const Client& borrower = clients_[client];
+  const auto refused = [this](Refusal why) {
+    ++counters_.reserve_refused;
+    ReserveOp op;
+    op.refusal = why;
+    return op;
+  };
+  const auto layout = static_cast<uint16_t>(request.chain.layout - 1);
+  const uint64_t block_bytes = catalog_.layout(layout).groups[request.chain.group].block_bytes;
+  const BlockName name{.tenant = borrower.tenant,
+                       .group = request.chain.group,
+                       .part = request.chain.part,
+                       .key = request.chain.keys[i]};
+  ReserveOp op;
+  BlockRef ref = residency_->index().Find(name);
+  if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident &&
+      residency_->at(ref).expired(NowUnix())) {
+    residency_->Drop(ref, Leave::kExpired);
+    ref = kNoBlock;
+  }
+  if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
+    ++counters_.reserve_have;
+    op.outcome = ReserveOutcome::kHave;
+    return op;
+  }
+  if (draining_) return refused(Refusal::kDraining);
+  if (ref != kNoBlock && filling(ref).engine != borrower.engine) {
+    ++counters_.reserve_being_filled;
+    op.outcome = ReserveOutcome::kBeingFilled;
+    op.wait_ms = FillWaitMs(ref);
+    return op;
+  }
+  if (borrower.leases == options_.max_leases_per_client) return refused(Refusal::kTooMany);
+  if (ref == kNoBlock) {
+    const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
+    if (!slot.ok()) {
+      switch (slot.status().code()) {
+        case Code::kBusy:
+          return refused(Refusal::kWarming);
+        case Code::kInvalid:
+          return refused(Refusal::kQuota);
+        default:
+          return refused(Refusal::kFull);
+      }
+    }
+    const int64_t ttl = catalog_.tenant(borrower.tenant).options.ttl_seconds;
+    const Result<BlockRef> added = residency_->AddFilling(
+        {.name = name,
+         .parent = i == 0 ? request.parent : request.chain.keys[i - 1],
+         .position = request.position + static_cast<uint32_t>(i),
+         .layout = layout,
+         .state = BlockState::kFilling,
+         .expiry_unix_seconds = ttl == 0 ? 0 : static_cast<uint32_t>(NowUnix() + ttl),
+         .checksum = {},
+         .engine_hash = request.engine_hashes.empty() ? 0 : request.engine_hashes[i],
+         .now_nanos = environment_.clock->NowNanos()},
+        *slot);
+    if (!added.ok()) {
+      residency_->FreeSlot(borrower.tenant, *slot);
+      return refused(Refusal::kFull);
+    }
+    ref = *added;
+    residency_->SetOwnerData(ref, NewFilling(borrower.engine));
+  }
+  op.reservation = Lend(client, ref, true);
+  AQ_CHECK(op.reservation != 0);
+  op.outcome = ReserveOutcome::kSlot;
+  op.slot = residency_->SlotBytes(residency_->at(ref).slot).first(block_bytes);
+  ++counters_.reserved;
+  return op;
+}
+
+void ReserveJob::Reset() {
+  cursor_ = 0;
+  r().ops.clear();
+  r().ops.resize(r().chain.keys.size());
+}
+
+void ReserveJob::Run() {
+  const size_t end = std::min(cursor_ + kReserveSlice, r().ops.size());
+  for (; cursor_ < end; ++cursor_) r().ops[cursor_] = core().ReserveOne(client(), r(), cursor_);
+  core().eraser_->Pump();
+  core().Housekeep();
+  if (cursor_ == r().ops.size()) return End(cursor_);
+  Report(cursor_);
+  RunAgain();
+}
+
+void ReserveJob::Cancel() {
+  request()->status = Status(Code::kLate);
+  End(cursor_);
+}
+
+// --- Commit
+
+Status Core::Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete) {
+  const uint32_t begin = op.head_begin;
+  const uint32_t end = op.head_begin == 0 && op.head_end == 0 ? heads : op.head_end;
+  if (begin >= end || end > heads) {
+    return Status(Code::kInvalid, "head_begin and head_end are not a range of the block's " +
+                                      std::to_string(heads) + " heads");
+  }
+  const std::pair range(begin, end);
+  const auto after = std::upper_bound(filling->ranges.begin(), filling->ranges.end(), range);
+  const bool overlaps_after = after != filling->ranges.end() && after->first < end;
+  const bool overlaps_before = after != filling->ranges.begin() && std::prev(after)->second > begin;
+  if (overlaps_after || overlaps_before) {
+    return Status(Code::kInvalid, "some of these heads were committed already");
+  }
+  filling->covered_heads += end - begin;
+  filling->sums = filling->sums + op.sums;
+  *complete = filling->covered_heads == heads;
+  if (!*complete) filling->ranges.insert(after, range);
+  return Status();
+}
+
+void Core::CommitOne(ClientNumber client, CommitOp* op) {
+  op->published = false;
+  Loan* const loan = FindLoan(client, op->reservation, true);
+  if (loan == nullptr) {
+    op->status = Status(Code::kInvalid, "no such reservation");
+    return;
+  }
+  const BlockRef ref = loan->ref;
+  const BlockEntry& entry = residency_->at(ref);
+  if (entry.state != BlockState::kFilling) {
+    op->status = Status(Code::kInvalid, entry.state == BlockState::kGone
+                                            ? "the reservation is void: another rank gave it up"
+                                            : "every head was committed already");
+    return EndLoan(loan);
+  }
+  const GroupRecord& group = catalog_.layout(entry.layout).groups[entry.group];
+  bool complete = false;
+  op->status = Cover(&filling(ref), group.heads, *op, &complete);
+  if (!op->status.ok()) return;
+  if (complete) {
+    const double fill_ms =
+        static_cast<double>(environment_.clock->NowNanos() - filling(ref).since_nanos) / 1e6;
+    average_fill_ms_ += (fill_ms - average_fill_ms_) / 16;
+    const Checksum checksum = FinishChecksum(filling(ref).sums, group.block_bytes);
+    FreeFilling(ref);
+    residency_->Publish(ref, checksum);
+    write_down_->Add(ref);
+    op->published = true;
+    ++counters_.committed;
+  }
+  EndLoan(loan);
+}
+
+void CommitJob::Reset() { cursor_ = 0; }
+
+void CommitJob::Run() {
+  const size_t end = std::min(cursor_ + kCommitSlice, r().ops.size());
+  for (; cursor_ < end; ++cursor_) core().CommitOne(client(), &r().ops[cursor_]);
+  core().write_down_->Pump();
+  if (cursor_ == r().ops.size()) return End(cursor_);
+  Report(cursor_);
+  RunAgain();
+}
+
+// --- Abort
+
+// One rank's word is enough: what it did not write, nobody else will.
+void Core::AbortLoan(Loan* loan) {
+  if (residency_->at(loan->ref).state == BlockState::kFilling) {
+    ++counters_.aborted;
+    FreeFilling(loan->ref);
+    residency_->Drop(loan->ref, Leave::kAsked);
+  }
+  EndLoan(loan);
+}
+
+void Core::Abort(ClientNumber client, std::span<const ReservationId> reservations) {
+  for (const ReservationId id : reservations) {
+    if (Loan* const loan = FindLoan(client, id, true); loan != nullptr) AbortLoan(loan);
+  }
+  if (loader_->pending() > 0) loader_->Pump();
+  Housekeep();
+}
+
+// Ranks that died or hang keep everyone else from storing these blocks. They are void from now on;
+// their slots stay in quarantine until the ranks let go.
+void Core::VoidOverdue() {
+  const int64_t limit = environment_.clock->NowNanos() - options_.cache.overdue_nanos;
+  for (size_t step = 0; step < std::min(kOverdueSlice, loans_.size()); ++step) {
+    overdue_cursor_ = (overdue_cursor_ + 1) % loans_.size();
+    const Loan& loan = loans_[overdue_cursor_];
+    if (!loan.used || !loan.reservation || loan.since_nanos > limit) continue;
+    if (residency_->at(loan.ref).state != BlockState::kFilling) continue;
+    ++counters_.overdue;
+    FreeFilling(loan.ref);
+    residency_->Drop(loan.ref, Leave::kAsked);
+  }
+}
+
+}  // namespace aquifer

@@ -1,0 +1,438 @@
+#include "cache/core.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cache/manual_world.h"
+#include "testing/chain.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kBlockBytes = 16 << 10;
+constexpr char kDrive[] = "drive";
+
+CoreOptions SmallCache(uint64_t dram_blocks = 64, bool nvme = true) {
+  CoreOptions options;
+  options.extent_bytes = 16 * kBlockBytes;
+  options.cache.dram_bytes = dram_blocks * kBlockBytes;
+  options.cache.keep_available_bytes = 0;
+  if (nvme) {
+    options.cache.nvme_directories = {kDrive};
+    options.cache.nvme_bytes = 64 << 20;
+    options.cache.nvme_segment_bytes = 4 << 20;
+  }
+  return options;
+}
+
+class CoreTest : public ::testing::Test {
+ protected:
+  void Make(const CoreOptions& options) {
+    world_ = std::make_unique<ManualWorld>(options);
+    Attach();
+  }
+  void Attach() {
+    client_ = std::make_unique<ManualClient>(world_.get(), ClientOptions{.tenant = "local"});
+    RegisterLayoutRequest request;
+    request.layout = layout_;
+    client_->Do(&Core::RegisterLayout, &request);
+    ASSERT_TRUE(request.status.ok()) << request.status.ToString();
+    handle_ = request.handle;
+  }
+  void Restart() {
+    world_->Restart();
+    Attach();
+  }
+
+  ChainSlice Slice(const Chain& chain) const {
+    return {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys()};
+  }
+
+  // Returns how many were published.
+  size_t Store(const Chain& chain, ManualClient* client) {
+    ReserveRequest reserve;
+    reserve.chain = Slice(chain);
+    reserve.parent = chain.parent(0);
+    client->Do(&Core::Reserve, &reserve);
+    CommitRequest commit;
+    for (size_t i = 0; i < reserve.ops.size(); ++i) {
+      if (reserve.ops[i].outcome != ReserveOutcome::kSlot) continue;
+      FillPayload(chain[i], 0, reserve.ops[i].slot);
+      CommitOp op;
+      op.reservation = reserve.ops[i].reservation;
+      op.sums = SumLanes(reserve.ops[i].slot, 0);
+      commit.ops.push_back(std::move(op));
+    }
+    client->Do(&Core::Commit, &commit);
+    size_t published = 0;
+    for (const CommitOp& op : commit.ops) published += op.published ? 1 : 0;
+    return published;
+  }
+  size_t Store(const Chain& chain) { return Store(chain, client_.get()); }
+
+  Status Flush() {
+    FlushRequest flush;
+    client_->Do(&Core::Flush, &flush);
+    return flush.status;
+  }
+
+  // Returns how many blocks were served; every byte of them is right.
+  size_t Recall(const Chain& chain, std::vector<Code>* codes = nullptr) {
+    FetchRequest fetch;
+    fetch.chain = Slice(chain);
+    client_->Do(&Core::Fetch, &fetch);
+    size_t served = 0;
+    std::vector<ReleaseOp> leases;
+    for (size_t i = 0; i < fetch.ops.size(); ++i) {
+      if (codes != nullptr) codes->push_back(fetch.ops[i].status.code());
+      if (!fetch.ops[i].status.ok()) continue;
+      EXPECT_TRUE(IsPayload(chain[i], 0, fetch.ops[i].bytes)) << "block " << i;
+      EXPECT_EQ(ChecksumOf(fetch.ops[i].bytes), fetch.ops[i].checksum);
+      leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
+      ++served;
+    }
+    world_->core().Release(client_->number(), leases);
+    return served;
+  }
+
+  uint64_t Counter(const std::string& name) {
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    return stats.stats.Counter(name);
+  }
+
+  const Layout layout_ = LayoutOfBytes(kBlockBytes);
+  std::unique_ptr<ManualWorld> world_;
+  std::unique_ptr<ManualClient> client_;
+  LayoutHandle handle_ = 0;
+};
+
+TEST_F(CoreTest, WhatWasFlushedIsThereAfterARestart) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 20u);
+  EXPECT_EQ(Counter("fetch_hits_nvme"), 20u);
+}
+
+TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
+  Make(SmallCache(32));
+  const Chain chain(layout_, {.seed = 1, .blocks = 100});
+  for (size_t begin = 0; begin < 100; begin += 10) {
+    ReserveRequest reserve;
+    reserve.chain = {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys(begin, 10)};
+    reserve.parent = chain.parent(begin);
+    reserve.position = static_cast<uint32_t>(begin);
+    client_->Do(&Core::Reserve, &reserve);
+    CommitRequest commit;
+    for (size_t i = 0; i < reserve.ops.size(); ++i) {
+      ASSERT_EQ(reserve.ops[i].outcome, ReserveOutcome::kSlot) << begin + i;
+      FillPayload(chain[begin + i], 0, reserve.ops[i].slot);
+      CommitOp op;
+      op.reservation = reserve.ops[i].reservation;
+      op.sums = SumLanes(reserve.ops[i].slot, 0);
+      commit.ops.push_back(std::move(op));
+    }
+    client_->Do(&Core::Commit, &commit);
+    ASSERT_TRUE(Flush().ok());
+  }
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 100u);
+  size_t served = 0;
+  for (size_t begin = 0; begin < 100; begin += 10) {
+    FetchRequest fetch;
+    fetch.chain = {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys(begin, 10)};
+    client_->Do(&Core::Fetch, &fetch);
+    std::vector<ReleaseOp> leases;
+    for (size_t i = 0; i < 10; ++i) {
+      ASSERT_TRUE(fetch.ops[i].status.ok()) << fetch.ops[i].status.ToString();
+      EXPECT_TRUE(IsPayload(chain[begin + i], 0, fetch.ops[i].bytes));
+      leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
+      ++served;
+    }
+    world_->core().Release(client_->number(), leases);
+  }
+  EXPECT_EQ(served, 100u);
+}
+
+TEST_F(CoreTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  fetch.timeout_nanos = 20'000'000;
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(19'000'000);
+  EXPECT_FALSE(fetch.done());
+  world_->Advance(2'000'000);
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
+  EXPECT_GT(Counter("quarantined_bytes"), 0u);
+
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(100'000'000);
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, ABlockEvictedWhileItIsBeingWrittenDoesNotComeBack) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Submit(&Core::Evict, &evict);
+  world_->Run();
+  EXPECT_FALSE(evict.done());
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, 8u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreTest, OneDamagedBlockIsRefusedAndTheOthersAreServed) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  // Find the third block's bytes on the media and flip one bit of them.
+  std::vector<std::byte> wanted(kBlockBytes);
+  FillPayload(chain[2], 0, wanted);
+  MemoryMedia& media = world_->media(kDrive);
+  bool flipped = false;
+  for (const DiskFile& file : media.List()) {
+    for (uint64_t offset = 0; offset + kBlockBytes <= file.bytes && !flipped; offset += 4096) {
+      if (media.Bytes(file.number, offset, kBlockBytes) != wanted) continue;
+      media.FlipBit(file.number, offset + 5000, 3);
+      flipped = true;
+    }
+  }
+  ASSERT_TRUE(flipped);
+  std::vector<Code> codes;
+  EXPECT_EQ(Recall(chain, &codes), 3u);
+  EXPECT_EQ(codes[2], Code::kCorrupt);
+  EXPECT_EQ(Counter("corrupt_blocks"), 1u);
+}
+
+TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
+  CoreOptions options = SmallCache(64, false);
+  options.cache.overdue_nanos = 1'000'000'000;
+  Make(options);
+  ManualClient other(world_.get(), {.tenant = "local", .engine = "other"});
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ReserveRequest first;
+  first.chain = Slice(chain);
+  first.parent = chain.parent(0);
+  client_->Do(&Core::Reserve, &first);
+  ASSERT_EQ(first.ops[0].outcome, ReserveOutcome::kSlot);
+  ReserveRequest second;
+  second.chain = Slice(chain);
+  second.parent = chain.parent(0);
+  other.Do(&Core::Reserve, &second);
+  EXPECT_EQ(second.ops[0].outcome, ReserveOutcome::kBeingFilled);
+  EXPECT_GT(second.ops[0].wait_ms, 0);
+
+  world_->Advance(2'000'000'000);
+  EXPECT_EQ(Counter("overdue_reservations"), 1u);
+  EXPECT_EQ(Counter("quarantined_bytes"), kBlockBytes);
+  EXPECT_EQ(Store(chain, &other), 1u);
+  CommitRequest commit;
+  commit.ops.resize(1);
+  commit.ops[0].reservation = first.ops[0].reservation;
+  client_->Do(&Core::Commit, &commit);
+  EXPECT_EQ(commit.ops[0].status.code(), Code::kInvalid);
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 1u);
+}
+
+TEST_F(CoreTest, MemoryPressureMakesThePoolSmaller) {
+  CoreOptions options = SmallCache(64);
+  options.cache.keep_available_bytes = 1 << 20;
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 60});
+  ASSERT_EQ(Store(chain), 60u);
+  ASSERT_TRUE(Flush().ok());
+  const uint64_t before = world_->core().extent_bytes();
+  world_->extents().SetAvailableBytes(0);
+  world_->Advance(2'000'000'000);
+  EXPECT_LT(world_->core().extent_bytes(), before);
+  world_->extents().SetAvailableBytes(uint64_t{1} << 30);
+  world_->Advance(2'000'000'000);
+  EXPECT_EQ(Recall(chain), 60u);
+}
+
+TEST_F(CoreTest, CapacityMovesToATenantThatNeedsIt) {
+  Make(SmallCache(64));
+  const Chain first(layout_, {.seed = 1, .blocks = 64});
+  ASSERT_EQ(Store(first), 64u);
+  ASSERT_TRUE(Flush().ok());
+  ManualClient other(world_.get(), {.tenant = "second"});
+  RegisterLayoutRequest request;
+  request.layout = layout_;
+  other.Do(&Core::RegisterLayout, &request);
+  const Chain second(layout_, {.seed = 2, .blocks = 16, .tenant = "second"});
+  size_t stored = 0;
+  ASSERT_TRUE(world_->RunUntil([&] {
+    stored += Store(second, &other);
+    return stored == 16;
+  }));
+  EXPECT_EQ(Recall(first), 64u);  // From NVMe where it had to go.
+}
+
+TEST_F(CoreTest, PrefillReportsDecideWhatPays) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 40u);
+  EXPECT_EQ(match.pays, 40u);  // Nothing reported: loading is taken to pay.
+  for (int i = 0; i < 20; ++i) {
+    world_->core().ReportPrefill(client_->number(),
+                                 {.layout = handle_,
+                                  .tokens = static_cast<uint32_t>(100 + 10 * i),
+                                  .context_tokens = 0,
+                                  .milliseconds = 1e-6 * (100 + 10 * i)});
+  }
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 40u);
+  EXPECT_EQ(match.pays, 0u);
+  ASSERT_EQ(match.runs.size(), 1u);
+  EXPECT_EQ(match.runs[0].tier, TierKind::kNvme);
+  EXPECT_GT(match.runs[0].estimated_ms, 0);
+}
+
+TEST_F(CoreTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
+  Make(SmallCache());
+  const Chain in_dram(layout_, {.seed = 1, .blocks = 4});
+  const Chain on_nvme(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(Store(on_nvme), 4u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();  // Now it is on NVMe alone.
+  ASSERT_EQ(Store(in_dram), 4u);
+  ASSERT_TRUE(Flush().ok());
+  for (const Chain* chain : {&in_dram, &on_nvme}) {
+    SessionForecast forecast;
+    forecast.session = "s";
+    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+    forecast.ttl_seconds = 60;
+    world_->core().Hint(client_->number(), forecast, (*chain)[3]);
+    world_->Run();
+  }
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(Recall(in_dram), 4u);
+  EXPECT_EQ(Recall(on_nvme), 4u);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+  Restart();
+  EXPECT_EQ(Recall(in_dram), 0u);
+  EXPECT_EQ(Recall(on_nvme), 0u);
+}
+
+TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
+  Make(SmallCache(256));
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
+  const Chain cold(layout_, {.seed = 1, .blocks = 80});
+  const Chain hot(layout_, {.seed = 2, .blocks = 80});
+  ASSERT_EQ(Store(hot), 80u);
+  world_->Advance(1'000'000'000);
+  ASSERT_EQ(Store(cold), 80u);
+  world_->Advance(1'000'000'000);
+  ASSERT_EQ(Recall(hot), 80u);
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
+  world_->disk(kDrive).StopAfter(world_->disk(kDrive).requests_done() + 90);
+  DrainRequest drain;
+  drain.timeout_nanos = 5'000'000'000;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_EQ(drain.status.code(), Code::kLate);
+  EXPECT_GT(drain.left, 0u);
+  Restart();
+  EXPECT_GE(Recall(hot), 32u);
+  EXPECT_EQ(Recall(cold), 0u);
+}
+
+// Every single I/O of a small cache's life is once the last one before a crash. What Flush()
+// acknowledged is there afterwards, what Evict() acknowledged is not, and nothing is ever wrong.
+TEST_F(CoreTest, ACrashAfterAnyIoLosesNothingAcknowledged) {
+  CoreOptions options = SmallCache(32);
+  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_segment_bytes = 256 << 10;
+  const auto live = [&](uint64_t stop_after) {
+    Make(options);
+    if (stop_after != 0) world_->disk(kDrive).StopAfter(stop_after);
+    std::set<uint64_t> kept;
+    std::set<uint64_t> evicted;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const Chain chain(layout_, {.seed = seed, .blocks = 3});
+      Store(chain);
+      FlushRequest flush;
+      flush.timeout_nanos = 100'000'000;
+      client_->Do(&Core::Flush, &flush);
+      if (flush.status.ok()) kept.insert(seed);
+      if (seed % 3 == 0) {
+        const Chain gone(layout_, {.seed = seed - 1, .blocks = 3});
+        EvictRequest evict;
+        evict.chain = Slice(gone);
+        client_->Submit(&Core::Evict, &evict);
+        world_->Advance(200'000'000);
+        kept.erase(seed - 1);
+        if (evict.done() && evict.status.ok()) evicted.insert(seed - 1);
+        if (!evict.done()) {
+          client_->Detach();
+          Attach();
+        }
+      }
+    }
+    const uint64_t requests = world_->disk(kDrive).requests_done();
+    Restart();
+    for (const uint64_t seed : kept) {
+      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 3u)
+          << "stopped after " << stop_after << ", chain " << seed;
+    }
+    for (const uint64_t seed : evicted) {
+      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 0u)
+          << "stopped after " << stop_after << ", chain " << seed;
+    }
+    return requests;
+  };
+  const uint64_t steps = live(0);
+  ASSERT_GT(steps, 20u);
+  for (uint64_t step = 1; step <= steps; ++step) live(step);
+}
+
+}  // namespace
+}  // namespace aquifer

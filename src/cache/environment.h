@@ -1,0 +1,32 @@
+// Everything of the outside world that the cache touches, injected, so that tests and the simulator
+// can replace it whole.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/random.h"
+#include "io/disk.h"
+#include "io/extent.h"
+
+namespace aquifer {
+
+struct CacheEnvironment {
+  Clock* clock = nullptr;
+  Random* random = nullptr;
+  Executor* owner = nullptr;      // Runs everything that decides.
+  WorkerPool* workers = nullptr;  // Runs everything that touches payload.
+  ExtentSource* extents = nullptr;
+  // Opens the drive in a directory; called again, now and then, when it failed. Completions run on
+  // `owner`.
+  std::function<Result<std::unique_ptr<Disk>>(const std::string& directory)> open_disk;
+  // Nanoseconds that the owner's longest task took; may be empty.
+  std::function<int64_t()> owner_longest_task;
+};
+
+}  // namespace aquifer

@@ -1,0 +1,96 @@
+#include "cache/eraser.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxBatchOps = 256;
+constexpr int64_t kRetryNanos = 200'000'000;
+
+}  // namespace
+
+Eraser::Eraser(Residency* residency, Executor* executor, Clock* clock)
+    : residency_(residency), executor_(executor), clock_(clock) {}
+
+Eraser::~Eraser() { *alive_ = false; }
+
+void Eraser::Pump() {
+  if (target_ == nullptr) {
+    waiting_.clear();  // Without a tier nothing can be on it.
+    return;
+  }
+  while (!waiting_.empty()) {
+    auto erase = std::make_unique<EraseBatch>();
+    erase->number = next_batch_++;
+    const size_t count = std::min(kMaxBatchOps, waiting_.size());
+    erase->batch.ops.resize(count);
+    for (size_t i = 0; i < count; ++i) erase->batch.ops[i].id = waiting_[i];
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(count));
+    in_flight_ += count;
+    EraseBatch* const raw = erase.get();
+    raw->batch.on_done = [this, raw](Batch<EraseOp>&) { OnDone(raw); };
+    in_flight_batches_.push_back(std::move(erase));
+    target_->Erase(&raw->batch);
+  }
+}
+
+void Eraser::OnDone(EraseBatch* erase) {
+  in_flight_ -= erase->batch.ops.size();
+  for (const EraseOp& op : erase->batch.ops) {
+    if (op.status.ok() || op.status.code() == Code::kNotFound) continue;
+    last_failure_ = op.status;
+    failed_.push_back(op.id);
+  }
+  if (!failed_.empty()) RetryLater();
+  // Freed later: this runs inside the batch's own callback.
+  const auto found = std::find_if(in_flight_batches_.begin(), in_flight_batches_.end(),
+                                  [erase](const auto& batch) { return batch.get() == erase; });
+  std::shared_ptr<EraseBatch> finished = std::move(*found);
+  in_flight_batches_.erase(found);
+  executor_->Post([finished] {});
+  CheckBarriers();
+}
+
+void Eraser::RetryLater() {
+  if (retry_posted_) return;
+  retry_posted_ = true;
+  executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
+    if (!*alive) return;
+    retry_posted_ = false;
+    for (const BlockId& id : std::exchange(failed_, {})) {
+      // Stored again in the meantime: what is there now must stay.
+      const BlockRef ref = residency_->Find(id);
+      if (ref == kNoBlock || residency_->at(ref).state != BlockState::kResident) Add(id);
+    }
+    Pump();
+  });
+}
+
+void Eraser::Barrier(std::function<void(Status)> on_done) {
+  Pump();
+  barriers_.push_back({next_batch_ - 1, std::move(on_done)});
+  executor_->Post([this, alive = alive_] {
+    if (*alive) CheckBarriers();
+  });
+}
+
+void Eraser::CheckBarriers() {
+  uint64_t oldest = next_batch_;
+  for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->number);
+  std::vector<BarrierWait> ready;
+  std::erase_if(barriers_, [&ready, oldest](BarrierWait& wait) {
+    if (oldest <= wait.batch) return false;
+    ready.push_back(std::move(wait));
+    return true;
+  });
+  const Status status = failed_.empty()
+                            ? Status()
+                            : Status(last_failure_.code(),
+                                     "not deleted from NVMe yet, will be tried again: " +
+                                         last_failure_.ToString());
+  for (BarrierWait& wait : ready) wait.on_done(status);
+}
+
+}  // namespace aquifer

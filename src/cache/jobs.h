@@ -1,0 +1,261 @@
+// Requests under way. A job runs in slices on the owner, waits for loads, writes or the clock in
+// between, and ends exactly once. Finished jobs are kept and used again, with the memory that they
+// have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "cache/core.h"
+#include "cache/loader.h"
+
+namespace aquifer {
+
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  // Forgets its last use.
+  virtual void Reset() {}
+  // The next slice.
+  virtual void Run() = 0;
+  // The time that was asked for with WakeAt() has come.
+  virtual void OnTimer() {}
+  // The caller wants it settled: answer what is open with kLate, and End().
+  virtual void Cancel() = 0;
+  // The client is gone: wait for nothing more. Nobody is told.
+  virtual void Drop() {}
+
+  Request* request() const { return request_; }
+  ClientNumber client() const { return client_; }
+
+ protected:
+  Job(Core* core, size_t kind) : core_(core), kind_(kind) {}
+
+  Core& core() const { return *core_; }
+  uint16_t tenant() const { return core_->clients_[client_].tenant; }
+  void RunAgain();
+  void WakeAt(int64_t nanos);
+  void Report(size_t completed) { core_->Progress(client_, request_, completed, false); }
+  // Completes the request, which is the caller's again; the job may go on without it.
+  void Answer(size_t completed);
+  // The last thing a job does: answers if it has not, and may be in use again when this returns.
+  void End(size_t completed);
+  // Tells whether a callback comes too late: the job has ended since, and may be in use again.
+  uint64_t run() const { return run_; }
+
+ private:
+  friend class Core;
+
+  Core* const core_;
+  const size_t kind_;
+  Request* request_ = nullptr;
+  ClientNumber client_ = 0;
+  uint64_t run_ = 0;    // Which use of the job this is; 0: none.
+  size_t place_ = 0;    // In Core::running_.
+};
+
+class MatchJob final : public Job {
+ public:
+  static constexpr size_t kKind = 0;
+  using RequestType = MatchRequest;
+  explicit MatchJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void Cancel() override;
+
+ private:
+  MatchRequest& r() const { return static_cast<MatchRequest&>(*request()); }
+  void AddRun(size_t first, TierKind tier, RunState state);
+  void AddFillingRun(size_t first);
+  void Estimate();
+  void TouchSlice();
+
+  std::vector<BlockRef> refs_;  // What matched.
+  std::vector<LoadRun> load_runs_;
+  std::vector<double> run_ms_;
+  bool touching_ = false;  // Answered; only recency is left to record.
+};
+
+class FetchJob final : public Job, public LoadWaiter {
+ public:
+  static constexpr size_t kKind = 1;
+  using RequestType = FetchRequest;
+  explicit FetchJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void OnTimer() override { Cancel(); }
+  void Cancel() override;
+  void Drop() override;
+  void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
+
+ private:
+  FetchRequest& r() const { return static_cast<FetchRequest&>(*request()); }
+  void Start();
+  void FetchOne(size_t i);
+  void LendOne(size_t i, BlockRef ref, TierKind tier);
+  void SettleOne(size_t i, Status status);
+  void Advance();
+
+  size_t cursor_ = 0;
+  size_t answered_ = 0;  // From the front.
+  size_t reported_ = 0;
+  size_t loading_ = 0;
+  int64_t deadline_nanos_ = 0;
+  bool in_slice_ = false;
+  bool timer_set_ = false;
+  std::vector<BlockRef> refs_;
+  std::vector<uint8_t> settled_;
+};
+
+class ReserveJob final : public Job {
+ public:
+  static constexpr size_t kKind = 2;
+  using RequestType = ReserveRequest;
+  explicit ReserveJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void Cancel() override;
+
+ private:
+  ReserveRequest& r() const { return static_cast<ReserveRequest&>(*request()); }
+  size_t cursor_ = 0;
+};
+
+class CommitJob final : public Job {
+ public:
+  static constexpr size_t kKind = 3;
+  using RequestType = CommitRequest;
+  explicit CommitJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void Cancel() override {}  // It never waits.
+
+ private:
+  CommitRequest& r() const { return static_cast<CommitRequest&>(*request()); }
+  size_t cursor_ = 0;
+};
+
+class FlushJob final : public Job {
+ public:
+  static constexpr size_t kKind = 4;
+  using RequestType = FlushRequest;
+  explicit FlushJob(Core* core) : Job(core, kKind) {}
+
+  void Run() override;
+  void OnTimer() override { Cancel(); }
+  void Cancel() override;
+  void Drop() override;
+
+ private:
+  uint64_t flush_ = 0;
+};
+
+class PinJob final : public Job {
+ public:
+  static constexpr size_t kKind = 5;
+  using RequestType = PinRequest;
+  explicit PinJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void Cancel() override;
+
+ private:
+  PinRequest& r() const { return static_cast<PinRequest&>(*request()); }
+  size_t cursor_ = 0;
+};
+
+class PrestageJob final : public Job, public LoadWaiter {
+ public:
+  static constexpr size_t kKind = 6;
+  using RequestType = PrestageRequest;
+  explicit PrestageJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void OnTimer() override { Cancel(); }
+  void Cancel() override;
+  void Drop() override;
+  void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
+
+ private:
+  PrestageRequest& r() const { return static_cast<PrestageRequest&>(*request()); }
+  void Collect();
+  void MaybeEnd();
+
+  std::vector<BlockRef> refs_;   // What there is, head first.
+  std::vector<uint8_t> loading_;
+  size_t cursor_ = 0;
+  size_t open_ = 0;
+  int64_t deadline_nanos_ = 0;
+  bool in_slice_ = false;
+  bool collected_ = false;
+};
+
+class EvictJob final : public Job {
+ public:
+  static constexpr size_t kKind = 7;
+  using RequestType = EvictRequest;
+  explicit EvictJob(Core* core) : Job(core, kKind) {}
+
+  void Reset() override;
+  void Run() override;
+  void Cancel() override {}  // A deletion is carried out.
+
+ private:
+  EvictRequest& r() const { return static_cast<EvictRequest&>(*request()); }
+  // A slice of what is to go; false when that was all.
+  bool DropSlice();
+  void WaitForTiers();
+
+  std::vector<BlockRef> refs_;
+  size_t cursor_ = 0;
+  size_t evicted_ = 0;
+  bool collected_ = false;
+};
+
+class DrainJob final : public Job {
+ public:
+  static constexpr size_t kKind = 8;
+  using RequestType = DrainRequest;
+  explicit DrainJob(Core* core) : Job(core, kKind) {}
+
+  void Run() override;
+  void OnTimer() override { Cancel(); }
+  void Cancel() override;
+  void Drop() override;
+
+ private:
+  DrainRequest& r() const { return static_cast<DrainRequest&>(*request()); }
+  void Finish(Status status);
+  uint64_t flush_ = 0;
+};
+
+// What a caller said about a session. Nobody waits for it, so it has no request.
+class HintJob final : public Job {
+ public:
+  static constexpr size_t kKind = 9;
+  explicit HintJob(Core* core) : Job(core, kKind) {}
+
+  void Begin(const SessionForecast& forecast, const BlockName& head);
+  void Run() override;
+  void Cancel() override {}
+
+ private:
+  int8_t priority_ = 0;
+  SessionHint outlook_ = SessionHint::kNone;
+  int64_t ttl_seconds_ = 0;
+  std::vector<BlockRef> refs_;  // The session's own blocks, head of the chain last.
+};
+
+inline constexpr size_t kJobKinds = 10;
+
+}  // namespace aquifer

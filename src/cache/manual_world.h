@@ -1,0 +1,153 @@
+// A whole cache in one thread, for tests: time stands still until it is moved, every task is run by
+// hand, and drives and memory are made of ordinary memory. A restart keeps what is on the drives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "base/check.h"
+#include "cache/core.h"
+#include "cache/request_progress.h"
+#include "testing/manual_clock.h"
+#include "testing/manual_executor.h"
+#include "testing/memory_disk.h"
+#include "testing/memory_extents.h"
+#include "testing/seeded_random.h"
+
+namespace aquifer {
+
+class ManualWorld {
+ public:
+  explicit ManualWorld(const CoreOptions& options) : options_(options) { Start(); }
+  ~ManualWorld() { Stop(); }
+
+  // As a crash: nothing that was not done is done.
+  void Restart() {
+    Stop();
+    Start();
+  }
+
+  void Run() {
+    while (owner_->RunAll() + workers_->RunAll() > 0) {
+    }
+  }
+  // Moves time on, in steps small enough for every timer to run at about its time.
+  void Advance(int64_t nanos) {
+    const int64_t end = clock_.NowNanos() + nanos;
+    Run();
+    while (clock_.NowNanos() < end) {
+      const int64_t step = std::min<int64_t>(10'000'000, end - clock_.NowNanos());
+      owner_->AdvanceAndRun(step);
+      Run();
+    }
+  }
+  // Until it holds; false when it does not within ten simulated seconds.
+  bool RunUntil(const std::function<bool()>& holds) {
+    Run();
+    for (int step = 0; step < 10'000 && !holds(); ++step) Advance(1'000'000);
+    return holds();
+  }
+
+  Core& core() { return *core_; }
+  ManualClock& clock() { return clock_; }
+  MemoryExtents& extents() { return extents_; }
+  MemoryDisk& disk(const std::string& directory) { return *mounted_.at(directory); }
+  MemoryMedia& media(const std::string& directory) { return *Media(directory); }
+  bool ready() const { return ready_; }
+  // While set, no drive can be opened.
+  void FailOpening(Code code) { open_failure_ = code; }
+
+ private:
+  std::shared_ptr<MemoryMedia> Media(const std::string& directory) {
+    std::shared_ptr<MemoryMedia>& media = media_[directory];
+    if (media == nullptr) media = std::make_shared<MemoryMedia>();
+    return media;
+  }
+
+  void Start() {
+    owner_ = std::make_unique<ManualExecutor>(&clock_);
+    workers_ = std::make_unique<ManualExecutor>(&clock_);
+    CacheEnvironment environment;
+    environment.clock = &clock_;
+    environment.random = &random_;
+    environment.owner = owner_.get();
+    environment.workers = workers_.get();
+    environment.extents = &extents_;
+    environment.open_disk =
+        [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
+      if (open_failure_ != Code::kOk) return Status(open_failure_, "injected");
+      auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{},
+                                               owner_.get(), &clock_);
+      mounted_[directory] = disk.get();
+      return std::unique_ptr<Disk>(std::move(disk));
+    };
+    Result<std::unique_ptr<Core>> core = Core::New(options_, environment);
+    AQ_CHECK(core.ok());
+    core_ = *std::move(core);
+    ready_ = false;
+    core_->Start([this](const Status& status) { ready_ = status.ok(); });
+    AQ_CHECK(RunUntil([this] { return ready_ && core_->pool_complete(); }));
+  }
+
+  void Stop() {
+    core_->CloseDisks();
+    mounted_.clear();
+    core_.reset();
+    owner_.reset();
+    workers_.reset();
+  }
+
+  const CoreOptions options_;
+  ManualClock clock_;
+  SeededRandom random_{7};
+  MemoryExtents extents_;
+  std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
+  std::map<std::string, MemoryDisk*> mounted_;
+  Code open_failure_ = Code::kOk;
+  bool ready_ = false;
+  std::unique_ptr<ManualExecutor> owner_;
+  std::unique_ptr<ManualExecutor> workers_;
+  std::unique_ptr<Core> core_;
+};
+
+// A client whose requests complete as the world runs.
+class ManualClient final : public ClientSink {
+ public:
+  ManualClient(ManualWorld* world, const ClientOptions& options) : world_(world) {
+    Result<ClientNumber> number = world_->core().Attach(options, this);
+    AQ_CHECK(number.ok());
+    number_ = *number;
+  }
+
+  ClientNumber number() const { return number_; }
+  void Detach() { world_->core().Detach(number_); }
+
+  // Submits, and runs the world until the request is done.
+  template <class R>
+  void Do(void (Core::*call)(ClientNumber, R*), R* request) {
+    Submit(call, request);
+    AQ_CHECK(world_->RunUntil([request] { return request->done(); }));
+  }
+  template <class R>
+  void Submit(void (Core::*call)(ClientNumber, R*), R* request) {
+    RequestProgress::Begin(request);
+    (world_->core().*call)(number_, request);
+  }
+
+  void OnProgress(Request* request, size_t completed, bool done) override {
+    RequestProgress::Advance(request, completed, done);
+  }
+
+ private:
+  ManualWorld* const world_;
+  ClientNumber number_ = 0;
+};
+
+}  // namespace aquifer

@@ -1,0 +1,441 @@
+#include "cache/residency.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "io/disk.h"
+
+namespace aquifer {
+namespace {
+
+// Marks in the index a block that waits in DRAM to be written down.
+constexpr uint8_t kFlagDirtyHeld = 0x80;
+// How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
+// owner's tasks stay short.
+constexpr int kMaxEvictions = 16;
+
+uint64_t RoundToPage(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+}  // namespace
+
+Residency::Residency(ResidencyParts parts)
+    : catalog_(parts.catalog),
+      dram_(parts.dram),
+      clock_(parts.clock),
+      index_(std::move(parts.index)),
+      dram_order_(std::move(parts.dram_order)),
+      nvme_order_(std::move(parts.nvme_order)),
+      dram_quota_(std::move(parts.dram_quota)),
+      nvme_quota_(std::move(parts.nvme_quota)),
+      pins_(PinTableOptions{}) {}
+
+BlockId Residency::IdOf(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  return {.tenant = catalog_->tenant(entry.tenant).id,
+          .key = entry.key,
+          .group = entry.group,
+          .part = entry.part};
+}
+
+uint64_t Residency::RawBytes(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  return catalog_->layout(entry.layout).groups[entry.group].block_bytes;
+}
+
+uint64_t Residency::SlotBytesOf(BlockRef ref) const { return RoundToPage(RawBytes(ref)); }
+
+BlockMeta Residency::MetaOf(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  BlockMeta meta;
+  meta.id = IdOf(ref);
+  meta.parent = index_->ParentKey(ref);
+  meta.position = entry.position;
+  meta.layout_fingerprint = catalog_->layout(entry.layout).fingerprint;
+  meta.raw_bytes = RawBytes(ref);
+  meta.stored_bytes = meta.raw_bytes;
+  meta.checksum = entry.checksum;
+  meta.expiry_unix_seconds = entry.expiry_unix_seconds;
+  meta.engine_hash = entry.engine_hash;
+  return meta;
+}
+
+BlockRef Residency::Find(const BlockId& id) const {
+  const Result<uint16_t> tenant = catalog_->Tenant(id.tenant);
+  if (!tenant.ok()) return kNoBlock;
+  return index_->Find({.tenant = *tenant, .group = id.group, .part = id.part, .key = id.key});
+}
+
+BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
+  const BlockEntry& entry = at(ref);
+  BlockFeatures features;
+  features.tenant = entry.tenant;
+  if (tier == kTierDram) {
+    // A pool that holds a slot has been numbered.
+    features.tenant = *catalog_->Pool(entry.tenant, SlotBytesOf(ref));
+  }
+  features.layout = entry.layout;
+  features.position = entry.position;
+  features.children = entry.children;
+  features.turns = entry.uses;
+  features.bytes = RawBytes(ref);
+  if (const auto found = forecasts_.find(ref); found != forecasts_.end()) {
+    features.priority = found->second.priority;
+    features.session = found->second.session;
+  }
+  return features;
+}
+
+// --- Slots
+
+Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
+  const uint64_t slot_bytes = RoundToPage(block_bytes);
+  AQ_ASSIGN_OR_RETURN(const uint16_t pool, catalog_->Pool(tenant, slot_bytes));
+  for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
+    const QuotaTake take = dram_quota_.CanTake(tenant, slot_bytes);
+    if (take == QuotaTake::kNever) return Status(Code::kInvalid, "over the tenant's DRAM ceiling");
+    if (take == QuotaTake::kOwnPays) {
+      if (!EvictFrom(pool, Leave::kQuota)) {
+        return Status(Code::kInvalid, "at the tenant's DRAM ceiling, and all of it is in use");
+      }
+      continue;
+    }
+    Result<SlotId> slot = dram_->Allocate(catalog_->tenant(tenant).id, slot_bytes);
+    if (slot.ok()) {
+      if (dram_quota_.Charge(tenant, slot_bytes)) return slot;
+      dram_->Free(*slot);  // The slots of other tenants fill the cap; evict and try again.
+    } else if (slot.status().code() != Code::kNoSpace) {
+      return slot;
+    }
+    const uint32_t own = dram_order_->Victim(pool);
+    const uint32_t other = dram_order_->Victim([this, pool](uint16_t candidate) {
+      return candidate != pool && dram_quota_.OverFloor(catalog_->pool(candidate).tenant) > 0;
+    });
+    const bool others_first =
+        other != kNoVictim &&
+        (own == kNoVictim || dram_order_->Value(other) < dram_order_->Value(own));
+    const bool reclaiming = others_first && ReclaimExtent(pool);
+    if (own == kNoVictim) return Status(reclaiming ? Code::kBusy : Code::kNoSpace);
+    LeaveDram(own, Leave::kPressure);
+  }
+  return Status(Code::kNoSpace);
+}
+
+void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
+  dram_quota_.Uncharge(tenant, dram_->SlotBytes(slot).size());
+  dram_->Free(slot);
+}
+
+bool Residency::EvictFrom(uint16_t pool, Leave why) {
+  const uint32_t victim = dram_order_->Victim(pool);
+  if (victim == kNoVictim) return false;
+  LeaveDram(victim, why);
+  return true;
+}
+
+void Residency::ReleaseSlot(BlockRef ref) {
+  if (!at(ref).has_slot()) return;
+  FreeSlot(at(ref).tenant, at(ref).slot);
+  index_->SetSlot(ref, kNoDramSlot);
+}
+
+// --- A block's life
+
+Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
+  AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  index_->SetSlot(ref, slot);
+  return ref;
+}
+
+Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
+  AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  if (!nvme_quota_.Charge(block.name.tenant, SlotBytesOf(ref))) {
+    index_->Remove(ref);
+    return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
+  }
+  ArriveOnNvme(ref);
+  return ref;
+}
+
+// Keeps the eviction order of a tier, and the parent's place in it, in step with the index.
+void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
+  EvictionOrder* const order_of_tier = order(tier);
+  if (resident) {
+    order_of_tier->Add(ref, Features(ref, tier), clock_->NowNanos());
+    order_of_tier->SetLeaf(ref, index_->IsLeaf(ref, tier));
+  } else {
+    order_of_tier->Remove(ref);
+  }
+  const bool was_only_in_dram = at(ref).residency == TierBit(kTierDram);
+  const BlockRef parent = index_->SetResident(ref, tier, resident);
+  const bool is_only_in_dram = at(ref).residency == TierBit(kTierDram);
+  only_in_dram_ += (is_only_in_dram ? 1 : 0) - (was_only_in_dram ? 1 : 0);
+  if (parent != kNoBlock && order_of_tier->Contains(parent)) {
+    order_of_tier->SetLeaf(parent, index_->IsLeaf(parent, tier));
+  }
+}
+
+void Residency::Publish(BlockRef ref, const Checksum& checksum) {
+  index_->SetComplete(ref, checksum);
+  ArriveInDram(ref, at(ref).slot);
+}
+
+void Residency::ArriveInDram(BlockRef ref, SlotId slot) {
+  index_->SetSlot(ref, slot);
+  SetTier(ref, kTierDram, true);
+  for (uint32_t lease = 0; lease < at(ref).leases; ++lease) dram_order_->Hold(ref);
+  for (uint32_t pin = 0; pin < at(ref).pins; ++pin) dram_order_->Hold(ref);
+  dram_->Publish(slot, MetaOf(ref));
+}
+
+void Residency::ArriveOnNvme(BlockRef ref) {
+  SetTier(ref, kTierNvme, true);
+  for (uint32_t pin = 0; pin < at(ref).pins; ++pin) nvme_order_->Hold(ref);
+}
+
+void Residency::LeaveDram(BlockRef ref, Leave why) {
+  const BlockEntry& entry = at(ref);
+  AQ_CHECK(entry.in_tier(kTierDram));
+  if (!entry.in_tier(kTierNvme)) {
+    if (lost_unwritten_.size() <= entry.tenant) lost_unwritten_.resize(size_t{entry.tenant} + 1);
+    ++lost_unwritten_[entry.tenant];
+    return Drop(ref, why);
+  }
+  ++demoted_;
+  dram_->Retract(entry.slot);
+  SetTier(ref, kTierDram, false);
+  ReleaseSlot(ref);
+}
+
+void Residency::LeaveNvme(BlockRef ref, Leave why) {
+  if (!at(ref).in_tier(kTierNvme)) return;
+  if (!at(ref).in_tier(kTierDram)) return Drop(ref, why);
+  SetTier(ref, kTierNvme, false);
+  nvme_quota_.Uncharge(at(ref).tenant, SlotBytesOf(ref));
+}
+
+void Residency::Drop(BlockRef ref, Leave why) {
+  const BlockEntry& entry = at(ref);
+  if (entry.in_tier(kTierDram)) {
+    dram_->Retract(entry.slot);
+    SetTier(ref, kTierDram, false);
+  }
+  if (entry.in_tier(kTierNvme)) {
+    SetTier(ref, kTierNvme, false);
+    nvme_quota_.Uncharge(entry.tenant, SlotBytesOf(ref));
+    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref));
+  }
+  for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
+  if (entry.first_child != kNoBlock && why != Leave::kCorrupt && why != Leave::kLostByTier) {
+    orphaned_.push_back(
+        {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key});
+  }
+  forecasts_.erase(ref);
+  ++left_[static_cast<size_t>(why)];
+  if (entry.leases == 0 && entry.io_tiers == 0) {
+    ReleaseSlot(ref);
+    index_->Remove(ref);
+    return;
+  }
+  if (entry.has_slot()) dram_->Quarantine(entry.slot);
+  index_->Retire(ref);
+}
+
+void Residency::Settle(BlockRef ref) {
+  const BlockEntry& entry = at(ref);
+  if (entry.state != BlockState::kGone || entry.leases != 0 || entry.io_tiers != 0) return;
+  ReleaseSlot(ref);
+  index_->Remove(ref);
+}
+
+bool Residency::DropOrphans(size_t max_blocks) {
+  while (max_blocks > 0 && !orphaned_.empty()) {
+    const BlockName name = orphaned_.front();
+    // Stored again in the meantime, it is a parent like any other.
+    const BlockRef child =
+        index_->Find(name) == kNoBlock ? index_->FirstChildOf(name) : BlockRef{kNoBlock};
+    if (child == kNoBlock || at(child).state != BlockState::kResident) {
+      orphaned_.pop_front();
+      continue;
+    }
+    Drop(child, Leave::kOrphaned);
+    --max_blocks;
+  }
+  return !orphaned_.empty();
+}
+
+void Residency::DropExpired(size_t max_steps) {
+  std::array<BlockRef, 64> expired;
+  const auto now = static_cast<uint32_t>(clock_->UnixSeconds());
+  const size_t count = index_->CollectExpired(now, max_steps, &expiry_cursor_, expired);
+  for (size_t i = 0; i < count; ++i) Drop(expired[i], Leave::kExpired);
+}
+
+// --- Holding on
+
+bool Residency::Lease(BlockRef ref) {
+  if (!index_->Lease(ref)) return false;
+  if (at(ref).in_tier(kTierDram)) dram_order_->Hold(ref);
+  return true;
+}
+
+void Residency::Unlease(BlockRef ref) {
+  index_->Unlease(ref);
+  const BlockEntry& entry = at(ref);
+  if (entry.state == BlockState::kGone) return Settle(ref);
+  if (!entry.in_tier(kTierDram)) return;
+  dram_order_->Unhold(ref);
+  if (!entry.held() && Retiring(entry.slot)) LeaveDram(ref, Leave::kPressure);
+}
+
+void Residency::BeginIo(BlockRef ref, uint8_t tier) {
+  index_->SetIo(ref, tier, true);
+  order(tier)->Hold(ref);
+}
+
+void Residency::EndIo(BlockRef ref, uint8_t tier) {
+  index_->SetIo(ref, tier, false);
+  if (at(ref).state == BlockState::kGone) return Settle(ref);
+  if (order(tier)->Contains(ref)) order(tier)->Unhold(ref);
+}
+
+void Residency::HoldDirty(BlockRef ref) {
+  index_->SetFlags(ref, kFlagDirtyHeld);
+  dram_order_->Hold(ref);
+}
+
+void Residency::UnholdDirty(BlockRef ref) {
+  // The ref may name another block by now, which is held by nobody on this account.
+  if (!index_->Exists(ref) || (at(ref).flags & kFlagDirtyHeld) == 0) return;
+  index_->SetFlags(ref, 0, kFlagDirtyHeld);
+  if (!dram_order_->Contains(ref)) return;
+  dram_order_->Unhold(ref);
+  if (!at(ref).held() && Retiring(at(ref).slot)) LeaveDram(ref, Leave::kPressure);
+}
+
+bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {
+  switch (pins_.Add({.ref = ref, .owner = owner}, until_unix_seconds)) {
+    case PinTable::Added::kFull:
+      return false;
+    case PinTable::Added::kKnown:
+      return true;
+    case PinTable::Added::kNew:
+      break;
+  }
+  if (!index_->Pin(ref)) {
+    pins_.Remove({.ref = ref, .owner = owner});
+    return false;
+  }
+  if (dram_order_->Contains(ref)) dram_order_->Hold(ref);
+  if (nvme_order_->Contains(ref)) nvme_order_->Hold(ref);
+  return true;
+}
+
+void Residency::Unpin(BlockRef ref, uint64_t owner) {
+  if (!pins_.Remove({.ref = ref, .owner = owner})) return;
+  index_->Unpin(ref);
+  if (dram_order_->Contains(ref)) dram_order_->Unhold(ref);
+  if (nvme_order_->Contains(ref)) nvme_order_->Unhold(ref);
+}
+
+void Residency::ExpirePins(size_t max_pins) {
+  std::vector<BlockPin> expired(max_pins);
+  const size_t count = pins_.Expire(clock_->UnixSeconds(), expired);
+  for (size_t i = 0; i < count; ++i) {
+    index_->Unpin(expired[i].ref);
+    if (dram_order_->Contains(expired[i].ref)) dram_order_->Unhold(expired[i].ref);
+    if (nvme_order_->Contains(expired[i].ref)) nvme_order_->Unhold(expired[i].ref);
+  }
+}
+
+void Residency::Touch(BlockRef ref) {
+  const int64_t now = clock_->NowNanos();
+  index_->Touch(ref, now);
+  for (const uint8_t tier : {kTierDram, kTierNvme}) {
+    if (at(ref).in_tier(tier)) order(tier)->Touch(ref, Features(ref, tier), now);
+  }
+}
+
+void Residency::SetForecast(BlockRef ref, int8_t priority, SessionHint session) {
+  forecasts_[ref] = {.priority = priority, .session = session};
+  for (const uint8_t tier : {kTierDram, kTierNvme}) {
+    if (at(ref).in_tier(tier)) {
+      order(tier)->Touch(ref, Features(ref, tier), at(ref).last_used_nanos);
+    }
+  }
+}
+
+// --- Making room
+
+bool Residency::Retiring(SlotId slot) const {
+  if (retiring_.empty()) return false;
+  const uint32_t extent = dram_->SlotExtent(slot);
+  return std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end();
+}
+
+bool Residency::ReclaimExtent(uint16_t for_pool) {
+  if (!reclaim_.empty()) return true;
+  const uint32_t victim = dram_order_->Victim([this, for_pool](uint16_t pool) {
+    return pool != for_pool && dram_quota_.OverFloor(catalog_->pool(pool).tenant) > 0;
+  });
+  if (victim == kNoVictim) return false;
+  const uint32_t extent = dram_->SlotExtent(at(victim).slot);
+  if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
+
+  // Extents that were emptied and closed are of no interest any more.
+  const std::vector<ExtentInfo> extents = dram_->Extents();
+  std::erase_if(retiring_, [&extents](uint32_t old) {
+    return std::none_of(extents.begin(), extents.end(),
+                        [old](const ExtentInfo& info) { return info.extent == old; });
+  });
+  retiring_.push_back(extent);
+  dram_->VisitExtent(extent, [this](SlotId, const BlockId& id) { reclaim_.push_back(Find(id)); });
+  // Taken from the back: tails before heads, so that what is left are whole prefixes.
+  std::sort(reclaim_.begin(), reclaim_.end(), [this](BlockRef a, BlockRef b) {
+    return std::pair(at(a).position, a) < std::pair(at(b).position, b);
+  });
+  dram_->Retire(extent);
+  return true;
+}
+
+bool Residency::ContinueReclaim(size_t max_blocks) {
+  while (max_blocks > 0 && !reclaim_.empty()) {
+    const BlockRef ref = reclaim_.back();
+    reclaim_.pop_back();
+    if (!index_->Exists(ref) || !at(ref).in_tier(kTierDram) || !Retiring(at(ref).slot)) continue;
+    // It leaves when the last lease ends, or when it has been written down.
+    if (at(ref).held() || (at(ref).flags & kFlagDirtyHeld) != 0) continue;
+    LeaveDram(ref, Leave::kPressure);
+    --max_blocks;
+  }
+  return !reclaim_.empty();
+}
+
+bool Residency::ChargeNvme(BlockRef ref) {
+  const uint16_t tenant = at(ref).tenant;
+  const uint64_t bytes = SlotBytesOf(ref);
+  for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
+    if (nvme_quota_.Charge(tenant, bytes)) return true;
+    const uint32_t victim = nvme_order_->Victim(tenant);
+    if (victim == kNoVictim) return false;
+    const BlockId id = IdOf(victim);
+    const bool elsewhere = at(victim).in_tier(kTierDram);
+    LeaveNvme(victim, Leave::kQuota);
+    if (elsewhere && on_erase) on_erase(id);
+  }
+  return false;
+}
+
+bool Residency::ProtectedOnNvme(BlockRef ref) const {
+  return nvme_quota_.OverFloor(at(ref).tenant) == 0 && nvme_quota_.charged(at(ref).tenant) > 0;
+}
+
+uint64_t Residency::lost_unwritten(uint16_t tenant) const {
+  return tenant < lost_unwritten_.size() ? lost_unwritten_[tenant] : 0;
+}
+
+uint64_t Residency::metadata_bytes() const {
+  return index_->bytes() + dram_order_->bytes() + nvme_order_->bytes();
+}
+
+}  // namespace aquifer

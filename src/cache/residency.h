@@ -1,0 +1,192 @@
+// Which block is where. Index, DRAM slots, eviction orders and quotas say the same thing in four
+// ways; this is the one place that changes them, so that they always agree.
+//
+// A block that is dropped while someone still leases it, or while a device still reads or writes
+// its slot, is gone for everyone else at once; its slot stays in quarantine until the last of them
+// has let go.
+//
+// Runs on the owner. Touches no payload.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "block/block_meta.h"
+#include "cache/catalog.h"
+#include "index/index.h"
+#include "policy/eviction_order.h"
+#include "policy/pin_table.h"
+#include "policy/quota.h"
+#include "tier/dram_tier.h"
+
+namespace aquifer {
+
+// Why a block left; each is a counter.
+enum class Leave : uint8_t { kPressure, kQuota, kExpired, kCorrupt, kAsked, kOrphaned, kLostByTier };
+inline constexpr size_t kLeaveReasons = 7;
+
+struct ResidencyParts {
+  Catalog* catalog = nullptr;
+  DramTier* dram = nullptr;
+  Clock* clock = nullptr;
+  std::unique_ptr<Index> index;
+  std::unique_ptr<EvictionOrder> dram_order;  // Its "tenants" are the catalog's pools.
+  std::unique_ptr<EvictionOrder> nvme_order;
+  Quota dram_quota;
+  Quota nvme_quota;
+};
+
+class Residency {
+ public:
+  explicit Residency(ResidencyParts parts);
+
+  const Index& index() const { return *index_; }
+  const BlockEntry& at(BlockRef ref) const { return index_->at(ref); }
+
+  // Identity and everything that must travel with the block's bytes.
+  BlockMeta MetaOf(BlockRef ref) const;
+  BlockId IdOf(BlockRef ref) const;
+  uint64_t RawBytes(BlockRef ref) const;
+  BlockRef Find(const BlockId& id) const;
+
+  // --- Slots
+
+  // A slot for the tenant, at the expense of what is worth less. kBusy: memory is on its way. kNoSpace:
+  // nothing may be evicted now. kInvalid: the tenant's ceiling does not allow it at all.
+  Result<SlotId> TakeSlot(uint16_t tenant, uint64_t block_bytes);
+  // Of a slot that no entry refers to.
+  void FreeSlot(uint16_t tenant, SlotId slot);
+  // Nobody may use it until it is freed.
+  void QuarantineSlot(SlotId slot) { dram_->Quarantine(slot); }
+  std::span<std::byte> SlotBytes(SlotId slot) { return dram_->SlotBytes(slot); }
+
+  // --- A block's life
+
+  // A new block whose bytes are about to be written into `slot`.
+  Result<BlockRef> AddFilling(const NewBlock& block, SlotId slot);
+  // A block that NVMe holds, found at start.
+  Result<BlockRef> AddOnNvme(const NewBlock& block);
+  // Its bytes are complete: it is served from here on.
+  void Publish(BlockRef ref, const Checksum& checksum);
+  // It was read from a lower tier into `slot`.
+  void ArriveInDram(BlockRef ref, SlotId slot);
+  // Its write has completed; ChargeNvme() came before.
+  void ArriveOnNvme(BlockRef ref);
+
+  // Out of DRAM; a block that no other tier has is dropped. It is not held.
+  void LeaveDram(BlockRef ref, Leave why);
+  // NVMe has it no more (the tier said so, or was told to erase it); dropped if DRAM has it not.
+  void LeaveNvme(BlockRef ref, Leave why);
+  // Out of every tier and unfindable. What was below it in its chain is of no use any more and
+  // follows, a slice at a time (DropOrphans); but not when it was lost to a fault, for then an
+  // engine will store it again soon and the rest is whole once more.
+  void Drop(BlockRef ref, Leave why);
+
+  // Drops up to `max_blocks` that hang below dropped ones; false when none are left.
+  bool DropOrphans(size_t max_blocks);
+  // Drops up to `max_blocks` whose time is over, looking at a slice of the index.
+  void DropExpired(size_t max_steps);
+
+  // --- Holding on
+
+  // The block has a slot. False: 65 535 are out already.
+  [[nodiscard]] bool Lease(BlockRef ref);
+  void Unlease(BlockRef ref);
+  // A device reads or writes it.
+  void BeginIo(BlockRef ref, uint8_t tier);
+  void EndIo(BlockRef ref, uint8_t tier);
+  // Keeps it in DRAM until it is written down.
+  void HoldDirty(BlockRef ref);
+  void UnholdDirty(BlockRef ref);
+  // False: too many pins.
+  [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
+  void Unpin(BlockRef ref, uint64_t owner);
+  void ExpirePins(size_t max_pins);
+
+  void Touch(BlockRef ref);
+  void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
+  void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
+  void SetForecast(BlockRef ref, int8_t priority, SessionHint session);
+
+  // --- Making room
+
+  // Empties the extent that holds the least valuable block, so that its memory can serve another
+  // tenant or size. Takes nothing from `for_pool`. False: nothing may be taken.
+  bool ReclaimExtent(uint16_t for_pool);
+  // A slice of emptying; false when nothing is left to do.
+  bool ContinueReclaim(size_t max_blocks);
+  // Takes the block's bytes on NVMe out of its tenant's share, before it is written there; at the
+  // ceiling the tenant's least valuable blocks there make room. False: they do not.
+  [[nodiscard]] bool ChargeNvme(BlockRef ref);
+  // The write failed. `bytes` as charged, for a block that may be gone by now.
+  void UnchargeNvme(uint16_t tenant, uint64_t bytes) { nvme_quota_.Uncharge(tenant, bytes); }
+  uint64_t SlotBytesOf(BlockRef ref) const;
+
+  double DramValue(BlockRef ref) const { return dram_order_->Value(ref); }
+  double NvmeValue(BlockRef ref) const { return nvme_order_->Value(ref); }
+  // Under its floor there.
+  bool ProtectedOnNvme(BlockRef ref) const;
+
+  // How many were dropped, from every tier, for that reason.
+  uint64_t left(Leave why) const { return left_[static_cast<size_t>(why)]; }
+  // How many left DRAM for a lower tier that had them.
+  uint64_t demoted() const { return demoted_; }
+  // How many of the tenant's were dropped from DRAM before any other tier had them.
+  uint64_t lost_unwritten(uint16_t tenant) const;
+  uint64_t dram_bytes(uint16_t tenant) const { return dram_quota_.charged(tenant); }
+  uint64_t nvme_bytes(uint16_t tenant) const { return nvme_quota_.charged(tenant); }
+  uint64_t nvme_blocks() const { return nvme_order_->size(); }
+  uint64_t dram_blocks() const { return dram_order_->size(); }
+  uint64_t only_in_dram() const { return static_cast<uint64_t>(only_in_dram_); }
+  uint64_t metadata_bytes() const;
+
+  // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
+  std::function<void(const BlockId&)> on_erase;
+
+ private:
+  struct Forecast {
+    int8_t priority = 0;
+    SessionHint session = SessionHint::kNone;
+  };
+
+  BlockFeatures Features(BlockRef ref, uint8_t tier) const;
+  void SetTier(BlockRef ref, uint8_t tier, bool resident);
+  EvictionOrder* order(uint8_t tier) {
+    return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
+  }
+  // Forgets a gone block once nobody holds it.
+  void Settle(BlockRef ref);
+  void ReleaseSlot(BlockRef ref);
+  bool EvictFrom(uint16_t pool, Leave why);
+  bool Retiring(SlotId slot) const;
+
+  Catalog* const catalog_;
+  DramTier* const dram_;
+  Clock* const clock_;
+  const std::unique_ptr<Index> index_;
+  const std::unique_ptr<EvictionOrder> dram_order_;
+  const std::unique_ptr<EvictionOrder> nvme_order_;
+  Quota dram_quota_;
+  Quota nvme_quota_;
+  PinTable pins_;
+  std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
+  std::deque<BlockName> orphaned_;          // Names whose children are to be dropped.
+  std::vector<uint32_t> retiring_;          // Extents being emptied.
+  std::vector<BlockRef> reclaim_;           // Of those, blocks still to be moved out.
+  BlockRef expiry_cursor_ = 0;
+  std::array<uint64_t, kLeaveReasons> left_{};
+  uint64_t demoted_ = 0;
+  int64_t only_in_dram_ = 0;
+  std::vector<uint64_t> lost_unwritten_;  // By tenant.
+};
+
+}  // namespace aquifer

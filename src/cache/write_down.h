@@ -1,0 +1,146 @@
+// Copies committed blocks from DRAM to NVMe, behind everyone's back: paced by a budget, bounded in
+// flight, and never in the way of a fetch. A block that waits for it is kept in DRAM, as long as not
+// too much of the pool waits; beyond that it may be evicted unwritten, and Flush() says so.
+//
+// Runs on the owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "cache/eraser.h"
+#include "cache/residency.h"
+#include "policy/admission.h"
+#include "policy/write_budget.h"
+#include "tier/tier.h"
+
+namespace aquifer {
+
+struct WriteDownSettings {
+  WriteBudgetOptions budget;
+  WriteDownOptions admission;
+  uint64_t max_held_bytes = 0;  // Of DRAM that may wait to be written.
+};
+
+struct WriteDownStats {
+  uint64_t written_blocks = 0;
+  uint64_t written_bytes = 0;
+  uint64_t failed_blocks = 0;   // Tried, and to be tried again.
+  uint64_t refused_blocks = 0;  // Not admitted, or over the tenant's ceiling.
+  uint64_t corrupt_blocks = 0;  // The bytes in DRAM were not those that were committed.
+};
+
+class WriteDown {
+ public:
+  WriteDown(const WriteDownSettings& settings, Residency* residency, Eraser* eraser,
+            Executor* executor, Clock* clock);
+  ~WriteDown();
+
+  // Null while there is no tier to write to.
+  void SetTarget(Tier* target);
+
+  // The block was just committed. It is written after Pump().
+  void Add(BlockRef ref);
+
+  // Starts what may be started.
+  void Pump();
+
+  // `on_done` once everything of the tenant that was added before is on NVMe, or cannot get there.
+  // Other tenants' blocks are written on the way. The budget does not hold a flush up.
+  // Returns a number for EndFlush().
+  uint64_t Flush(uint16_t tenant, std::function<void(Status)> on_done);
+  // Its time is over: `on_done` will not run.
+  void EndFlush(uint64_t flush);
+
+  // What waits is written in the order of its value from now on: there may not be time for all.
+  void HottestFirst();
+
+  // `on_done` when no write that is at the tier now is there any more.
+  void Barrier(std::function<void()> on_done);
+
+  const WriteDownStats& stats() const { return stats_; }
+  // Why the last write that failed did.
+  const Status& last_failure() const { return last_failure_; }
+  // Blocks of any tenant that are waiting or being written.
+  size_t waiting() const { return queue_.size() + in_flight_blocks_; }
+
+ private:
+  struct Item {
+    BlockRef ref = kNoBlock;
+    uint64_t sequence = 0;
+    Checksum checksum;        // Tells whether the ref still names the block that was added.
+    uint64_t held_bytes = 0;  // Of held_bytes_, while it waits.
+  };
+  struct WriteBatch {
+    Batch<WriteOp> batch;
+    std::vector<Item> items;
+    std::vector<uint64_t> charged;
+    std::vector<uint16_t> tenants;
+    uint64_t bytes = 0;
+    uint64_t number = 0;
+    bool busy = false;   // From submission until no slot of it is in use any more.
+    bool done = false;   // Only slots that a device holds on to keep it busy.
+    size_t unquiet = 0;  // How many those are.
+  };
+  struct FlushWait {
+    uint64_t number = 0;
+    uint16_t tenant = 0;
+    uint64_t sequence = 0;  // Everything up to here.
+    bool at_tier = false;   // Written; the tier makes it last.
+    std::function<void(Status)> on_done;
+  };
+  struct BarrierWait {
+    uint64_t batch = 0;
+    std::function<void()> on_done;
+  };
+
+  bool Current(const Item& item) const;
+  WriteBatch* TakeBatch();
+  bool AddTo(WriteBatch* write, const Item& item);
+  void OnDone(WriteBatch* write);
+  void OnWritten(WriteBatch* write, size_t i);
+  void OnQuiescent(WriteBatch* write, size_t i);
+  void Recycle(WriteBatch* write);
+  // Not written: it waits again, in its old place.
+  void Requeue(const Item& item);
+  void Unhold(const Item& item);
+  void CheckFlushes();
+  void FinishFlush(uint64_t number, Status status);
+  void CheckBarriers();
+  uint64_t OldestUnwritten() const;
+  void PumpAt(int64_t nanos);
+  Status LostSinceLastFlush(uint16_t tenant);
+
+  const WriteDownSettings settings_;
+  Residency* const residency_;
+  Eraser* const eraser_;
+  Executor* const executor_;
+  Clock* const clock_;
+  Tier* target_ = nullptr;
+  WriteBudget budget_;
+  std::deque<Item> queue_;  // By sequence.
+  uint64_t next_sequence_ = 1;
+  std::vector<std::unique_ptr<WriteBatch>> batches_;
+  uint64_t next_batch_ = 1;
+  size_t in_flight_blocks_ = 0;
+  uint64_t held_bytes_ = 0;
+  int64_t paused_until_nanos_ = 0;
+  int64_t timer_nanos_ = INT64_MAX;
+  std::vector<FlushWait> flushes_;
+  uint64_t next_flush_ = 1;
+  std::vector<BarrierWait> barriers_;
+  std::vector<uint64_t> lost_at_flush_;  // By tenant: what the last flush has told already.
+  std::vector<uint64_t> refused_;        // By tenant.
+  WriteDownStats stats_;
+  Status last_failure_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace aquifer
