@@ -1,0 +1,27 @@
+// What a policy may know of a block: numbers only, filled in by the cache from its index. The
+// recency policy reads few of them; a learned one reads them all.
+#pragma once
+
+#include <cstdint>
+
+namespace aquifer {
+
+enum class SessionHint : uint8_t {
+  kNone,      // Nothing is known.
+  kExpected,  // The session is likely to go on: an agent in mid-loop, a chat on screen.
+  kEnded,     // The caller said that it will not come back.
+};
+
+struct BlockFeatures {
+  uint16_t tenant = 0;
+  uint16_t layout = 0;
+  int8_t priority = 0;  // 0 is usual; lower ones go first. A caller's hint, -8 to 8.
+  SessionHint session = SessionHint::kNone;
+  uint32_t position = 0;  // Which block of its chain it is.
+  uint32_t children = 0;  // How many chains go on from here.
+  uint32_t turns = 0;     // How often it was used since it was stored: 0 is new.
+  uint64_t bytes = 0;
+  int64_t born_nanos = 0;  // When it was stored.
+};
+
+}  // namespace aquifer

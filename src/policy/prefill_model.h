@@ -1,0 +1,102 @@
+// How long an engine takes to prefill: n tokens on top of a context of c take
+//
+//   a + b * n + d * n * (c + n / 2)
+//
+// milliseconds: a fixed step, the linear layers, and attention, in which every new token sees the
+// context and on average half of the new ones. The three are fitted online from what engines
+// report, by least squares with forgetting, each at least zero. Errors count relative to the time
+// taken: ten milliseconds matter in a short prefill and not in a long one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace aquifer {
+
+struct PrefillModelOptions {
+  uint32_t min_samples = 4;  // Before that many the answer is "unknown".
+  double forgetting = 0.98;  // The weight of what is known, at each new sample.
+  // Milliseconds to which relative errors are floored: shorter prefills are mostly noise.
+  double noise_ms = 1;
+};
+
+struct PrefillSample {
+  uint32_t tokens = 0;   // Computed now.
+  uint32_t context = 0;  // There already.
+  double elapsed_ms = 0;
+};
+
+struct PrefillCoefficients {
+  double step_ms = 0;
+  double ms_per_token = 0;
+  double ms_per_token_pair = 0;
+
+  // 0 for 0 tokens: no step is taken then.
+  double Milliseconds(double tokens, double context) const {
+    if (tokens <= 0) return 0;
+    return step_ms + ms_per_token * tokens + ms_per_token_pair * tokens * (context + tokens / 2);
+  }
+};
+
+class PrefillModel {
+ public:
+  explicit PrefillModel(const PrefillModelOptions& options);
+
+  // Samples of no tokens, or of no or absurd time (over an hour), are ignored.
+  void Add(const PrefillSample& sample);
+
+  // None until there are enough samples.
+  std::optional<PrefillCoefficients> coefficients() const;
+  std::optional<double> EstimateMs(uint32_t tokens, uint32_t context) const;
+  uint64_t samples() const { return samples_; }
+
+ private:
+  static constexpr size_t kTerms = 3;
+
+  void Fit();
+
+  PrefillModelOptions options_;
+  // The normal equations, weighted and decayed, over terms scaled to be near one.
+  std::array<std::array<double, kTerms>, kTerms> moments_{};
+  std::array<double, kTerms> targets_{};
+  PrefillCoefficients fitted_;
+  uint64_t samples_ = 0;
+};
+
+// One model for each engine and layout: engines differ in GPU and parallelism, layouts in the
+// model.
+struct PrefillModelsOptions {
+  PrefillModelOptions model{};
+  size_t max_models = 1024;  // The one that has gone longest without a sample makes room.
+};
+
+class PrefillModels {
+ public:
+  explicit PrefillModels(const PrefillModelsOptions& options);
+
+  void Add(uint32_t engine, uint16_t layout, const PrefillSample& sample);
+  // That engine's; else that of the layout's engine heard of last; else none.
+  std::optional<PrefillCoefficients> Find(uint32_t engine, uint16_t layout) const;
+  // The engine is gone.
+  void Forget(uint32_t engine);
+  size_t size() const { return models_.size(); }
+
+ private:
+  struct Entry {
+    PrefillModel model;
+    uint64_t last_added = 0;  // In samples over all models.
+  };
+  struct Name {
+    uint16_t layout = 0;
+    uint32_t engine = 0;
+    friend auto operator<=>(const Name&, const Name&) = default;
+  };
+
+  const PrefillModelsOptions options_;
+  std::map<Name, Entry> models_;
+  uint64_t added_ = 0;
+};
+
+}  // namespace aquifer
