@@ -168,8 +168,8 @@ struct ReserveOp {
 // slot, and each writes its own heads.
 struct ReserveRequest : Request {
   ChainSlice chain;
-  Key parent;             // Of keys[0]: the key before it, or the root.
-  uint32_t position = 0;  // Which block of its chain keys[0] is.
+  Key parent;                               // Of keys[0]: the key before it, or the root.
+  uint32_t position = 0;                    // Which block of its chain keys[0] is.
   std::span<const uint64_t> engine_hashes;  // The engine's own names, one a key; or empty.
 
   std::vector<ReserveOp> ops;  // One for each key, made by Reserve().
@@ -205,12 +205,12 @@ enum class SessionState : uint8_t { kUnknown, kWillContinue, kFinished };
 
 // What the caller knows about the future. Improves what is kept; never needed.
 struct SessionForecast {
-  std::string session{};    // The caller's name for a chain that grows; 1 to 256 bytes.
-  ChainSlice chain{};       // The chain's last key is enough.
+  std::string session{};  // The caller's name for a chain that grows; 1 to 256 bytes.
+  ChainSlice chain{};     // The chain's last key is enough.
   SessionState state = SessionState::kUnknown;
   double returns_in_seconds = 0;  // Expected; 0: not known.
   int8_t priority = 0;            // -8 (first to go) to 7 (last).
-  int64_t ttl_seconds = 0;        // The chain's blocks are deleted after that; 0: the tenant's rule.
+  int64_t ttl_seconds = 0;  // The chain's blocks are deleted after that; 0: the tenant's rule.
 };
 
 // How long the engine took to compute, so that the cache can tell what is worth loading.
@@ -329,11 +329,11 @@ class Cache {
 
 struct TenantOptions {
   std::string name{};
-  uint64_t dram_floor_bytes = 0;              // Never evicted below this for another tenant's sake.
+  uint64_t dram_floor_bytes = 0;  // Never evicted below this for another tenant's sake.
   uint64_t dram_ceiling_bytes = UINT64_MAX;
   uint64_t nvme_floor_bytes = 0;
   uint64_t nvme_ceiling_bytes = UINT64_MAX;
-  int64_t ttl_seconds = 0;                    // 0: blocks do not expire.
+  int64_t ttl_seconds = 0;  // 0: blocks do not expire.
 };
 
 enum class NvmeEngine : uint8_t { kAuto, kUring, kThreads };
@@ -348,8 +348,8 @@ struct CacheOptions {
   uint64_t nvme_bytes = uint64_t{8} << 30;  // Over all of them, metadata included.
   bool nvme_sync = false;                   // Survive power loss too.
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
-  uint64_t nvme_segment_bytes = 0;          // 0: chosen from nvme_bytes.
-  uint64_t write_bytes_per_second = 0;      // Write-down budget; 0: no limit.
+  uint64_t nvme_segment_bytes = 0;      // 0: chosen from nvme_bytes.
+  uint64_t write_bytes_per_second = 0;  // Write-down budget; 0: no limit.
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 

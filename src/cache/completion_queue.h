@@ -44,10 +44,10 @@ class CompletionQueue {
 
   const int event_fd_;
   std::mutex mutex_;
-  std::vector<Event> events_;   // Guarded by mutex_.
-  bool armed_ = false;          // Guarded by mutex_: the client will look at the descriptor.
+  std::vector<Event> events_;     // Guarded by mutex_.
+  bool armed_ = false;            // Guarded by mutex_: the client will look at the descriptor.
   std::atomic<bool> any_{false};  // events_ is not empty; a hint for spinning.
-  std::vector<Event> drained_;  // The client's; swapped with events_, so that neither allocates.
+  std::vector<Event> drained_;    // The client's; swapped with events_, so that neither allocates.
 };
 
 }  // namespace aquifer

@@ -47,12 +47,6 @@ Status CheckOptions(const CoreOptions& options) {
   return Status();
 }
 
-// Larger blocks stay in DRAM: a segment must hold one with room to spare.
-uint64_t LargestNvmeBlock(const CacheOptions& options) {
-  if (options.nvme_segment_bytes == 0) return kMaxBlockBytes;
-  return std::min(kMaxBlockBytes, options.nvme_segment_bytes / 2);
-}
-
 WorthOptions WorthOf(const CacheOptions& options) {
   WorthOptions worth;
   if (options.assumed_prefill_ms_per_token > 0) {
@@ -290,13 +284,12 @@ Core::~Core() {
 
 Status Core::Build() {
   const CacheOptions& cache = options_.cache;
-  AQ_ASSIGN_OR_RETURN(
-      dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
-                          .extent_bytes = options_.extent_bytes,
-                          .keep_available_bytes = cache.keep_available_bytes,
-                          .ready_extents = options_.ready_extents},
-                         environment_.extents, environment_.workers, environment_.owner,
-                         environment_.clock));
+  AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
+                                          .extent_bytes = options_.extent_bytes,
+                                          .keep_available_bytes = cache.keep_available_bytes,
+                                          .ready_extents = options_.ready_extents},
+                                         environment_.extents, environment_.workers,
+                                         environment_.owner, environment_.clock));
   dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
     if (added) {
       extents_.push_back(bytes);
@@ -311,9 +304,8 @@ Status Core::Build() {
   const auto max_blocks = options_.max_blocks != 0
                               ? options_.max_blocks
                               : static_cast<uint32_t>(std::min<uint64_t>(wanted, 1u << 30));
-  AQ_ASSIGN_OR_RETURN(auto index,
-                      Index::Create({.max_blocks = max_blocks,
-                                     .hash_seed = environment_.random->Next64()}));
+  AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
+                                                 .hash_seed = environment_.random->Next64()}));
   AQ_ASSIGN_OR_RETURN(auto dram_order, NewLeafRecency({.max_blocks = max_blocks}));
   AQ_ASSIGN_OR_RETURN(auto nvme_order, NewLeafRecency({.max_blocks = max_blocks}));
   Quota dram_quota({.capacity_bytes = cache.dram_bytes});
@@ -336,8 +328,7 @@ Status Core::Build() {
                                                           .nvme_quota = std::move(nvme_quota)});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
-  eraser_ =
-      std::make_unique<Eraser>(residency_.get(), environment_.owner, environment_.clock);
+  eraser_ = std::make_unique<Eraser>(residency_.get(), environment_.owner, environment_.clock);
   residency_->on_erase = [this](const BlockId& id) { eraser_->Add(id); };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.budget = {.bytes_per_second = cache.write_bytes_per_second},
@@ -360,154 +351,6 @@ void Core::Start(std::function<void(Status)> on_ready) {
 
 bool Core::pool_complete() const {
   return dram_->dram_usage().extent_bytes + options_.extent_bytes > options_.cache.dram_bytes;
-}
-
-// --- NVMe
-
-// Opening may block, so it happens on a worker.
-void Core::OpenDisks() {
-  environment_.workers->Run([this, alive = alive_] {
-    auto opened = std::make_shared<std::vector<std::unique_ptr<Disk>>>();
-    auto failure = std::make_shared<Status>();
-    for (const std::string& directory : options_.cache.nvme_directories) {
-      Result<std::unique_ptr<Disk>> disk = environment_.open_disk(directory);
-      if (!disk.ok()) {
-        *failure = disk.status();
-        break;
-      }
-      opened->push_back(*std::move(disk));
-    }
-    environment_.owner->Post([this, alive, opened, failure] {
-      if (*alive) OnDisksOpened(std::move(*opened), *failure);
-    });
-  });
-}
-
-void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status) {
-  std::vector<Disk*> borrowed;
-  for (const auto& disk : disks) borrowed.push_back(disk.get());
-  if (status.ok()) {
-    Result<std::unique_ptr<NvmeTier>> tier =
-        NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes,
-                     .segment_bytes = options_.cache.nvme_segment_bytes,
-                     .sync = options_.cache.nvme_sync,
-                     .max_block_bytes = LargestNvmeBlock(options_.cache)},
-                    borrowed, this, environment_.workers, environment_.owner, environment_.clock,
-                    environment_.random);
-    status = tier.status();
-    if (tier.ok()) nvme_ = *std::move(tier);
-  }
-  nvme_status_ = status;
-  if (!status.ok()) {
-    // The cache serves without it. Locks are let go, so that whoever has a directory can end.
-    disks.clear();
-    environment_.owner->PostAt(environment_.clock->NowNanos() + options_.reopen_nanos,
-                               [this, alive = alive_] {
-                                 if (*alive) OpenDisks();
-                               });
-    // Only options that can never work are worth telling: the rest is tried again.
-    if (on_ready_) {
-      std::exchange(on_ready_, nullptr)(status.code() == Code::kInvalid ? status : Status());
-    }
-    return;
-  }
-  disks_ = std::move(disks);
-  for (const auto& disk : disks_) {
-    for (const std::span<std::byte> bytes : extents_) disk->Remember(bytes);
-  }
-  nvme_->Recover([this](Status recovered) { OnRecovered(recovered); });
-}
-
-void Core::OnRecovered(const Status& status) {
-  nvme_status_ = status;
-  if (status.ok()) {
-    nvme_->Enumerate([this](const BlockMeta& meta) { Recall(meta); });
-    nvme_ready_ = true;
-    loader_->SetSource(nvme_.get());
-    eraser_->SetTarget(nvme_.get());
-    write_down_->SetTarget(nvme_.get());
-    eraser_->Pump();
-  }
-  if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
-}
-
-// A block that NVMe held over a restart.
-void Core::Recall(const BlockMeta& meta) {
-  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
-  const Result<uint16_t> layout =
-      catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
-  const bool usable = tenant.ok() && layout.ok() && meta.codec == Codec::kNone;
-  const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
-  if (known != kNoBlock) {
-    const BlockEntry& entry = residency_->at(known);
-    const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
-    if (same && !entry.in_tier(kTierNvme) && residency_->ChargeNvme(known)) {
-      return residency_->ArriveOnNvme(known);
-    }
-  } else if (usable) {
-    const Result<BlockRef> added = residency_->AddOnNvme(
-        {.name = {.tenant = *tenant,
-                  .group = meta.id.group,
-                  .part = meta.id.part,
-                  .key = meta.id.key},
-         .parent = meta.parent,
-         .position = meta.position,
-         .layout = *layout,
-         .state = BlockState::kResident,
-         .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
-         .checksum = meta.checksum,
-         .engine_hash = meta.engine_hash,
-         .now_nanos = environment_.clock->NowNanos()});
-    if (added.ok()) return;
-  }
-  eraser_->Add(meta.id);  // Nothing will ever ask for it: over a ceiling, or not understood.
-}
-
-void Core::CloseDisks() {
-  nvme_ready_ = false;
-  if (loader_ != nullptr) loader_->SetSource(nullptr);
-  disks_.clear();
-}
-
-void Core::OnLost(std::span<const BlockId> ids, Code why) {
-  for (const BlockId& id : ids) {
-    const BlockRef ref = residency_->Find(id);
-    if (ref == kNoBlock) continue;
-    residency_->LeaveNvme(ref, why == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
-  }
-  Housekeep();
-}
-
-void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
-  struct Candidate {
-    bool pinned = false;
-    bool floor = false;
-    double value = 0;
-    size_t index = 0;
-  };
-  std::vector<Candidate> candidates;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const BlockRef ref = residency_->Find(ids[i]);
-    if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) continue;
-    candidates.push_back({.pinned = residency_->at(ref).pins != 0,
-                          .floor = residency_->ProtectedOnNvme(ref),
-                          .value = residency_->NvmeValue(ref),
-                          .index = i});
-  }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.pinned != b.pinned) return a.pinned;
-    if (a.floor != b.floor) return a.floor;
-    if (a.value != b.value) return a.value > b.value;
-    return a.index < b.index;
-  });
-  order->clear();
-  for (const Candidate& candidate : candidates) order->push_back(candidate.index);
-}
-
-void Core::OnHealth(bool in_service, const Status& why) {
-  nvme_status_ = why;
-  if (in_service) write_down_->Pump();
-  if (loader_->pending() > 0) loader_->Pump();
 }
 
 // --- Time
@@ -585,97 +428,6 @@ void Core::Detach(ClientNumber client) {
   clients_[client].attached = false;
   if (loader_->pending() > 0) loader_->Pump();
   Housekeep();
-}
-
-// --- Stats
-
-uint64_t CacheStats::Counter(std::string_view name) const {
-  const auto found = std::find_if(counters.begin(), counters.end(),
-                                  [name](const auto& counter) { return counter.first == name; });
-  return found == counters.end() ? 0 : found->second;
-}
-
-void Core::Stats(ClientNumber client, StatsRequest* request) {
-  ++clients_[client].requests;
-  CacheStats stats;
-  const uint16_t tenant = clients_[client].tenant;
-  const DramUsage dram = dram_->dram_usage();
-  stats.tiers.push_back({.tier = TierKind::kDram,
-                         .in_service = true,
-                         .capacity_bytes = options_.cache.dram_bytes,
-                         .used_bytes = dram.slot_bytes,
-                         .blocks = residency_->dram_blocks(),
-                         .tenant_bytes = residency_->dram_bytes(tenant),
-                         .read_gbps = 0});
-  if (!options_.cache.nvme_directories.empty()) {
-    const TierUsage usage = nvme_ready_ ? nvme_->Usage() : TierUsage{};
-    stats.tiers.push_back({.tier = TierKind::kNvme,
-                           .in_service = nvme_usable(),
-                           .capacity_bytes = options_.cache.nvme_bytes,
-                           .used_bytes = usage.used_bytes,
-                           .blocks = residency_->nvme_blocks(),
-                           .tenant_bytes = residency_->nvme_bytes(tenant),
-                           .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9});
-  }
-  const auto left = [this](Leave why) { return residency_->left(why); };
-  const WriteDownStats& written = write_down_->stats();
-  const LoaderStats& loads = loader_->stats();
-  stats.counters = {
-      {"match_requests", counters_.match_requests},
-      {"match_keys", counters_.match_keys},
-      {"match_hits", counters_.match_hits},
-      {"fetch_hits_dram", counters_.fetch_hits_dram},
-      {"fetch_hits_nvme", counters_.fetch_hits_nvme},
-      {"fetch_misses", counters_.fetch_misses},
-      {"fetch_late", counters_.fetch_late},
-      {"fetch_failed", counters_.fetch_failed},
-      {"reserved", counters_.reserved},
-      {"reserve_have", counters_.reserve_have},
-      {"reserve_being_filled", counters_.reserve_being_filled},
-      {"reserve_refused", counters_.reserve_refused},
-      {"committed", counters_.committed},
-      {"aborted", counters_.aborted},
-      {"overdue_reservations", counters_.overdue},
-      {"prestaged_blocks", counters_.prestaged},
-      {"corrupt_blocks", left(Leave::kCorrupt)},
-      {"corrupt_reported", counters_.reported_corrupt},
-      {"dropped_pressure", left(Leave::kPressure)},
-      {"dropped_quota", left(Leave::kQuota)},
-      {"dropped_expired", left(Leave::kExpired)},
-      {"dropped_asked", left(Leave::kAsked)},
-      {"dropped_orphaned", left(Leave::kOrphaned)},
-      {"dropped_by_tier", left(Leave::kLostByTier)},
-      {"demoted_blocks", residency_->demoted()},
-      {"nvme_loads", loads.loads},
-      {"nvme_loads_shared", loads.shared_loads},
-      {"nvme_loads_failed", loads.failed_loads},
-      {"nvme_loads_late", loads.late_loads},
-      {"nvme_written_blocks", written.written_blocks},
-      {"nvme_written_bytes", written.written_bytes},
-      {"nvme_write_failures", written.failed_blocks},
-      {"nvme_write_refused", written.refused_blocks},
-      {"nvme_write_waiting", write_down_->waiting()},
-      {"blocks", residency_->index().size()},
-      {"blocks_only_in_dram", residency_->only_in_dram()},
-      {"quarantined_bytes", dram.quarantined_bytes},
-      {"pool_bytes", dram.extent_bytes},
-      {"metadata_bytes", residency_->metadata_bytes()},
-      {"pending_erasures", eraser_->pending()},
-  };
-  for (auto& counter : dram_->Counters()) {
-    stats.counters.emplace_back("dram_" + counter.first, counter.second);
-  }
-  if (nvme_ready_) {
-    for (auto& counter : nvme_->Counters()) {
-      stats.counters.emplace_back("nvme_" + counter.first, counter.second);
-    }
-  }
-  if (environment_.owner_longest_task) {
-    stats.counters.emplace_back("owner_longest_task_us",
-                                static_cast<uint64_t>(environment_.owner_longest_task() / 1000));
-  }
-  request->stats = std::move(stats);
-  Progress(client, request, 1, true);
 }
 
 }  // namespace aquifer

@@ -139,8 +139,8 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t engine = 0;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
-    uint32_t leases = 0;        // Reservations included.
-    uint32_t first_loan = 0;    // A list through loans_; 0 ends it.
+    uint32_t leases = 0;      // Reservations included.
+    uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -259,7 +259,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::map<uint64_t, std::pair<uint16_t, std::string>> sessions_by_age_;
   uint64_t next_session_ = 1;
 
-  std::vector<std::unique_ptr<Job>> jobs_;     // Every job there is, running or spare.
+  std::vector<std::unique_ptr<Job>> jobs_;  // Every job there is, running or spare.
   std::vector<Job*> running_;
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;

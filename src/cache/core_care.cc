@@ -25,10 +25,10 @@ void FlushJob::Run() {
   auto& flush = static_cast<FlushRequest&>(*request());
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   if (flush.tier != TierKind::kNvme || !core().nvme_usable()) {
-    flush.status = Status(Code::kUnavailable,
-                          flush.tier != TierKind::kNvme ? "this cache has no such tier"
-                                                        : "the NVMe tier is out of service: " +
-                                                              core().nvme_status_.ToString());
+    flush.status = Status(Code::kUnavailable, flush.tier != TierKind::kNvme
+                                                  ? "this cache has no such tier"
+                                                  : "the NVMe tier is out of service: " +
+                                                        core().nvme_status_.ToString());
     return End(1);
   }
   WakeAt(core().DeadlineIn(flush.timeout_nanos));
@@ -42,10 +42,10 @@ void FlushJob::Run() {
 void FlushJob::Cancel() {
   core().write_down_->EndFlush(flush_);
   const Status& failure = core().write_down_->last_failure();
-  request()->status = Status(
-      Code::kLate, failure.ok() ? "not everything was written in time"
-                                : "not everything was written in time; a write failed: " +
-                                      failure.ToString());
+  request()->status =
+      Status(Code::kLate, failure.ok() ? "not everything was written in time"
+                                       : "not everything was written in time; a write failed: " +
+                                             failure.ToString());
   End(1);
 }
 
@@ -93,10 +93,8 @@ void PinJob::Run() {
   // A pin belongs to the tenant: any of its clients may take it away.
   const uint64_t owner = tenant();
   for (; cursor_ < end; ++cursor_) {
-    const BlockRef ref = core().residency_->index().Find({.tenant = tenant(),
-                                                          .group = chain.group,
-                                                          .part = chain.part,
-                                                          .key = chain.keys[cursor_]});
+    const BlockRef ref = core().residency_->index().Find(
+        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[cursor_]});
     if (ref == kNoBlock || !core().Readable(ref)) continue;
     if (r().seconds == 0) {
       core().residency_->Unpin(ref, owner);
@@ -230,8 +228,7 @@ void PrestageJob::Collect() {
                                           std::span(refs_).subspan(begin, count));
     }
   }
-  std::erase_if(refs_,
-                [this](BlockRef ref) { return ref == kNoBlock || !core().Readable(ref); });
+  std::erase_if(refs_, [this](BlockRef ref) { return ref == kNoBlock || !core().Readable(ref); });
   loading_.assign(refs_.size(), 0);
   r().found = refs_.size();
 }
@@ -318,9 +315,8 @@ bool EvictJob::DropSlice() {
         core().WalkUp(session->head, kMaxChain, &refs_);
       }
       // What other chains share stays.
-      const auto shared = std::find_if(refs_.begin(), refs_.end(), [&](BlockRef ref) {
-        return index.at(ref).children > 1;
-      });
+      const auto shared = std::find_if(refs_.begin(), refs_.end(),
+                                       [&](BlockRef ref) { return index.at(ref).children > 1; });
       refs_.erase(shared, refs_.end());
     }
   }
@@ -344,8 +340,8 @@ void EvictJob::Run() {
   WaitForTiers();
 }
 
-// A block may have been on its way to NVMe when it was dropped. Once no such write is under way, all
-// erasures have been asked for; once those are done, nothing is left.
+// A block may have been on its way to NVMe when it was dropped. Once no such write is under way,
+// all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
   r().evicted = evicted_;
   core().write_down_->Barrier([this, run = run()] {

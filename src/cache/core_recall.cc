@@ -62,8 +62,8 @@ void MatchJob::Run() {
   const size_t from = match.have + begin;
   const size_t steps = std::min(kMatchSlice, chain.keys.size() - from);
   refs_.resize(begin + steps);
-  const uint8_t tiers = static_cast<uint8_t>(TierBit(kTierDram) |
-                                             (core().nvme_usable() ? TierBit(kTierNvme) : 0));
+  const uint8_t tiers =
+      static_cast<uint8_t>(TierBit(kTierDram) | (core().nvme_usable() ? TierBit(kTierNvme) : 0));
   const MatchResult found = core().residency_->index().Match({.tenant = tenant(),
                                                               .group = chain.group,
                                                               .part = chain.part,
@@ -123,16 +123,15 @@ void MatchJob::Estimate() {
   const std::array<TierCost, 2> costs = {
       kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
   const uint32_t engine = core().clients_[client()].engine;
-  const auto prefill =
-      PrefillOrDefault(core().worth_, core().prefill_.Find(engine, layout));
-  const WorthAnswer worth = WorthLoading(
-      core().worth_,
-      {.runs = load_runs_,
-       .tiers = costs,
-       .tokens_before = static_cast<uint32_t>(match.have * tokens),
-       .tokens_total = static_cast<uint32_t>(match.chain.keys.size() * tokens),
-       .prefill = prefill},
-      run_ms_);
+  const auto prefill = PrefillOrDefault(core().worth_, core().prefill_.Find(engine, layout));
+  const WorthAnswer worth =
+      WorthLoading(core().worth_,
+                   {.runs = load_runs_,
+                    .tiers = costs,
+                    .tokens_before = static_cast<uint32_t>(match.have * tokens),
+                    .tokens_total = static_cast<uint32_t>(match.chain.keys.size() * tokens),
+                    .prefill = prefill},
+                   run_ms_);
   for (size_t i = 0; i < run_ms_.size(); ++i) match.runs[i].estimated_ms = run_ms_[i];
   match.pays = worth.blocks;
   match.load_ms = worth.load_ms;

@@ -323,11 +323,10 @@ TEST_F(CoreTest, PrefillReportsDecideWhatPays) {
   EXPECT_EQ(match.matched, 40u);
   EXPECT_EQ(match.pays, 40u);  // Nothing reported: loading is taken to pay.
   for (int i = 0; i < 20; ++i) {
-    world_->core().ReportPrefill(client_->number(),
-                                 {.layout = handle_,
-                                  .tokens = static_cast<uint32_t>(100 + 10 * i),
-                                  .context_tokens = 0,
-                                  .milliseconds = 1e-6 * (100 + 10 * i)});
+    world_->core().ReportPrefill(client_->number(), {.layout = handle_,
+                                                     .tokens = static_cast<uint32_t>(100 + 10 * i),
+                                                     .context_tokens = 0,
+                                                     .milliseconds = 1e-6 * (100 + 10 * i)});
   }
   client_->Do(&Core::Match, &match);
   EXPECT_EQ(match.matched, 40u);

@@ -85,11 +85,11 @@ void Eraser::CheckBarriers() {
     ready.push_back(std::move(wait));
     return true;
   });
-  const Status status = failed_.empty()
-                            ? Status()
-                            : Status(last_failure_.code(),
-                                     "not deleted from NVMe yet, will be tried again: " +
-                                         last_failure_.ToString());
+  const Status status =
+      failed_.empty()
+          ? Status()
+          : Status(last_failure_.code(),
+                   "not deleted from NVMe yet, will be tried again: " + last_failure_.ToString());
   for (BarrierWait& wait : ready) wait.on_done(status);
 }
 

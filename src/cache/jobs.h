@@ -54,8 +54,8 @@ class Job {
   const size_t kind_;
   Request* request_ = nullptr;
   ClientNumber client_ = 0;
-  uint64_t run_ = 0;    // Which use of the job this is; 0: none.
-  size_t place_ = 0;    // In Core::running_.
+  uint64_t run_ = 0;  // Which use of the job this is; 0: none.
+  size_t place_ = 0;  // In Core::running_.
 };
 
 class MatchJob final : public Job {
@@ -191,7 +191,7 @@ class PrestageJob final : public Job, public LoadWaiter {
   void Collect();
   void MaybeEnd();
 
-  std::vector<BlockRef> refs_;   // What there is, head first.
+  std::vector<BlockRef> refs_;  // What there is, head first.
   std::vector<uint8_t> loading_;
   size_t cursor_ = 0;
   size_t open_ = 0;

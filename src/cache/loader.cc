@@ -162,13 +162,18 @@ void Loader::Submit(ReadBatch* read) {
 void Loader::OnDone(ReadBatch* read) {
   const int64_t now = clock_->NowNanos();
   const auto ops = static_cast<uint32_t>(read->loads.size());
-  const bool clean = std::all_of(read->batch.ops.begin(), read->batch.ops.end(),
-                                 [](const ReadOp& op) { return op.status.ok(); });
-  if (clean) {
-    speed_->Completed(now, {.bytes = read->bytes,
-                            .ops = ops,
-                            .queued_bytes = read->queued_bytes,
-                            .elapsed_nanos = now - read->submitted_nanos});
+  const SpeedSample sample{.bytes = read->bytes,
+                           .ops = ops,
+                           .queued_bytes = read->queued_bytes,
+                           .elapsed_nanos = now - read->submitted_nanos};
+  const auto all = [read](Code code) {
+    return std::all_of(read->batch.ops.begin(), read->batch.ops.end(),
+                       [code](const ReadOp& op) { return op.status.code() == code; });
+  };
+  if (all(Code::kOk)) {
+    speed_->Completed(now, sample);
+  } else if (all(Code::kLate)) {
+    speed_->Late(now, sample);
   } else {
     speed_->Failed(now, read->bytes, ops);
   }
@@ -213,8 +218,8 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
     case Code::kCorrupt:
     case Code::kNotFound:
       ++stats_.failed_loads;
-      residency_->LeaveNvme(ref, op.status.code() == Code::kCorrupt ? Leave::kCorrupt
-                                                                    : Leave::kLostByTier);
+      residency_->LeaveNvme(
+          ref, op.status.code() == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
       return Finish(load, op.status);
     default:
       ++stats_.failed_loads;

@@ -80,11 +80,10 @@ class ManualWorld {
     environment.owner = owner_.get();
     environment.workers = workers_.get();
     environment.extents = &extents_;
-    environment.open_disk =
-        [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
+    environment.open_disk = [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
       if (open_failure_ != Code::kOk) return Status(open_failure_, "injected");
-      auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{},
-                                               owner_.get(), &clock_);
+      auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{}, owner_.get(),
+                                               &clock_);
       mounted_[directory] = disk.get();
       return std::unique_ptr<Disk>(std::move(disk));
     };

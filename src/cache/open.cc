@@ -208,11 +208,11 @@ class LocalCache final : public Cache, public ClientSink {
   }
   void Hint(const SessionForecast& forecast) override {
     if (forecast.chain.keys.empty()) return;
-    owner()->Post([this, forecast = SessionForecast(forecast),
-                   head = forecast.chain.keys.back()]() mutable {
-      forecast.chain.keys = {};  // The caller's memory.
-      core()->Hint(client_, forecast, head);
-    });
+    owner()->Post(
+        [this, forecast = SessionForecast(forecast), head = forecast.chain.keys.back()]() mutable {
+          forecast.chain.keys = {};  // The caller's memory.
+          core()->Hint(client_, forecast, head);
+        });
   }
   void ReportPrefill(const PrefillReport& report) override {
     owner()->Post([this, report] { core()->ReportPrefill(client_, report); });

@@ -31,7 +31,15 @@
 namespace aquifer {
 
 // Why a block left; each is a counter.
-enum class Leave : uint8_t { kPressure, kQuota, kExpired, kCorrupt, kAsked, kOrphaned, kLostByTier };
+enum class Leave : uint8_t {
+  kPressure,
+  kQuota,
+  kExpired,
+  kCorrupt,
+  kAsked,
+  kOrphaned,
+  kLostByTier
+};
 inline constexpr size_t kLeaveReasons = 7;
 
 struct ResidencyParts {
@@ -60,8 +68,8 @@ class Residency {
 
   // --- Slots
 
-  // A slot for the tenant, at the expense of what is worth less. kBusy: memory is on its way. kNoSpace:
-  // nothing may be evicted now. kInvalid: the tenant's ceiling does not allow it at all.
+  // A slot for the tenant, at the expense of what is worth less. kBusy: memory is on its way.
+  // kNoSpace: nothing may be evicted now. kInvalid: the tenant's ceiling does not allow it at all.
   Result<SlotId> TakeSlot(uint16_t tenant, uint64_t block_bytes);
   // Of a slot that no entry refers to.
   void FreeSlot(uint16_t tenant, SlotId slot);

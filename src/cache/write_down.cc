@@ -119,8 +119,7 @@ void WriteDown::Pump() {
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
   while (!queue_.empty() && busy < kMaxInFlightBatches) {
     WriteBatch* const write = TakeBatch();
-    while (!queue_.empty() && write->items.size() < kMaxBatchOps &&
-           write->bytes < kMaxBatchBytes) {
+    while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes) {
       const Item item = queue_.front();
       if (Current(item)) {
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
@@ -275,8 +274,9 @@ void WriteDown::EndFlush(uint64_t flush) {
 }
 
 void WriteDown::FinishFlush(uint64_t number, Status status) {
-  const auto found = std::find_if(flushes_.begin(), flushes_.end(),
-                                  [number](const FlushWait& wait) { return wait.number == number; });
+  const auto found =
+      std::find_if(flushes_.begin(), flushes_.end(),
+                   [number](const FlushWait& wait) { return wait.number == number; });
   if (found == flushes_.end()) return;
   FlushWait wait = std::move(*found);
   flushes_.erase(found);

@@ -1,6 +1,6 @@
 // Copies committed blocks from DRAM to NVMe, behind everyone's back: paced by a budget, bounded in
-// flight, and never in the way of a fetch. A block that waits for it is kept in DRAM, as long as not
-// too much of the pool waits; beyond that it may be evicted unwritten, and Flush() says so.
+// flight, and never in the way of a fetch. A block that waits for it is kept in DRAM, as long as
+// not too much of the pool waits; beyond that it may be evicted unwritten, and Flush() says so.
 //
 // Runs on the owner.
 #pragma once

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <utility>
+
+#include "cache/core.h"
+
+namespace aquifer {
+
+uint64_t CacheStats::Counter(std::string_view name) const {
+  const auto found = std::find_if(counters.begin(), counters.end(),
+                                  [name](const auto& counter) { return counter.first == name; });
+  return found == counters.end() ? 0 : found->second;
+}
+
+void Core::Stats(ClientNumber client, StatsRequest* request) {
+  ++clients_[client].requests;
+  CacheStats stats;
+  const uint16_t tenant = clients_[client].tenant;
+  const DramUsage dram = dram_->dram_usage();
+  stats.tiers.push_back({.tier = TierKind::kDram,
+                         .in_service = true,
+                         .capacity_bytes = options_.cache.dram_bytes,
+                         .used_bytes = dram.slot_bytes,
+                         .blocks = residency_->dram_blocks(),
+                         .tenant_bytes = residency_->dram_bytes(tenant),
+                         .read_gbps = 0});
+  if (!options_.cache.nvme_directories.empty()) {
+    const TierUsage usage = nvme_ready_ ? nvme_->Usage() : TierUsage{};
+    stats.tiers.push_back(
+        {.tier = TierKind::kNvme,
+         .in_service = nvme_usable(),
+         .capacity_bytes = options_.cache.nvme_bytes,
+         .used_bytes = usage.used_bytes,
+         .blocks = residency_->nvme_blocks(),
+         .tenant_bytes = residency_->nvme_bytes(tenant),
+         .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9});
+  }
+  const auto left = [this](Leave why) { return residency_->left(why); };
+  const WriteDownStats& written = write_down_->stats();
+  const LoaderStats& loads = loader_->stats();
+  stats.counters = {
+      {"match_requests", counters_.match_requests},
+      {"match_keys", counters_.match_keys},
+      {"match_hits", counters_.match_hits},
+      {"fetch_hits_dram", counters_.fetch_hits_dram},
+      {"fetch_hits_nvme", counters_.fetch_hits_nvme},
+      {"fetch_misses", counters_.fetch_misses},
+      {"fetch_late", counters_.fetch_late},
+      {"fetch_failed", counters_.fetch_failed},
+      {"reserved", counters_.reserved},
+      {"reserve_have", counters_.reserve_have},
+      {"reserve_being_filled", counters_.reserve_being_filled},
+      {"reserve_refused", counters_.reserve_refused},
+      {"committed", counters_.committed},
+      {"aborted", counters_.aborted},
+      {"overdue_reservations", counters_.overdue},
+      {"prestaged_blocks", counters_.prestaged},
+      {"corrupt_blocks", left(Leave::kCorrupt)},
+      {"corrupt_reported", counters_.reported_corrupt},
+      {"dropped_pressure", left(Leave::kPressure)},
+      {"dropped_quota", left(Leave::kQuota)},
+      {"dropped_expired", left(Leave::kExpired)},
+      {"dropped_asked", left(Leave::kAsked)},
+      {"dropped_orphaned", left(Leave::kOrphaned)},
+      {"dropped_by_tier", left(Leave::kLostByTier)},
+      {"demoted_blocks", residency_->demoted()},
+      {"nvme_loads", loads.loads},
+      {"nvme_loads_shared", loads.shared_loads},
+      {"nvme_loads_failed", loads.failed_loads},
+      {"nvme_loads_late", loads.late_loads},
+      {"nvme_written_blocks", written.written_blocks},
+      {"nvme_written_bytes", written.written_bytes},
+      {"nvme_write_failures", written.failed_blocks},
+      {"nvme_write_refused", written.refused_blocks},
+      {"nvme_write_waiting", write_down_->waiting()},
+      {"blocks", residency_->index().size()},
+      {"blocks_only_in_dram", residency_->only_in_dram()},
+      {"quarantined_bytes", dram.quarantined_bytes},
+      {"pool_bytes", dram.extent_bytes},
+      {"metadata_bytes", residency_->metadata_bytes()},
+      {"pending_erasures", eraser_->pending()},
+  };
+  for (auto& counter : dram_->Counters()) {
+    stats.counters.emplace_back("dram_" + counter.first, counter.second);
+  }
+  if (nvme_ready_) {
+    for (auto& counter : nvme_->Counters()) {
+      stats.counters.emplace_back("nvme_" + counter.first, counter.second);
+    }
+  }
+  if (environment_.owner_longest_task) {
+    stats.counters.emplace_back("owner_longest_task_us",
+                                static_cast<uint64_t>(environment_.owner_longest_task() / 1000));
+  }
+  request->stats = std::move(stats);
+  Progress(client, request, 1, true);
+}
+
+}  // namespace aquifer
