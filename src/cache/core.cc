@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -16,6 +18,7 @@ constexpr size_t kMaxKeys = size_t{1} << 20;
 constexpr size_t kExpirySlice = 2048;
 constexpr size_t kDropSlice = 64;
 constexpr size_t kPinSlice = 256;
+constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
 TenantOptions OptionsOf(const CacheOptions& options, std::string_view name) {
@@ -36,7 +39,19 @@ Status CheckOptions(const CoreOptions& options) {
   if (cache.assumed_prefill_ms_per_token < 0) {
     return Status(Code::kInvalid, "assumed_prefill_ms_per_token is negative");
   }
+  if (!cache.nvme_directories.empty() &&
+      cache.nvme_bytes < cache.nvme_directories.size() * kMinDriveBytes) {
+    return Status(Code::kInvalid, fmt::format("nvme_bytes is {}, less than {} for each directory",
+                                              cache.nvme_bytes, kMinDriveBytes));
+  }
+  if (cache.nvme_segment_bytes % kPageBytes != 0) {
+    return Status(Code::kInvalid, "nvme_segment_bytes is not a multiple of 4096");
+  }
+  std::set<std::string_view> names;
   for (const TenantOptions& tenant : cache.tenants) {
+    if (!names.insert(tenant.name).second) {
+      return Status(Code::kInvalid, fmt::format("tenant {} is there twice", tenant.name));
+    }
     if (tenant.name.empty() || tenant.name.size() > 64) {
       return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
     }

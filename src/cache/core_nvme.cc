@@ -40,15 +40,19 @@ void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status
   std::vector<Disk*> borrowed;
   for (const auto& disk : disks) borrowed.push_back(disk.get());
   if (status.ok()) {
+    // Each directory has a lock file beside the segments, and the cap is over every byte.
     Result<std::unique_ptr<NvmeTier>> tier =
-        NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes,
+        NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes - disks.size() * kPageBytes,
                      .segment_bytes = options_.cache.nvme_segment_bytes,
                      .sync = options_.cache.nvme_sync,
                      .max_block_bytes = LargestNvmeBlock(options_.cache)},
                     borrowed, this, environment_.workers, environment_.owner, environment_.clock,
                     environment_.random);
-    status = tier.status();
-    if (tier.ok()) nvme_ = *std::move(tier);
+    if (tier.ok())
+      nvme_ = *std::move(tier);
+    else
+      status = Status(tier.status().code(),
+                      "nvme_bytes, nvme_segment_bytes: " + tier.status().message());
   }
   nvme_status_ = status;
   if (!status.ok()) {

@@ -388,7 +388,7 @@ TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
 // acknowledged is there afterwards, what Evict() acknowledged is not, and nothing is ever wrong.
 TEST_F(CoreTest, ACrashAfterAnyIoLosesNothingAcknowledged) {
   CoreOptions options = SmallCache(32);
-  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_bytes = (1 << 20) + kPageBytes;  // Four segments and a lock.
   options.cache.nvme_segment_bytes = 256 << 10;
   const auto live = [&](uint64_t stop_after) {
     Make(options);
