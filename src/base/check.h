@@ -1,0 +1,15 @@
+// AQ_CHECK is for what cannot happen unless our own code is wrong. It stays on in release builds.
+#pragma once
+
+namespace aquifer {
+
+[[noreturn]] void CheckFailed(const char* condition, const char* file, int line);
+
+}  // namespace aquifer
+
+#define AQ_CHECK(condition)                                   \
+  do {                                                        \
+    if (!(condition)) [[unlikely]] {                          \
+      ::aquifer::CheckFailed(#condition, __FILE__, __LINE__); \
+    }                                                         \
+  } while (false)

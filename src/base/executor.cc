@@ -1,0 +1,202 @@
+#include "base/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/thread_name.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kAtOnce = INT64_MIN;
+
+thread_local const void* running_here = nullptr;  // The executor whose thread this is.
+
+void RelaxCpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Producers append to `inbox_` under the mutex; the thread swaps the whole inbox for an empty one
+// and runs it without the mutex, so that both vectors keep their memory and a busy executor takes
+// the lock once for many tasks. Timers travel through the inbox too and then belong to the thread.
+class QueueThread final : public ThreadExecutor {
+ public:
+  QueueThread(const ThreadExecutorOptions& options, Clock* clock)
+      : options_(options), clock_(clock), thread_([this] { Loop(); }) {}
+
+  ~QueueThread() override { Stop(); }
+
+  void Post(Task task) override { Append({kAtOnce, 0, std::move(task)}); }
+
+  void PostAt(int64_t at_nanos, Task task) override {
+    Append({std::max(at_nanos, kAtOnce + 1), 0, std::move(task)});
+  }
+
+  ExecutorStats stats() const override {
+    return {.tasks = tasks_.load(std::memory_order_relaxed),
+            .longest_task_nanos = longest_task_nanos_.load(std::memory_order_relaxed)};
+  }
+
+  void ResetLongest() override { longest_task_nanos_.store(0, std::memory_order_relaxed); }
+
+  void Stop() override {
+    AQ_CHECK(running_here != this);  // It would wait for itself.
+    {
+      const MutexLock lock(&mutex_);
+      stopping_ = true;
+      news_.store(true, std::memory_order_release);
+      wakeup_.NotifyOne();
+    }
+    const MutexLock lock(&join_mutex_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  struct Entry {
+    int64_t at_nanos;
+    uint64_t order;  // Among timers of the same time; set by the thread.
+    Task task;
+  };
+
+  // For a heap whose front is the entry that is due first.
+  static bool Later(const Entry& a, const Entry& b) {
+    return a.at_nanos != b.at_nanos ? a.at_nanos > b.at_nanos : a.order > b.order;
+  }
+
+  void Append(Entry entry) {
+    const MutexLock lock(&mutex_);
+    if (stopping_) return;  // `entry` outlives the lock: its destructor may post again.
+    inbox_.push_back(std::move(entry));
+    if (inbox_.size() == 1) news_.store(true, std::memory_order_release);
+    // Under the mutex, because the task may be the one that lets its owner destroy this object.
+    if (std::exchange(asleep_, false)) wakeup_.NotifyOne();
+  }
+
+  void Loop() {
+    NameThisThread(options_.name);
+    running_here = this;
+    bool stop = false;
+    while (!stop) {
+      stop = TakeInbox();
+      int64_t now = clock_->NowNanos();
+      for (Entry& entry : batch_) {
+        now = RunDueTimers(now);
+        if (entry.at_nanos == kAtOnce) {
+          now = RunOne(std::move(entry.task), now);
+        } else {
+          entry.order = next_order_++;
+          timers_.push_back(std::move(entry));
+          std::push_heap(timers_.begin(), timers_.end(), Later);
+        }
+      }
+      batch_.clear();
+      RunDueTimers(now);
+    }
+    timers_.clear();  // Here, so that what they hold dies on the thread that it belongs to.
+  }
+
+  // Waits until there is something to do and moves the inbox to `batch_`. True: this was the last.
+  bool TakeInbox() {
+    Spin();
+    const MutexLock lock(&mutex_);
+    while (inbox_.empty() && !stopping_) {
+      const int64_t wait_nanos = NanosToNextTimer();
+      if (wait_nanos <= 0) break;
+      asleep_ = true;
+      if (wait_nanos == kNoDeadline) {
+        wakeup_.Wait(&mutex_);
+      } else {
+        // A clock stepped by hand may be late or early; then we come back and look again.
+        wakeup_.WaitFor(&mutex_, std::min(wait_nanos, kLongestWaitNanos));
+      }
+      asleep_ = false;
+    }
+    std::swap(inbox_, batch_);
+    news_.store(false, std::memory_order_relaxed);
+    return stopping_;
+  }
+
+  // The bound is in the machine's time: an injected clock that stands still would spin for ever.
+  void Spin() const {
+    if (options_.spin_nanos <= 0 || news_.load(std::memory_order_acquire)) return;
+    const int64_t end = SystemClock()->NowNanos() + options_.spin_nanos;
+    do {
+      for (int i = 0; i < 16; ++i) {
+        if (news_.load(std::memory_order_acquire)) return;
+        RelaxCpu();
+      }
+    } while (SystemClock()->NowNanos() < end && NanosToNextTimer() > 0);
+  }
+
+  int64_t NanosToNextTimer() const {
+    if (timers_.empty()) return kNoDeadline;
+    const int64_t at = timers_.front().at_nanos;
+    const int64_t now = clock_->NowNanos();
+    if (at <= now) return 0;
+    return at == kNoDeadline || (now < 0 && at > INT64_MAX + now) ? kNoDeadline : at - now;
+  }
+
+  int64_t RunDueTimers(int64_t now) {
+    while (!timers_.empty() && timers_.front().at_nanos <= now) {
+      std::pop_heap(timers_.begin(), timers_.end(), Later);
+      Task task = std::move(timers_.back().task);
+      timers_.pop_back();
+      now = RunOne(std::move(task), now);
+    }
+    return now;
+  }
+
+  // Returns the time after it: one task's end is the next one's start, so each costs one reading.
+  int64_t RunOne(Task task, int64_t start) {
+    task();
+    task = nullptr;  // What it holds is freed within the time that is measured.
+    const int64_t end = clock_->NowNanos();
+    tasks_.store(tasks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (end - start > longest_task_nanos_.load(std::memory_order_relaxed)) {
+      longest_task_nanos_.store(end - start, std::memory_order_relaxed);
+    }
+    return end;
+  }
+
+  static constexpr int64_t kLongestWaitNanos = 3'600'000'000'000;  // Keeps wait_for's sum in range.
+
+  const ThreadExecutorOptions options_;
+  Clock* const clock_;
+
+  Mutex mutex_;
+  Condition wakeup_;
+  std::vector<Entry> inbox_ AQ_GUARDED_BY(mutex_);
+  bool asleep_ AQ_GUARDED_BY(mutex_) = false;
+  bool stopping_ AQ_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> news_{false};  // inbox_ is not empty, or stopping_; for the spinning thread.
+
+  // Only the thread touches these.
+  std::vector<Entry> batch_;
+  std::vector<Entry> timers_;  // A heap.
+  uint64_t next_order_ = 0;
+
+  std::atomic<uint64_t> tasks_{0};  // Written by the thread alone.
+  std::atomic<int64_t> longest_task_nanos_{0};
+
+  Mutex join_mutex_;
+  std::thread thread_;  // Last: it uses all of the above. join_mutex_ guards the joining.
+};
+
+}  // namespace
+
+std::unique_ptr<ThreadExecutor> NewThreadExecutor(const ThreadExecutorOptions& options,
+                                                  Clock* clock) {
+  return std::make_unique<QueueThread>(options, clock);
+}
+
+}  // namespace aquifer
