@@ -1,0 +1,116 @@
+#include "io/extent.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/falloc.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "io/available_memory.h"
+#include "io/disk.h"
+#include "io/disk_directory.h"
+#include "io/system_extents.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+class MemfdExtent final : public Extent {
+ public:
+  MemfdExtent(Descriptor descriptor, std::span<std::byte> bytes, bool huge_pages)
+      : descriptor_(std::move(descriptor)), bytes_(bytes), huge_pages_(huge_pages) {}
+
+  // Other processes may keep their mappings; after this they hold no memory. Nothing here can fail
+  // in a way that somebody could mend.
+  ~MemfdExtent() override {
+    ::fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                static_cast<off_t>(bytes_.size()));
+    ::munmap(bytes_.data(), bytes_.size());
+  }
+
+  std::span<std::byte> bytes() override { return bytes_; }
+  int descriptor() const override { return descriptor_.get(); }
+  bool huge_pages() const override { return huge_pages_; }
+
+ private:
+  const Descriptor descriptor_;
+  const std::span<std::byte> bytes_;
+  const bool huge_pages_;
+};
+
+Status NoMemory(uint64_t bytes, const char* step) {
+  return Status(Code::kNoSpace, fmt::format("no memory for an extent of {} bytes: {}: {}", bytes,
+                                            step, std::generic_category().message(errno)));
+}
+
+// Every page is there when this returns. fallocate() takes them, with an error where a first touch
+// would raise a signal; populating then maps them, so that first writes are quick.
+Result<std::unique_ptr<Extent>> Make(uint64_t bytes, bool huge_pages) {
+  const auto length = static_cast<off_t>(bytes);
+  const unsigned flags =
+      MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages ? MFD_HUGETLB | MFD_HUGE_2MB : 0u);
+  Descriptor memory(::memfd_create("aquifer-extent", flags));
+  if (!memory.valid()) return NoMemory(bytes, "memfd_create");
+  if (::ftruncate(memory.get(), length) != 0) return NoMemory(bytes, "ftruncate");
+  if (::fallocate(memory.get(), 0, 0, length) != 0) return NoMemory(bytes, "fallocate");
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return NoMemory(bytes, "sealing");
+  }
+  void* begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (begin == MAP_FAILED) return NoMemory(bytes, "mmap");
+  auto extent = std::make_unique<MemfdExtent>(
+      std::move(memory), std::span(static_cast<std::byte*>(begin), bytes), huge_pages);
+  if (::madvise(begin, bytes, MADV_DONTDUMP) != 0) return NoMemory(bytes, "MADV_DONTDUMP");
+  // EINVAL: a kernel before 5.14. The first touch of each page is then a little slower.
+  if (::madvise(begin, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    return NoMemory(bytes, "MADV_POPULATE_WRITE");
+  }
+  return std::unique_ptr<Extent>(std::move(extent));
+}
+
+class SystemExtents final : public ExtentSource {
+ public:
+  explicit SystemExtents(MemoryRoots roots) : roots_(std::move(roots)) {}
+
+  Result<std::unique_ptr<Extent>> New(uint64_t bytes) override {
+    if (bytes == 0 || bytes % kPageBytes != 0) {
+      return Status(Code::kInvalid,
+                    fmt::format("an extent of {} bytes: not a multiple of {}", bytes, kPageBytes));
+    }
+    if (bytes % kHugePageBytes == 0 && FreeHugePageBytes(roots_) >= bytes) {
+      // Somebody else may have been quicker; there are still the small pages.
+      if (auto extent = Make(bytes, true); extent.ok()) return extent;
+    }
+    // A memory cgroup that overflows kills a process; it does not return an error.
+    if (const uint64_t available = AvailableBytes(); available < bytes) {
+      return Status(Code::kNoSpace,
+                    fmt::format("no memory for an extent of {} bytes: only {} are available", bytes,
+                                available));
+    }
+    return Make(bytes, false);
+  }
+
+  uint64_t AvailableBytes() override { return AvailableMemoryBytes(roots_); }
+
+ private:
+  const MemoryRoots roots_;
+};
+
+}  // namespace
+
+ExtentSource* SystemExtentSource() {
+  static ExtentSource* const source = new SystemExtents(MemoryRoots());
+  return source;
+}
+
+std::unique_ptr<ExtentSource> NewSystemExtents(const MemoryRoots& roots) {
+  return std::make_unique<SystemExtents>(roots);
+}
+
+}  // namespace aquifer

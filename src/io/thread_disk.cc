@@ -1,0 +1,150 @@
+#include "io/thread_disk.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/executor.h"
+#include "io/group_ledger.h"
+#include "io/io_progress.h"
+#include "io/open_files.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint32_t kMaxThreads = 32;  // More only wait for the same device.
+
+// Submit() puts the group into a queue and gives the pool one task for each request; the tasks take
+// requests from the queue in order.
+class ThreadDisk final : public Disk {
+ public:
+  ThreadDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
+             Executor* executor)
+      : directory_(std::move(directory)),
+        ledger_(options.max_queued, executor),
+        files_(directory_.get(), OpenFiles::MaxOpen(kMaxThreads)),
+        pool_(NewThreadWorkerPool(
+            static_cast<int>(std::clamp(options.queue_depth, 1u, kMaxThreads)), "aq-disk")) {}
+
+  ~ThreadDisk() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    pool_.reset();  // Runs what was given: quickly, for what is not at the device yet.
+  }
+
+  void Submit(IoGroup* group) override {
+    GroupLedger::Active* active = ledger_.Admit(group);
+    if (active == nullptr) return;
+    const size_t requests = active->remaining();
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.Push(active);
+    }
+    for (size_t i = 0; i < requests; ++i) pool_->Run([this] { RunNext(); });
+  }
+
+  void Remember(std::span<std::byte>) override {}
+  void Forget(std::span<std::byte>) override {}
+  Result<std::vector<DiskFile>> List() override { return directory_->List(); }
+  std::string Describe() const override { return directory_->Describe("threads"); }
+  DiskStats stats() const override { return ledger_.stats(); }
+
+ private:
+  void RunNext() {
+    GroupQueue::Next next;
+    bool closing = false;
+    {
+      const std::lock_guard lock(mutex_);
+      next = queue_.Pop();
+      closing = closing_;
+    }
+    IoRequest* request = next.request;
+    request->status = closing ? Status(Code::kUnavailable, "the disk is closing") : Do(request);
+    ledger_.Finish(next.active, *request);
+    ledger_.Flush();
+  }
+
+  Status Do(IoRequest* request) {
+    Status status;
+    switch (request->kind) {
+      case IoKind::kCreate:
+        status = directory_->CreateFile(request->file, request->length);
+        Drop(request->file);
+        return status;
+      case IoKind::kRemove:
+        status = directory_->RemoveFile(request->file);
+        Drop(request->file);
+        return status;
+      case IoKind::kRead:
+      case IoKind::kWrite:
+      case IoKind::kSync:
+        break;
+    }
+    AQ_ASSIGN_OR_RETURN(OpenFile * file, Acquire(request->file));
+    status = Move(*file, request);
+    const std::lock_guard lock(mutex_);
+    files_.Release(file);
+    return status;
+  }
+
+  Status Move(const OpenFile& file, IoRequest* request) {
+    const auto path_of = [this](uint32_t number) { return directory_->PathOf(number); };
+    AQ_RETURN_IF_ERROR(CheckWithin(*request, file.bytes, path_of));
+    size_t done = 0;
+    while (TakeResult(Call(file.descriptor.get(), *request, done), request, &done, path_of) ==
+           IoStep::kContinue) {
+    }
+    return std::move(request->status);
+  }
+
+  int64_t Call(int fd, const IoRequest& request, size_t done) {
+    const std::span<std::byte> rest = request.data.subspan(done);
+    const auto offset = static_cast<off_t>(request.offset + done);
+    ledger_.CountCalls(1);
+    int64_t result = -1;
+    if (request.kind == IoKind::kRead) {
+      result = ::pread(fd, rest.data(), rest.size(), offset);
+    } else if (request.kind == IoKind::kWrite) {
+      result = ::pwrite(fd, rest.data(), rest.size(), offset);
+    } else {
+      result = ::fdatasync(fd);
+    }
+    return result < 0 ? -errno : result;
+  }
+
+  Result<OpenFile*> Acquire(uint32_t number) {
+    const std::lock_guard lock(mutex_);
+    return files_.Acquire(number);
+  }
+
+  void Drop(uint32_t number) {
+    const std::lock_guard lock(mutex_);
+    files_.Drop(number);
+  }
+
+  const std::unique_ptr<DiskDirectory> directory_;
+  GroupLedger ledger_;
+
+  std::mutex mutex_;  // Guards these three. Held while a file is opened, which is rare.
+  GroupQueue queue_;
+  OpenFiles files_;
+  bool closing_ = false;
+
+  std::unique_ptr<WorkerPool> pool_;  // Last: its threads use all of the above.
+};
+
+}  // namespace
+
+std::unique_ptr<Disk> NewThreadDisk(const DiskOptions& options,
+                                    std::unique_ptr<DiskDirectory> directory, Executor* executor) {
+  return std::make_unique<ThreadDisk>(options, std::move(directory), executor);
+}
+
+}  // namespace aquifer
