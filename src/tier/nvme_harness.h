@@ -1,0 +1,178 @@
+// The NVMe tier over disks in memory, stepped by hand. For tests.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "gtest/gtest.h"
+#include "testing/manual_clock.h"
+#include "testing/manual_executor.h"
+#include "testing/memory_disk.h"
+#include "testing/seeded_random.h"
+#include "tier/nvme_tier.h"
+#include "tier/tier_contract.h"
+
+namespace aquifer {
+
+struct NvmeHarnessListener final : TierListener {
+  void OnLost(std::span<const BlockId> ids, Code why) override {
+    for (const BlockId& id : ids) lost[id] = why;
+  }
+  void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
+    ++reclaims;
+    if (choose) choose(ids, order);
+  }
+  void OnHealth(bool in_service, const Status& why) override {
+    health.push_back(in_service);
+    health_why = why;
+  }
+
+  std::function<void(std::span<const BlockId>, std::vector<size_t>*)> choose;
+  std::map<BlockId, Code> lost;
+  int reclaims = 0;
+  std::vector<bool> health;
+  Status health_why;
+};
+
+class NvmeHarness final : public TierHarness {
+ public:
+  explicit NvmeHarness(const NvmeTierOptions& options, size_t drives = 1) : options_(options) {
+    for (size_t i = 0; i < drives; ++i) media_.push_back(std::make_shared<MemoryMedia>());
+    Mount();
+  }
+  NvmeHarness(const NvmeTierOptions& options, std::vector<std::shared_ptr<MemoryMedia>> media)
+      : media_(std::move(media)), options_(options) {}
+  ~NvmeHarness() override { Unmount(); }
+
+  // New disks and a new tier over the media, recovered.
+  void Mount() {
+    MountWithoutRecovery();
+    EXPECT_TRUE(RecoverNow().ok());
+  }
+
+  void MountWithoutRecovery() {
+    for (size_t i = 0; i < media_.size(); ++i) {
+      MemoryDiskOptions options = disk_options_;
+      options.name = "drive" + std::to_string(i);
+      disks_.push_back(std::make_unique<MemoryDisk>(media_[i], options, &executor_, &clock_));
+    }
+    std::vector<Disk*> borrowed;
+    for (const auto& disk : disks_) borrowed.push_back(disk.get());
+    auto tier =
+        NewNvmeTier(options_, borrowed, &listener_, &executor_, &executor_, &clock_, &random_);
+    AQ_CHECK(tier.ok());
+    tier_ = std::move(*tier);
+  }
+
+  Status RecoverNow() {
+    Status result(Code::kBusy);
+    tier_->Recover([&](Status status) { result = std::move(status); });
+    executor_.RunAll();
+    return result;
+  }
+
+  // The process ends without a word. What is at the disks may be torn.
+  void Crash(SeededRandom* random) {
+    for (const auto& disk : disks_) disk->Crash(random);
+    Unmount();
+  }
+
+  void Unmount() {
+    tier_.reset();
+    disks_.clear();
+    executor_.RunAll();
+  }
+
+  Tier* tier() override { return tier_.get(); }
+  NvmeTier* nvme() { return tier_.get(); }
+  void Do(const std::function<void()>& work) override { work(); }
+  bool RunUntil(const std::function<bool()>& done) override {
+    while (!done() && executor_.RunOne()) {
+    }
+    return done();
+  }
+  int64_t NowNanos() override { return clock_.NowNanos(); }
+  bool Advance(int64_t nanos) override {
+    executor_.AdvanceAndRun(nanos);
+    return true;
+  }
+  bool Hang(bool on) override {
+    for (const auto& disk : disks_) disk->Hang(on);
+    return true;
+  }
+  bool Restart() override {
+    executor_.RunAll();
+    Unmount();
+    Mount();
+    return true;
+  }
+
+  uint64_t Counter(const std::string& name) {
+    for (const auto& [key, value] : tier_->Counters()) {
+      if (key == name) return value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
+
+  // ---- One batch each, run until nothing moves. ----
+
+  std::vector<Status> Write(const std::vector<const TestBlock*>& blocks) {
+    Batch<WriteOp> batch;
+    for (const TestBlock* block : blocks) batch.ops.push_back(block->ToWrite());
+    bool done = false;
+    batch.on_done = [&](Batch<WriteOp>&) { done = true; };
+    tier_->Write(&batch);
+    executor_.RunAll();
+    EXPECT_TRUE(done);
+    std::vector<Status> statuses;
+    for (const WriteOp& op : batch.ops) statuses.push_back(op.status);
+    return statuses;
+  }
+  Status Write(const TestBlock& block) { return Write(std::vector{&block})[0]; }
+
+  Status Erase(const BlockId& id) {
+    Batch<EraseOp> batch;
+    batch.ops.push_back({.id = id, .status = {}});
+    bool done = false;
+    batch.on_done = [&](Batch<EraseOp>&) { done = true; };
+    tier_->Erase(&batch);
+    executor_.RunAll();
+    EXPECT_TRUE(done);
+    return batch.ops[0].status;
+  }
+
+  // Ok only with the very bytes.
+  Status Read(const TestBlock& block) {
+    TestBlock target(block.meta().engine_hash + 1'000'000, block.meta().raw_bytes);
+    Batch<ReadOp> batch;
+    batch.ops.push_back(
+        {.id = block.id(), .target = target.memory(), .status = {}, .checksum = {}});
+    bool done = false;
+    batch.on_done = [&](Batch<ReadOp>&) { done = true; };
+    tier_->Read(&batch);
+    executor_.RunAll();
+    EXPECT_TRUE(done);
+    if (batch.ops[0].status.ok()) {
+      EXPECT_TRUE(std::ranges::equal(target.memory().first(block.raw().size()), block.raw()))
+          << "wrong bytes were served";
+    }
+    return batch.ops[0].status;
+  }
+
+  ManualClock clock_;
+  ManualExecutor executor_{&clock_};
+  SeededRandom random_{99};
+  NvmeHarnessListener listener_;
+  std::vector<std::shared_ptr<MemoryMedia>> media_;
+  std::vector<std::unique_ptr<MemoryDisk>> disks_;
+  NvmeTierOptions options_;
+  MemoryDiskOptions disk_options_;
+  std::unique_ptr<NvmeTier> tier_;
+};
+
+}  // namespace aquifer

@@ -1,0 +1,153 @@
+#include "tier/nvme_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint32_t kSegmentBits = 24;
+
+template <class Value>
+uint32_t Intern(const Value& value, std::map<Value, uint32_t>* numbers,
+                std::vector<Value>* values) {
+  const auto [found, is_new] = numbers->try_emplace(value, static_cast<uint32_t>(values->size()));
+  if (is_new) values->push_back(value);
+  return found->second;
+}
+
+uint32_t Pack(const BlockPlace& place) {
+  AQ_CHECK(place.drive < 256 && place.segment < (1u << kSegmentBits));
+  return place.drive << kSegmentBits | place.segment;
+}
+
+}  // namespace
+
+NvmeIndex::EntryId NvmeIndex::Find(const BlockId& id) const {
+  return table_.Find(id.Hash(), [&](uint32_t entry) { return Holds(entry, id); });
+}
+
+bool NvmeIndex::Holds(EntryId entry, const BlockId& id) const {
+  const Entry& found = At(entry);
+  return found.record != kUnused && found.key == id.key && tenants_[found.tenant] == id.tenant &&
+         found.group == id.group && found.part == id.part;
+}
+
+NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
+                                     const BlockPlace& place) {
+  EntryId entry = kNone;
+  if (!free_.empty()) {
+    entry = free_.back();
+    free_.pop_back();
+  } else {
+    entry = next_++;
+    if (entry / kChunkEntries == chunks_.size()) chunks_.push_back(std::make_unique<Chunk>());
+  }
+  Entry& at = At(entry);
+  at.key = meta.id.key;
+  at.parent = meta.parent;
+  at.checksum = meta.checksum;
+  at.expiry_unix_seconds = meta.expiry_unix_seconds;
+  at.engine_hash = meta.engine_hash;
+  at.raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
+  at.position = meta.position;
+  at.tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
+  at.form =
+      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
+  at.seal = NewSeal(meta);
+  at.group = meta.id.group;
+  at.part = meta.id.part;
+  Move(entry, sequence, place);
+  table_.Reserve(++size_);
+  table_.Insert(meta.id.Hash(), entry);
+  return entry;
+}
+
+uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
+  const Seal seal{meta.nonce, meta.tag};
+  if (seal.nonce == Seal{}.nonce && seal.tag == Seal{}.tag) return kPlain;
+  if (free_seals_.empty()) {
+    seals_.push_back(seal);
+    return static_cast<uint32_t>(seals_.size() - 1);
+  }
+  const uint32_t number = free_seals_.back();
+  free_seals_.pop_back();
+  seals_[number] = seal;
+  return number;
+}
+
+void NvmeIndex::Remove(EntryId entry) {
+  table_.Erase(Id(entry).Hash(), entry);
+  Entry& at = At(entry);
+  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  at.record = kUnused;
+  free_.push_back(entry);
+  --size_;
+}
+
+void NvmeIndex::Move(EntryId entry, uint64_t sequence, const BlockPlace& place) {
+  AQ_CHECK(place.record != kUnused);
+  Entry& at = At(entry);
+  at.sequence = sequence;
+  at.drive_segment = Pack(place);
+  at.page = place.page;
+  at.record = place.record;
+}
+
+BlockId NvmeIndex::Id(EntryId entry) const {
+  const Entry& at = At(entry);
+  return {.tenant = tenants_[at.tenant], .key = at.key, .group = at.group, .part = at.part};
+}
+
+BlockMeta NvmeIndex::Meta(EntryId entry) const {
+  const Entry& at = At(entry);
+  BlockMeta meta;
+  meta.id = Id(entry);
+  meta.parent = at.parent;
+  meta.position = at.position;
+  std::tie(meta.layout_fingerprint, meta.codec, meta.data_key_id) = forms_[at.form];
+  meta.raw_bytes = at.raw_bytes;
+  meta.stored_bytes = at.raw_bytes;
+  if (at.seal != kPlain) {
+    meta.nonce = seals_[at.seal].nonce;
+    meta.tag = seals_[at.seal].tag;
+  }
+  meta.checksum = at.checksum;
+  meta.expiry_unix_seconds = at.expiry_unix_seconds;
+  meta.engine_hash = at.engine_hash;
+  return meta;
+}
+
+BlockPlace NvmeIndex::Place(EntryId entry) const {
+  const Entry& at = At(entry);
+  return {.drive = at.drive_segment >> kSegmentBits,
+          .segment = at.drive_segment & ((1u << kSegmentBits) - 1),
+          .page = at.page,
+          .record = at.record};
+}
+
+std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
+  std::vector<EntryId> entries;
+  entries.reserve(size_);
+  for (EntryId entry = 0; entry < next_; ++entry) {
+    if (At(entry).record != kUnused) entries.push_back(entry);
+  }
+  std::sort(entries.begin(), entries.end(), [this](EntryId a, EntryId b) {
+    const Entry& x = At(a);
+    const Entry& y = At(b);
+    return std::pair(x.position, x.sequence) < std::pair(y.position, y.sequence);
+  });
+  return entries;
+}
+
+uint64_t NvmeIndex::memory_bytes() const {
+  // IndexTable keeps at most four buckets of eight bytes for each value it has seen at once.
+  return chunks_.size() * sizeof(Chunk) + next_ * uint64_t{32} +
+         free_.capacity() * sizeof(EntryId) + seals_.capacity() * sizeof(Seal) +
+         free_seals_.capacity() * sizeof(uint32_t) + tenants_.size() * 2 * sizeof(TenantId) +
+         forms_.size() * 2 * sizeof(Form);
+}
+
+}  // namespace aquifer

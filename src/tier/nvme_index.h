@@ -1,0 +1,116 @@
+// Which blocks the NVMe tier holds, and where: an open-addressing table over compact entries. A
+// block costs about 180 bytes (IndexTable's slack included), everything that Enumerate() must give
+// back among them; what many blocks share (tenants, layouts, data keys) is kept once.
+//
+// An EntryId stays valid until its entry is removed, and is used again after that.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "block/block_meta.h"
+#include "tier/index_table.h"
+
+namespace aquifer {
+
+struct BlockPlace {
+  uint32_t drive = 0;    // Below 256.
+  uint32_t segment = 0;  // Below 2^24: a number of ours, not the file's.
+  uint32_t page = 0;     // Of the payload, in its file.
+  uint32_t record = 0;   // Its number in the segment.
+
+  friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
+};
+
+class NvmeIndex {
+ public:
+  using EntryId = uint32_t;
+  static constexpr EntryId kNone = UINT32_MAX;
+
+  EntryId Find(const BlockId& id) const;
+
+  // The id is not there yet.
+  EntryId Insert(const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
+  void Remove(EntryId entry);
+  void Move(EntryId entry, uint64_t sequence, const BlockPlace& place);
+
+  BlockId Id(EntryId entry) const;
+  BlockMeta Meta(EntryId entry) const;
+  BlockPlace Place(EntryId entry) const;
+  bool Holds(EntryId entry, const BlockId& id) const;
+  uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
+  Checksum checksum(EntryId entry) const { return At(entry).checksum; }
+  uint64_t sequence(EntryId entry) const { return At(entry).sequence; }
+  bool Expired(EntryId entry, int64_t unix_seconds) const {
+    const int64_t expiry = At(entry).expiry_unix_seconds;
+    return expiry != 0 && expiry <= unix_seconds;
+  }
+
+  // Every entry, by chain position and then by sequence: parents before children.
+  std::vector<EntryId> Ordered() const;
+
+  size_t size() const { return size_; }
+  uint64_t memory_bytes() const;
+
+ private:
+  static constexpr uint32_t kChunkEntries = 1024;
+  static constexpr uint32_t kPlain = UINT32_MAX;
+
+  struct Entry {
+    Key key;
+    Key parent;
+    Checksum checksum;
+    int64_t expiry_unix_seconds = 0;
+    uint64_t engine_hash = 0;
+    uint64_t sequence = 0;
+    uint32_t raw_bytes = 0;  // Also the stored bytes: kNone is the only codec so far.
+    uint32_t position = 0;
+    uint32_t tenant = 0;     // In tenants_.
+    uint32_t form = 0;       // In forms_.
+    uint32_t seal = kPlain;  // In seals_; kPlain: nonce and tag are zero.
+    uint32_t drive_segment = 0;
+    uint32_t page = 0;
+    uint32_t record = kUnused;
+    uint16_t group = 0;
+    uint16_t part = 0;
+  };
+  static constexpr uint32_t kUnused = UINT32_MAX;  // As `record`: the entry is free.
+
+  // What blocks of one model and one data key share.
+  using Form = std::tuple<Digest, Codec, std::array<std::byte, 16>>;
+
+  struct Seal {
+    std::array<std::byte, 24> nonce{};
+    std::array<std::byte, 16> tag{};
+  };
+
+  using Chunk = std::array<Entry, kChunkEntries>;
+
+  Entry& At(EntryId entry) { return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries]; }
+  const Entry& At(EntryId entry) const {
+    return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries];
+  }
+  uint32_t NewSeal(const BlockMeta& meta);
+
+  IndexTable table_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::vector<EntryId> free_;
+  size_t size_ = 0;
+  uint32_t next_ = 0;  // Entries ever handed out.
+
+  // Interned for good: there are as many as there are tenants and models, which the node bounds.
+  std::map<TenantId, uint32_t> tenant_numbers_;
+  std::vector<TenantId> tenants_;
+  std::map<Form, uint32_t> form_numbers_;
+  std::vector<Form> forms_;
+
+  std::vector<Seal> seals_;
+  std::vector<uint32_t> free_seals_;
+};
+
+}  // namespace aquifer

@@ -1,0 +1,103 @@
+#include "tier/nvme_io.h"
+
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace aquifer {
+
+// Requests that a tier left at its drive. They stay reachable from here, so that one which a dead
+// drive never completes is known to be held on purpose. Tiers of several executors meet here.
+struct NvmeIo::Orphans {
+  static Orphans& Get() {
+    static Orphans* const orphans = new Orphans;  // Never destroyed: completions may come late.
+    return *orphans;
+  }
+
+  std::mutex mutex;
+  std::set<Io*> ios;  // Never walked.
+};
+
+PageBuffer::PageBuffer(size_t bytes)
+    : bytes_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes))), size_(bytes) {
+  AQ_CHECK(bytes_ != nullptr && bytes % kPageBytes == 0);
+  std::memset(bytes_.get(), 0, bytes);
+}
+
+NvmeIo::~NvmeIo() {
+  Orphans& orphans = Orphans::Get();
+  const std::lock_guard lock(orphans.mutex);
+  for (Io* io : {oldest_, hung_head_}) {
+    while (io != nullptr) {
+      Io* const next = io->newer;
+      io->owner = nullptr;  // `done` stays, unrun: it may hold memory that the drive still uses.
+      orphans.ios.insert(io);
+      io = next;
+    }
+  }
+}
+
+void NvmeIo::Submit(std::vector<IoRequest> requests, Done done, std::vector<PageBuffer> keep) {
+  auto* io = new Io;  // Freed by Finish().
+  io->owner = this;
+  io->group.requests = std::move(requests);
+  io->group.on_done = [io](IoGroup&) { Finish(io); };
+  io->done = std::move(done);
+  io->keep = std::move(keep);
+  io->submitted_nanos = clock_->NowNanos();
+  io->older = newest_;
+  (newest_ == nullptr ? oldest_ : newest_->newer) = io;
+  newest_ = io;
+  ++in_flight_;
+  if (oldest_ == io && on_busy) on_busy();
+  disk_->Submit(&io->group);
+}
+
+void NvmeIo::Finish(Io* io) {
+  const std::unique_ptr<Io> freed(io);
+  if (io->owner == nullptr) {
+    Orphans& orphans = Orphans::Get();
+    const std::lock_guard lock(orphans.mutex);
+    orphans.ios.erase(io);
+    return;
+  }
+  io->owner->Unlink(io);
+  io->done(io->group.requests);
+}
+
+void NvmeIo::Unlink(Io* io) {
+  --in_flight_;
+  if (io->hung) --hung_;
+  Io*& head = io->hung ? hung_head_ : oldest_;
+  (io->older == nullptr ? head : io->older->newer) = io->newer;
+  if (io->newer != nullptr) {
+    io->newer->older = io->older;
+  } else if (!io->hung) {
+    newest_ = io->older;
+  }
+}
+
+void NvmeIo::MarkAllHung() {
+  while (oldest_ != nullptr) {
+    Io* const io = oldest_;
+    oldest_ = io->newer;
+    if (oldest_ != nullptr) oldest_->older = nullptr;
+    io->hung = true;
+    ++hung_;
+    io->older = nullptr;
+    io->newer = hung_head_;
+    if (hung_head_ != nullptr) hung_head_->older = io;
+    hung_head_ = io;
+  }
+  newest_ = nullptr;
+}
+
+Status FirstError(const std::vector<IoRequest>& requests) {
+  for (const IoRequest& request : requests) {
+    if (!request.status.ok()) return request.status;
+  }
+  return Status();
+}
+
+}  // namespace aquifer

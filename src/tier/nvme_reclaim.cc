@@ -1,0 +1,240 @@
+// Space comes back a segment at a time: the sealed segment with the least live bytes is emptied. Up
+// to a fifth of it is written again, what the cache values most first; the rest is lost. Then its
+// header says that it is free, so that neither what was dropped nor what was moved comes back.
+#include "tier/nvme_reclaim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aquifer/checksum.h"
+#include "base/check.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kMovedFraction = 5;  // One in five bytes of a segment is moved at most.
+constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at least one block.
+constexpr size_t kDropsPerTask = 256;
+constexpr uint64_t kWantedFree = 2;
+
+}  // namespace
+
+bool NvmeDrive::CanReclaim() const { return PickVictim() != UINT32_MAX; }
+
+uint32_t NvmeDrive::PickVictim() const {
+  uint32_t best = UINT32_MAX;
+  for (uint32_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    if (segment.state != State::kSealed) continue;
+    if (best == UINT32_MAX ||
+        std::pair(segment.live_bytes, segment.use.generation) <
+            std::pair(segments_[best].live_bytes, segments_[best].use.generation)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+void NvmeDrive::MaybeReclaim() {
+  if (!writable()) return;
+  if (reclaim_ != nullptr) return PostContinueReclaim();
+  const bool over_cap = file_bytes_ > capacity_bytes_;  // The cap was lowered.
+  if (!over_cap && FreeSegments() + CreatableSegments() >= kWantedFree) return;
+  if (over_cap && FreeSegments() > 0) {
+    for (uint32_t i = 0; i < segments_.size() && file_bytes_ > capacity_bytes_; ++i) {
+      if (segments_[i].state == State::kFree) return ReleaseSegment(i);
+    }
+  }
+  if (const uint32_t victim = PickVictim(); victim != UINT32_MAX) StartReclaim(victim);
+}
+
+void NvmeDrive::StartReclaim(uint32_t victim) {
+  Segment& segment = segments_[victim];
+  segment.state = State::kVictim;
+  reclaim_ = std::make_unique<Reclaim>();
+  reclaim_->victim = victim;
+  const int64_t unix_seconds = shared_->clock->UnixSeconds();
+  std::vector<BlockId> ids;
+  std::vector<NvmeIndex::EntryId> entries;
+  for (const NvmeIndex::EntryId entry : segment.records) {
+    if (entry == NvmeIndex::kNone || shared_->index.Expired(entry, unix_seconds)) continue;
+    ids.push_back(shared_->index.Id(entry));
+    entries.push_back(entry);
+  }
+  std::vector<size_t> order;
+  if (!ids.empty()) owner_->OrderForReclaim(ids, &order);
+  uint64_t left = segment.bytes / kMovedFraction;
+  for (const size_t i : order) {
+    AQ_CHECK(i < entries.size());
+    const uint64_t bytes = RoundUpToPage(shared_->index.raw_bytes(entries[i]));
+    if (bytes > left) break;
+    // A segment of an earlier, larger size may hold what no segment of today's size can.
+    if (MinSegmentBytes(bytes) > options().segment_bytes) continue;
+    left -= bytes;
+    reclaim_->keep.push_back({.entry = entries[i], .id = ids[i]});
+  }
+  PostContinueReclaim();
+}
+
+void NvmeDrive::PostContinueReclaim() {
+  if (std::exchange(reclaim_->continuing, true)) return;
+  shared_->Post([this] {
+    if (reclaim_ == nullptr) return;
+    reclaim_->continuing = false;
+    ContinueReclaim();
+  });
+}
+
+void NvmeDrive::ContinueReclaim() {
+  if (reclaim_->freeing) return;
+  if (!writable()) reclaim_->failed = true;
+  while (!reclaim_->failed && reclaim_->next < reclaim_->keep.size() &&
+         reclaim_->moving_bytes < kMovingBytes) {
+    StartMove(reclaim_->next++);
+  }
+  if (!reclaim_->moves.empty()) return;
+  if (reclaim_->failed) {
+    if (reclaim_->next_drop > 0) {  // Past the point of no return: goes on when the drive is back.
+      reclaim_->failed = false;
+      if (!writable()) return;
+    } else {
+      segments_[reclaim_->victim].state = State::kSealed;
+      reclaim_.reset();
+      return;
+    }
+  }
+  if (reclaim_->next < reclaim_->keep.size()) return;
+  DropRest();
+}
+
+void NvmeDrive::StartMove(size_t index) {
+  const Reclaim::Kept& kept = reclaim_->keep[index];
+  if (!shared_->index.Holds(kept.entry, kept.id)) return;  // Erased meanwhile.
+  const BlockPlace place = shared_->index.Place(kept.entry);
+  if (place.drive != number_ || place.segment != reclaim_->victim) return;
+  auto owned = std::make_unique<Move>();
+  Move* const move = owned.get();
+  move->drive = this;
+  move->meta = shared_->index.Meta(kept.entry);
+  move->moved_entry = kept.entry;
+  move->moved_from = place;
+  move->buffer = PageBuffer(RoundUpToPage(move->meta.raw_bytes));
+  move->source = move->buffer.span();
+  reclaim_->moving_bytes += move->source.size();
+  reclaim_->moves.push_back(std::move(owned));
+  owner_->OnMoveBegins(move->meta.id);
+  Read({{.place = place, .target = move->buffer.span(), .status = {}}},
+       [this, move](std::vector<ReadRequest>& reads) { OnMoveRead(move, reads[0].status); });
+}
+
+void NvmeDrive::OnMoveRead(Move* move, const Status& status) {
+  if (!status.ok()) return OnMoveDone(move, status);
+  struct Verdict {
+    std::span<const std::byte> bytes;
+    Checksum expected;
+    bool good = false;
+  };
+  auto verdict = std::make_shared<Verdict>();
+  verdict->bytes = move->source.first(move->meta.raw_bytes);
+  verdict->expected = move->meta.checksum;
+  // The worker may outlive the tier, so the buffer goes with it and comes back.
+  auto buffer = std::make_shared<PageBuffer>(std::move(move->buffer));
+  Executor* const executor = shared_->executor;
+  Task finish = shared_->Guard([this, move, verdict, buffer] {
+    move->buffer = std::move(*buffer);
+    OnMoveVerified(move, verdict->good);
+  });
+  shared_->workers->Run([verdict, buffer, executor, finish = std::move(finish)] {
+    verdict->good = ChecksumOf(verdict->bytes) == verdict->expected;
+    executor->Post(finish);
+  });
+}
+
+void NvmeDrive::OnMoveVerified(Move* move, bool good) {
+  if (!good) {
+    ++shared_->counters.corrupt_blocks;
+    if (shared_->index.Holds(move->moved_entry, move->meta.id) &&
+        shared_->index.Place(move->moved_entry) == move->moved_from) {
+      const BlockId id = move->meta.id;
+      Drop(move->moved_entry);
+      owner_->OnLost({id}, Code::kCorrupt);
+    }
+    return OnMoveDone(move, Status(Code::kCorrupt));
+  }
+  if (!writable()) return OnMoveDone(move, why_);
+  moves_.push_back(move);
+  Changed();
+}
+
+void NvmeDrive::OnMoveDone(Move* move, const Status& status) {
+  if (status.ok()) {
+    ++shared_->counters.reclaim_moved_blocks;
+    shared_->counters.reclaim_moved_bytes += move->meta.raw_bytes;
+  } else if (!writable()) {
+    reclaim_->failed = true;
+  }
+  const BlockId id = move->meta.id;
+  reclaim_->moving_bytes -= move->source.size();
+  std::erase_if(reclaim_->moves, [&](const auto& owned) { return owned.get() == move; });
+  owner_->OnMoveEnds(id);
+  PostContinueReclaim();
+}
+
+// What is not moved is lost, a slice at a time.
+void NvmeDrive::DropRest() {
+  Segment& segment = segments_[reclaim_->victim];
+  std::vector<BlockId> lost;
+  while (reclaim_->next_drop < segment.records.size() && lost.size() < kDropsPerTask) {
+    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop++];
+    if (entry == NvmeIndex::kNone) continue;
+    lost.push_back(shared_->index.Id(entry));
+    Drop(entry);
+  }
+  if (!lost.empty()) {
+    shared_->counters.reclaim_dropped_blocks += lost.size();
+    owner_->OnLost(std::move(lost), Code::kNoSpace);
+    return PostContinueReclaim();
+  }
+  FreeVictim();
+}
+
+void NvmeDrive::FreeVictim() {
+  const uint32_t victim = reclaim_->victim;
+  Segment& segment = segments_[victim];
+  // Both come back here when they end.
+  if (segment.readers > 0 || segment.map_writing) return;
+  reclaim_->freeing = true;
+  PageBuffer page(kPageBytes);
+  EncodeHeader({.state = SegmentState::kFree,
+                .file = segment.file,
+                .segment_bytes = segment.bytes,
+                .drive_id = drive_id_,
+                .use = segment.use,
+                .created_unix_seconds = shared_->clock->UnixSeconds()},
+               page.page(0));
+  std::vector<IoRequest> requests;
+  requests.push_back({.kind = IoKind::kWrite,
+                      .file = segment.file,
+                      .offset = 0,
+                      .data = page.span(),
+                      .status = {}});
+  std::vector<PageBuffer> keep;
+  keep.push_back(std::move(page));
+  SubmitDurably(
+      &io_, options().sync, std::move(requests),
+      [this, victim](std::vector<IoRequest>& done) {
+        reclaim_->freeing = false;
+        // On failure the victim stays one, empty; MaybeReclaim() and a probe that succeeds try
+        // again.
+        if (const Status status = FirstError(done); !status.ok()) return OnWriteError(status);
+        // A map write that began meanwhile would land in the segment's next life.
+        if (segments_[victim].map_writing) return;
+        ++shared_->counters.segments_reclaimed;
+        reclaim_.reset();
+        ReleaseSegment(victim);
+        Changed();
+      },
+      std::move(keep));
+}
+
+}  // namespace aquifer

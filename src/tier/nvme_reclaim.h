@@ -1,0 +1,38 @@
+// What NvmeDrive knows while it empties a segment. Private to the drive.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tier/nvme_drive.h"
+
+namespace aquifer {
+
+struct NvmeDrive::Move final : AppendItem {
+  void OnTaken() override {}
+  void OnPayloadDone() override {}
+  void OnAppended(const Status& status) override { drive->OnMoveDone(this, status); }
+
+  NvmeDrive* drive = nullptr;
+  PageBuffer buffer;
+};
+
+struct NvmeDrive::Reclaim {
+  struct Kept {
+    NvmeIndex::EntryId entry = NvmeIndex::kNone;
+    BlockId id;
+  };
+
+  uint32_t victim = 0;
+  std::vector<Kept> keep;  // In falling order of value.
+  size_t next = 0;         // Of `keep`, the first that is not on its way.
+  std::vector<std::unique_ptr<Move>> moves;
+  uint64_t moving_bytes = 0;
+  size_t next_drop = 0;     // Records of the victim that are dropped.
+  bool failed = false;      // The drive failed: the victim stays as it is.
+  bool freeing = false;     // Its header is being written.
+  bool continuing = false;  // A task to go on is posted.
+};
+
+}  // namespace aquifer

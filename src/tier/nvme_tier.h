@@ -1,0 +1,67 @@
+// A log of large segments on one or more drives (docs/formats/nvme.md). Blocks are appended, never
+// overwritten; a segment's footer lists what it holds, so a restart reads footers and not payloads;
+// deletions are marked in a map in the segment's head. Space comes back a whole segment at a time.
+//
+// Every byte on a drive counts against the cap: segments are files of fixed size and there are
+// never more of them than the cap allows. A full, failing or hanging drive takes that drive out of
+// service; it is probed now and then and comes back by itself.
+//
+// Runs on the cache's executor; checksums run on workers; the drives have threads of their own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/random.h"
+#include "io/disk.h"
+#include "tier/tier.h"
+
+namespace aquifer {
+
+struct NvmeTierOptions {
+  uint64_t capacity_bytes = 0;  // Over all drives, metadata included; striped evenly.
+  uint64_t segment_bytes = 0;   // 0: chosen from the capacity (64 MiB to 1 GiB).
+  bool sync = false;            // Writes are acknowledged only when they survive power loss.
+  uint32_t max_queued_ops = 1024;
+  uint64_t max_block_bytes = uint64_t{64} << 20;
+  int64_t probe_interval_nanos = 1'000'000'000;  // How often a drive out of service is tried.
+  // A drive whose oldest request is older than this is hanging, and out of service.
+  int64_t hang_nanos = 5'000'000'000;
+};
+
+// What recovery found, for the log and for tests.
+struct NvmeRecovery {
+  uint64_t segments = 0;
+  uint64_t segments_by_footer = 0;
+  uint64_t segments_by_scan = 0;  // The footer was missing or damaged.
+  uint64_t segments_skipped = 0;  // Foreign, newer version, or damaged beyond use.
+  uint64_t blocks = 0;
+  uint64_t blocks_deleted = 0;  // Marked in a deletion map.
+  uint64_t blocks_expired = 0;
+  uint64_t corrupt_records = 0;  // Entries whose checksum failed.
+  uint64_t bytes_read = 0;
+  std::vector<std::string> messages;  // One for each thing skipped: what, where, why. At most 100.
+};
+
+// The drives outlive the tier. `listener` may be null.
+class NvmeTier : public Tier {
+ public:
+  // Finds again what is on the drives. Call once, before anything else; `on_done` runs on the
+  // executor. A damaged file is skipped and counted, never an error; the status says only whether
+  // the tier can be used at all.
+  virtual void Recover(std::function<void(Status)> on_done) = 0;
+  virtual const NvmeRecovery& recovery() const = 0;
+};
+
+Result<std::unique_ptr<NvmeTier>> NewNvmeTier(const NvmeTierOptions& options,
+                                              std::vector<Disk*> disks, TierListener* listener,
+                                              WorkerPool* workers, Executor* executor, Clock* clock,
+                                              Random* random);
+
+}  // namespace aquifer

@@ -1,0 +1,130 @@
+// A Tier is one level of the hierarchy: DRAM, an NVMe drive, a peer, an object store. It maps block
+// identities to bytes and nothing more. Which block belongs in which tier is decided in cache/;
+// which one to drop, in policy/.
+//
+// Work comes in batches, because every device below us is faster when asked for many things at
+// once. The caller owns the batch and its buffers and leaves both untouched until `on_done` runs.
+// `on_done` runs exactly once, on the executor that the tier was made with, and never from inside
+// the submitting call. Everything is submitted from that executor too, or before it runs: a tier's
+// own state has one owner and no lock.
+//
+// A deadline or a Cancel() settles an operation as kLate, and its batch completes then. The device
+// may still be using the buffer: `in_flight` says so, and `on_quiescent` tells when it stopped.
+// Until then the caller keeps the buffer alive and uses it for nothing else.
+//
+// Queues are bounded. What does not fit fails with kBusy at once; nothing ever waits for room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "block/block_id.h"
+#include "block/block_meta.h"
+
+namespace aquifer {
+
+struct ReadOp {
+  BlockId id;
+  // The block's raw bytes rounded up to 4 KiB long, and so aligned: devices move whole pages. What
+  // lies behind the raw bytes means nothing.
+  std::span<std::byte> target;
+  Status status;                // kNotFound: `target` is as it was. Otherwise it may be scribbled on.
+  Checksum checksum;            // Set on success: verified against the bytes in `target`.
+  bool in_flight = false;       // With kLate: the device may still write to `target`.
+};
+
+struct WriteOp {
+  BlockMeta meta;
+  std::span<const std::byte> source;  // stored_bytes rounded up to 4 KiB long, and so aligned.
+  Status status;  // kNoSpace when the tier is full and may not reclaim.
+  bool in_flight = false;
+};
+
+struct EraseOp {
+  BlockId id;
+  Status status;  // kNotFound is reported, and harmless. Ok: gone, also after a restart.
+};
+
+template <class Op>
+struct Batch {
+  std::vector<Op> ops;
+  int64_t deadline_nanos = INT64_MAX;           // In the tier's clock.
+  std::function<void(Batch&)> on_done;          // Exactly once.
+  // Exactly once, after on_done, if and only if some op had `in_flight` set: its argument is the
+  // index of the op, and it runs once for each such op. The batch must live until then.
+  std::function<void(Batch&, size_t)> on_quiescent;
+};
+
+struct TierUsage {
+  uint64_t capacity_bytes = 0;  // The hard cap, metadata included.
+  uint64_t used_bytes = 0;      // Of the cap, what is taken now (live, dead and metadata).
+  uint64_t live_bytes = 0;      // Of blocks that can be read.
+  uint64_t block_count = 0;
+  uint64_t queued_ops = 0;
+};
+
+// What a tier tells the cache on its own account. Called on the tier's executor.
+class TierListener {
+ public:
+  virtual ~TierListener() = default;
+
+  // The tier dropped these blocks by itself: reclaimed, expired, or found corrupt.
+  virtual void OnLost(std::span<const BlockId> ids, Code why) = 0;
+
+  // The tier is about to reclaim space that holds `ids` and can move `max_bytes` of them to safety.
+  // Sets keep[i] for what should stay; the tier keeps from the front of `order`, an ordering of
+  // indices by falling value, until max_bytes are used up.
+  virtual void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) = 0;
+
+  // Blocks came to light after the start: a drive that could not be read then can be read now.
+  // Enumerate() shows them.
+  virtual void OnFound() {}
+
+  // The tier went out of service or came back. Out of service, every operation fails with
+  // kUnavailable at once; the tier probes itself and comes back when the fault is gone.
+  virtual void OnHealth(bool in_service, const Status& why) = 0;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  // One block's failure is its own: the others of the batch still complete.
+  virtual void Read(Batch<ReadOp>* batch) = 0;
+
+  // An id names its content, so writing one that is already there succeeds and writes nothing.
+  virtual void Write(Batch<WriteOp>* batch) = 0;
+
+  virtual void Erase(Batch<EraseOp>* batch) = 0;
+
+  // Settles what has not completed of the batch as kLate, soon. A batch that is done already is
+  // left alone.
+  virtual void Cancel(Batch<ReadOp>* batch) = 0;
+  virtual void Cancel(Batch<WriteOp>* batch) = 0;
+
+  // `on_done(status)` once everything whose write completed before this call survives what the
+  // tier promises to survive (a crash of the process; power loss where so configured).
+  virtual void Flush(std::function<void(Status)> on_done) = 0;
+
+  // Calls `visit` for every block that can be read, in an order fixed by the tier's history, with
+  // parents before children where the tier knows them. Answers from memory.
+  virtual void Enumerate(const std::function<void(const BlockMeta&)>& visit) const = 0;
+
+  // Whether the block is there, from memory. Tiers that must ask elsewhere say kBusy: read instead.
+  virtual Status Probe(const BlockId& id) const = 0;
+
+  virtual TierUsage Usage() const = 0;
+
+  virtual bool in_service() const = 0;
+
+  // Counters by name, for metrics and tests, in a fixed order: "corrupt_records", "torn_segments".
+  virtual std::vector<std::pair<std::string, uint64_t>> Counters() const = 0;
+};
+
+}  // namespace aquifer
