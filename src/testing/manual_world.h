@@ -63,6 +63,11 @@ class ManualWorld {
   bool ready() const { return ready_; }
   // While set, no drive can be opened.
   void FailOpening(Code code) { open_failure_ = code; }
+  // Drives that are mounted, now or later, cannot be read.
+  void FailReads(bool on) {
+    read_failure_ = on ? Code::kUnavailable : Code::kOk;
+    for (auto& [directory, disk] : mounted_) disk->FailAll(IoKind::kRead, read_failure_);
+  }
 
  private:
   std::shared_ptr<MemoryMedia> Media(const std::string& directory) {
@@ -84,6 +89,7 @@ class ManualWorld {
       if (open_failure_ != Code::kOk) return Status(open_failure_, "injected");
       auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{}, owner_.get(),
                                                &clock_);
+      disk->FailAll(IoKind::kRead, read_failure_);
       mounted_[directory] = disk.get();
       return std::unique_ptr<Disk>(std::move(disk));
     };
@@ -110,6 +116,7 @@ class ManualWorld {
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;
   Code open_failure_ = Code::kOk;
+  Code read_failure_ = Code::kOk;
   bool ready_ = false;
   std::unique_ptr<ManualExecutor> owner_;
   std::unique_ptr<ManualExecutor> workers_;

@@ -1,0 +1,50 @@
+// This same program, started again with other arguments: for tests about processes that die. The
+// child reads its standard input, which ends when the parent says so, and answers in lines on its
+// standard output. It dies with its parent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace aquifer {
+
+class ChildProcess {
+ public:
+  // `arguments` follow the program's name; `wrapper`, if any, is a command that runs the program.
+  static std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments,
+                                             const std::vector<std::string>& wrapper = {});
+  ~ChildProcess();  // Kills it if it still runs.
+
+  // The next line it wrote; nothing when the time is over or no more will come (see at_end()).
+  std::optional<std::string> ReadLine(std::chrono::milliseconds timeout);
+  bool at_end() const { return at_end_; }
+
+  void EndInput();
+  void Kill();  // SIGKILL.
+  // Its exit status, or minus the signal that ended it.
+  int Wait();
+
+ private:
+  ChildProcess(pid_t pid, int input, int output) : pid_(pid), input_(input), output_(output) {}
+
+  pid_t pid_;
+  int input_;
+  int output_;
+  std::string buffer_;
+  bool at_end_ = false;
+};
+
+// For the child: one line, written at once.
+void TellParent(std::string_view line);
+// For the child: returns when the parent ended the input.
+void WaitForParent();
+// For the child, first of all: die when the parent does.
+void DieWithParent();
+
+}  // namespace aquifer

@@ -1,0 +1,53 @@
+// The behaviour suite over the cache in this process.
+#include "testing/cache_behaviour.h"
+
+namespace aquifer {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour,
+                         testing::Values(CacheFactory{.name = "Dram", .open = Open},
+                                         CacheFactory{.name = "NvmeByUring",
+                                                      .open = Open,
+                                                      .has_nvme = true,
+                                                      .nvme_engine = NvmeEngine::kUring},
+                                         CacheFactory{.name = "NvmeByThreads",
+                                                      .open = Open,
+                                                      .has_nvme = true,
+                                                      .nvme_engine = NvmeEngine::kThreads}),
+                         CacheFactoryName);
+
+TEST(OpenTest, WrongOptionsAreRefusedByName) {
+  const ScratchDirectory directory;
+  const auto refuses = [](std::string_view field, auto spoil) {
+    CacheOptions options;
+    ClientOptions client;
+    options.dram_bytes = uint64_t{64} << 20;
+    spoil(&options, &client);
+    const auto result = Open(options, client);
+    if (result.ok()) return testing::AssertionFailure() << "it opened";
+    if (result.status().code() != Code::kInvalid ||
+        result.status().message().find(field) == std::string::npos) {
+      return testing::AssertionFailure() << result.status().ToString();
+    }
+    return testing::AssertionSuccess();
+  };
+  EXPECT_TRUE(refuses("dram_bytes", [](auto* options, auto*) { options->dram_bytes = 0; }));
+  EXPECT_TRUE(refuses("worker_threads", [](auto* options, auto*) { options->worker_threads = 0; }));
+  EXPECT_TRUE(refuses("tenant", [](auto*, auto* client) { client->tenant.clear(); }));
+  EXPECT_TRUE(
+      refuses("tenant", [](auto*, auto* client) { client->tenant = std::string(65, 't'); }));
+  EXPECT_TRUE(refuses("nvme_bytes", [&](auto* options, auto*) {
+    options->nvme_directories = {directory.path()};
+    options->nvme_bytes = 4096;
+  }));
+  EXPECT_TRUE(refuses("nvme_segment_bytes", [&](auto* options, auto*) {
+    options->nvme_directories = {directory.path()};
+    options->nvme_segment_bytes = 5000;
+  }));
+  EXPECT_TRUE(refuses("twice", [](auto* options, auto*) {
+    options->tenants = {{.name = "twice"}, {.name = "twice"}};
+  }));
+}
+
+}  // namespace
+}  // namespace aquifer

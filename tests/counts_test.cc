@@ -1,0 +1,206 @@
+// What a fetch from memory costs besides time: allocations, copies and system calls. In the steady
+// state none of them may grow with the number of blocks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <new>
+
+#include "aquifer/cache.h"
+#include "base/check.h"
+#include "testing/chain.h"
+#include "testing/child_process.h"
+#include "testing/scratch_directory.h"
+#include "testing/test_engine.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<uint64_t> allocations{0};
+
+void* Allocate(size_t bytes, size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
+  void* memory =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(bytes)
+          : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+}  // namespace
+
+// Every thread's allocations go through these.
+void* operator new(size_t bytes) { return Allocate(bytes, 0); }
+void* operator new[](size_t bytes) { return Allocate(bytes, 0); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return Allocate(bytes, static_cast<size_t>(alignment));
+}
+void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return Allocate(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr const char* kLoopFlag = "--fetch-loop";
+constexpr size_t kMaxBlocks = 256;
+
+// A cache with one chain in memory, and requests that are used again and again.
+class FetchLoop {
+ public:
+  FetchLoop()
+      : cache_(OpenCache()),
+        engine_(cache_.get(), LayoutOfBytes(64 << 10)),
+        chain_(engine_.layout(), {.seed = 1, .blocks = kMaxBlocks}) {
+    AQ_CHECK(engine_.Store(chain_) == kMaxBlocks);
+    releases_.resize(kMaxBlocks);
+    Run(kMaxBlocks, 200);  // Every vector has its size, every free list is filled.
+  }
+
+  // Match, fetch, look at and release the first `blocks` of the chain, `batches` times.
+  void Run(size_t blocks, size_t batches) {
+    match_.chain = engine_.Slice(chain_, {.first = 0, .count = blocks});
+    fetch_.chain = match_.chain;
+    for (size_t i = 0; i < batches; ++i) {
+      cache_->Match(&match_);
+      engine_.Finish(match_);
+      AQ_CHECK(match_.matched == blocks);
+      cache_->Fetch(&fetch_);
+      engine_.Finish(fetch_);
+      for (size_t block = 0; block < blocks; ++block) {
+        const FetchOp& op = fetch_.ops[block];
+        AQ_CHECK(op.status.ok() && op.bytes.size() == 64 << 10);
+        releases_[block] = {.lease = op.lease, .corrupt = false};
+      }
+      cache_->Release(std::span(releases_).first(blocks));
+    }
+  }
+
+  uint64_t AllocationsOf(size_t blocks, size_t batches) {
+    engine_.Stats();  // An answer: nothing of before is still under way.
+    allocations = 0;
+    counting = true;
+    Run(blocks, batches);
+    counting = false;
+    return allocations;
+  }
+
+  TestEngine& engine() { return engine_; }
+
+ private:
+  static std::unique_ptr<Cache> OpenCache() {
+    CacheOptions options;
+    options.dram_bytes = 64 * kMiB;
+    auto cache = Open(options, {});
+    AQ_CHECK(cache.ok());
+    return *std::move(cache);
+  }
+
+  std::unique_ptr<Cache> cache_;
+  TestEngine engine_;
+  const Chain chain_;
+  MatchRequest match_;
+  FetchRequest fetch_;
+  std::vector<ReleaseOp> releases_;
+};
+
+constexpr size_t kBatches = 500;
+
+TEST(CountsTest, AFetchFromMemoryAllocatesNothingPerBlock) {
+  FetchLoop loop;
+  // Timers and housekeeping allocate now and then, whatever is fetched.
+  const double small = static_cast<double>(loop.AllocationsOf(16, kBatches)) / kBatches;
+  const double medium = static_cast<double>(loop.AllocationsOf(64, kBatches)) / kBatches;
+  const double large = static_cast<double>(loop.AllocationsOf(256, kBatches)) / kBatches;
+  RecordProperty("allocations_per_batch_of_64", fmt::format("{:.2f}", medium));
+  std::cout << fmt::format("allocations a batch: {:.2f} (16 blocks), {:.2f} (64), {:.2f} (256)\n",
+                           small, medium, large);
+  EXPECT_LE(medium, 4.0);
+  EXPECT_LE(large, 256 / 32.0);  // A long request is cut into slices, each of which is a task.
+}
+
+TEST(CountsTest, AFetchFromMemoryCopiesNothing) {
+  FetchLoop loop;
+  const CacheStats before = loop.engine().Stats();
+  loop.Run(64, 100);
+  const CacheStats after = loop.engine().Stats();
+  EXPECT_EQ(after.Counter("fetch_hits_dram") - before.Counter("fetch_hits_dram"), 6400u);
+  bool counted = false;
+  for (const auto& [name, value] : after.counters) counted = counted || name == "dram_copied_bytes";
+  EXPECT_TRUE(counted) << "there is no such counter";
+  EXPECT_EQ(after.Counter("dram_copied_bytes"), before.Counter("dram_copied_bytes"));
+}
+
+// --- System calls ------------------------------------------------------------------------------
+
+int RunLoop(size_t blocks, size_t batches) {
+  DieWithParent();
+  FetchLoop loop;
+  loop.Run(blocks, batches);
+  return 0;
+}
+
+// The calls that strace counted in a child that fetched so many batches of so many blocks.
+uint64_t SystemCallsOf(size_t blocks, size_t batches) {
+  ScratchDirectory directory;
+  const std::string report = directory.Sub("calls");
+  auto child = ChildProcess::Start({kLoopFlag, std::to_string(blocks), std::to_string(batches)},
+                                   {"strace", "-f", "-c", "-U", "calls", "-o", report});
+  AQ_CHECK(child->Wait() == 0);
+  std::ifstream lines(report);
+  std::string line;
+  uint64_t total = 0;
+  while (std::getline(lines, line))
+    total = std::max<uint64_t>(total, std::strtoull(line.c_str(), nullptr, 10));
+  return total;  // The largest number is the sum of the others.
+}
+
+double SystemCallsPerBatch(size_t blocks) {
+  constexpr size_t kFew = 100;
+  constexpr size_t kMany = 900;
+  const uint64_t few = SystemCallsOf(blocks, kFew);
+  const uint64_t many = SystemCallsOf(blocks, kMany);
+  EXPECT_GT(few, 0u);
+  return (static_cast<double>(many) - static_cast<double>(few)) / (kMany - kFew);
+}
+
+TEST(CountsTest, AFetchFromMemoryMakesNoSystemCallPerBlock) {
+  if (std::system("strace -f -o /dev/null true >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "strace is missing or may not trace: apt-get install strace";
+  }
+  const double small = SystemCallsPerBatch(16);
+  const double large = SystemCallsPerBatch(256);
+  std::cout << fmt::format("system calls a batch: {:.2f} (16 blocks), {:.2f} (256)\n", small,
+                           large);
+  RecordProperty("system_calls_per_batch_of_256", fmt::format("{:.2f}", large));
+  // A batch is a match, a fetch and a release. Each may wake the owner and be woken by it: tracing
+  // slows both down so much that they sleep in between. What matters is that blocks add nothing.
+  EXPECT_LE(small, 32.0);
+  EXPECT_LE(large, small + 16.0);
+}
+
+}  // namespace
+}  // namespace aquifer
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string_view(argv[1]) == aquifer::kLoopFlag) {
+    return aquifer::RunLoop(std::strtoull(argv[2], nullptr, 10),
+                            std::strtoull(argv[3], nullptr, 10));
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
