@@ -1,0 +1,150 @@
+// aquifer bench: what this host can do, and how much of it we reach.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/bench_report.h"
+#include "cli/bench_row.h"
+#include "cli/bench_runner.h"
+#include "cli/commands.h"
+#include "cli/machine.h"
+#include "cli/progress.h"
+#include "cli/temporary_directory.h"
+#include "io/disk.h"
+
+namespace aquifer {
+namespace {
+
+// What slow disks need; where all is fast, every row has its rounds long before.
+constexpr double kQuickRowSeconds = 8;
+
+struct BenchOptions {
+  std::vector<std::string> names;
+  bool list = false;
+  bool quick = false;
+  bool json = false;
+  bool check = false;
+  std::string directory;
+};
+
+constexpr const char* kFooter = R"(
+A NAME is the beginning of a row's name: 'dram' measures all that begin with it. Limit, ours and
+peers are measured in the same run, in turn, and their medians are compared. Throughput is in GB/s
+(10^9 bytes). The exit status is 0 when every row was measured, whether it met its goal or not.
+
+Examples:
+  aquifer bench --list                       what there is
+  aquifer bench                              everything: about a quarter of an hour
+  aquifer bench --quick                      everything in fewer rounds: under five minutes
+  aquifer bench nvme --directory /mnt/nvme0  the NVMe rows, on that drive
+  aquifer bench dram.fetch/2MiB --check      fails when the goal is missed
+  aquifer bench keys --json                  one JSON object a line, for programs)";
+
+std::vector<Row> AllRows() {
+  std::vector<Row> rows;
+  AddDramRows(&rows);
+  AddNvmeRows(&rows);
+  AddRecoverRows(&rows);
+  AddKeyRows(&rows);
+  AddChecksumRows(&rows);
+  AddIndexRows(&rows);
+  return rows;
+}
+
+std::string IoEngineText() {
+  const Status uring = ProbeUring();
+  if (uring.ok()) return "io_uring";
+  return fmt::format("threads, because io_uring cannot be used: {}", uring.message());
+}
+
+// Standard output may be a pipe, and a run takes minutes: every line goes out at once.
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+int Measure(const BenchOptions& options, const std::vector<const Row*>& rows) {
+  const auto directory = TemporaryDirectory::New(options.directory, "aquifer-bench-");
+  if (!directory.ok()) {
+    fmt::print(stderr, "aquifer bench: {}\n", directory.status().message());
+    return kExitFailed;
+  }
+  const Machine machine = DescribeMachine();
+  const BenchEnvironment environment{.directory = (*directory)->path(),
+                                     .memory_available_bytes = machine.memory_available_bytes,
+                                     .quick = options.quick,
+                                     .row_seconds = options.quick ? kQuickRowSeconds : 0};
+  if (!options.json) {
+    Print(MachineText(machine, environment.directory, IoEngineText()) + "\n" + TableHead());
+  }
+
+  Progress progress;
+  std::vector<RowResult> results;
+  bool all_measured = true;
+  bool all_met = true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = *rows[i];
+    const Result<RowResult> result = MeasureRow(row, environment, [&](int done, int all) {
+      progress.Show(done == 0 ? fmt::format("[{}/{}] {}: preparing", i + 1, rows.size(), row.name)
+                              : fmt::format("[{}/{}] {}: round {} of {}", i + 1, rows.size(),
+                                            row.name, done, all));
+    });
+    progress.Clear();
+    if (!result.ok()) {
+      all_measured = false;
+      fmt::print(stderr, "aquifer bench: {}: {}\n", row.name, result.status().ToString());
+      continue;
+    }
+    all_met = all_met && result->met();
+    Print(options.json ? JsonLine(*result) + "\n" : TableRow(*result));
+    results.push_back(*result);
+  }
+  if (!options.json && !results.empty()) Print("\n" + TableNotes(results));
+  if (!all_measured) return kExitFailed;
+  if (options.check && !all_met) {
+    fmt::print(stderr, "aquifer bench: a goal was missed\n");
+    return kExitFailed;
+  }
+  return kExitOk;
+}
+
+int RunBench(const BenchOptions& options) {
+  const std::vector<Row> rows = AllRows();
+  const auto selected = SelectRows(rows, options.names);
+  if (!selected.ok()) {
+    fmt::print(stderr, "aquifer bench: {}\n", selected.status().message());
+    return kExitUsage;
+  }
+  if (options.list) {
+    std::vector<Row> listed;
+    for (const Row* row : *selected) listed.push_back(*row);
+    Print(ListText(listed));
+    return kExitOk;
+  }
+  return Measure(options, *selected);
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App* app, int* exit_status) {
+  CLI::App* const command =
+      app->add_subcommand("bench", "Measure this host's limits and how much of them we reach");
+  const auto options = std::make_shared<BenchOptions>();  // The callback's, and CLI11's targets.
+  command->add_option("NAME", options->names, "Beginnings of row names (default: every row)");
+  command->add_flag("--list", options->list, "Say which rows there are and measure nothing");
+  command->add_flag("--quick", options->quick, "Fewer rounds; ends within five minutes");
+  command->add_flag("--json", options->json, "One JSON object a line and nothing else");
+  command->add_flag("--check", options->check, "Fail when a row misses its goal");
+  command->add_option("--directory", options->directory,
+                      "Where to make a temporary directory, on the disk to be measured (default: "
+                      "/var/tmp)");
+  command->footer(kFooter);
+  command->callback([options, exit_status] { *exit_status = RunBench(*options); });
+}
+
+}  // namespace aquifer

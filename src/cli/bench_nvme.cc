@@ -1,0 +1,314 @@
+// Blocks to and from NVMe through the cache, with checksums, against the same blocks moved to and
+// from one plain file at the same depth.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "cli/bench_layout.h"
+#include "cli/bench_memory.h"
+#include "cli/bench_row.h"
+#include "cli/cache_caller.h"
+#include "cli/file_per_block.h"
+#include "cli/raw_disk.h"
+#include "cli/size_text.h"
+#include "cli/temporary_directory.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint32_t kDepth = 32;  // Blocks under way, for us and for the raw file.
+// Ours come in requests of a chain each, so many of them at once.
+constexpr size_t kChainBlocks = 8;
+constexpr size_t kRequests = kDepth / kChainBlocks;
+
+// The peer is many times slower, and its rate is the same for less.
+constexpr uint64_t kPeerShare = 4;
+
+constexpr uint64_t kSegmentBytes = uint64_t{64} << 20;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// What a round moves: enough that what fits in a drive's own cache does not decide, and no more
+// than the disk and the memory have room for.
+Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
+  constexpr uint64_t kWanted = 1024 * kMiB;
+  constexpr uint64_t kQuick = 512 * kMiB;
+  constexpr uint64_t kLeast = 256 * kMiB;
+  constexpr uint64_t kDiskShare = 8;  // Raw file, log and peer together take at most six of these.
+  constexpr uint64_t kMemoryShare = 8;
+  const uint64_t free_bytes = FreeDiskBytes(environment.directory);
+  const uint64_t bytes = std::min({environment.quick ? kQuick : kWanted, free_bytes / kDiskShare,
+                                   environment.memory_available_bytes / kMemoryShare}) /
+                         kLeast * kLeast;
+  if (bytes < kLeast) {
+    return Status(Code::kNoSpace,
+                  fmt::format("{} of disk and {} of memory are free; {} and {} are needed. Name "
+                              "another disk with --directory",
+                              SizeText(free_bytes), SizeText(environment.memory_available_bytes),
+                              SizeText(kLeast * kDiskShare), SizeText(kLeast * kMemoryShare)));
+  }
+  return bytes;
+}
+
+std::string LimitText(const RawDisk& raw) {
+  return fmt::format("one file, allocated and written before, past the page cache by {}, depth {}",
+                     raw.engine_name(), kDepth);
+}
+
+// Chains of kChainBlocks blocks each, `bytes` in all.
+Result<std::vector<NamedChain>> MakeChains(const Layout& layout, uint64_t bytes,
+                                           std::string_view name) {
+  const uint64_t count = bytes / BlockBytes(layout, 0) / kChainBlocks;
+  std::vector<NamedChain> chains(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    AQ_ASSIGN_OR_RETURN(chains[i], MakeChain(layout, ClientOptions{}.tenant,
+                                             fmt::format("{}.{}", name, i), kChainBlocks));
+  }
+  return chains;
+}
+
+struct NvmeSetup {
+  std::unique_ptr<TemporaryDirectory> directory;
+  uint64_t block_bytes = 0;
+  uint64_t round_bytes = 0;
+  Layout layout;
+  BenchMemory block;  // What is stored, everywhere.
+  LaneSums block_sums;
+  std::unique_ptr<RawDisk> raw;
+  std::unique_ptr<FilePerBlock> files;
+  std::unique_ptr<CacheCaller> caller;
+
+  FillBlock Fill() const {
+    return [this](size_t /*block*/, std::span<std::byte> slot) {
+      return CopyAndSumLanes(block.bytes().first(block_bytes), 0, slot.data());
+    };
+  }
+};
+
+Result<std::unique_ptr<NvmeSetup>> MakeSetup(uint64_t block_bytes, bool write,
+                                             const BenchEnvironment& environment) {
+  auto setup = std::make_unique<NvmeSetup>();
+  AQ_ASSIGN_OR_RETURN(setup->directory, TemporaryDirectory::New(environment.directory, "nvme-"));
+  const std::string& path = setup->directory->path();
+  setup->block_bytes = block_bytes;
+  AQ_ASSIGN_OR_RETURN(setup->round_bytes, RoundBytes(environment));
+  setup->layout = BenchLayout(block_bytes);
+  AQ_ASSIGN_OR_RETURN(setup->block, BenchMemory::New(block_bytes));
+  FillFromSeed(setup->block.bytes(), block_bytes);
+  const uint64_t blocks = setup->round_bytes / block_bytes;
+  AQ_ASSIGN_OR_RETURN(setup->raw, RawDisk::New({.directory = path,
+                                                .block_bytes = block_bytes,
+                                                .blocks = blocks,
+                                                .depth = kDepth,
+                                                .write = write}));
+  AQ_ASSIGN_OR_RETURN(setup->files, FilePerBlock::New({.directory = path + "/files",
+                                                       .block_bytes = block_bytes,
+                                                       .blocks = blocks}));
+  return setup;
+}
+
+class NvmeContest : public Contest {
+ public:
+  explicit NvmeContest(std::unique_ptr<NvmeSetup> setup) : setup_(std::move(setup)) {}
+
+  Result<double> Limit() override { return setup_->raw->Run(); }
+  std::string LimitIs() const override { return LimitText(*setup_->raw); }
+  std::vector<std::string> PeerNames() const override { return {"file-per-block"}; }
+
+ protected:
+  NvmeSetup& setup() { return *setup_; }
+
+ private:
+  const std::unique_ptr<NvmeSetup> setup_;
+};
+
+// --- Reading -------------------------------------------------------------------------------------
+
+// Two sets of chains are read in turn, each much larger than DRAM, so that what one round leaves in
+// DRAM is gone when its set comes round again.
+class ReadContest final : public NvmeContest {
+ public:
+  ReadContest(std::unique_ptr<NvmeSetup> setup, std::array<std::vector<NamedChain>, 2> sets)
+      : NvmeContest(std::move(setup)), sets_(std::move(sets)) {}
+
+  Result<double> Ours() override {
+    const std::vector<NamedChain>& chains = sets_[round_++ % 2];
+    size_t next = 0;
+    uint64_t from_nvme = 0;
+    uint64_t from_dram = 0;
+    Cache* const cache = setup().caller->cache();
+    const Stopwatch watch;
+    for (FetchRequest& request : requests_) {
+      if (next < chains.size()) Start(&request, chains[next++]);
+    }
+    for (size_t done = 0; done < chains.size(); ++done) {
+      // In turn: they complete in about the order that they were sent in.
+      FetchRequest& request = requests_[done % kRequests];
+      AQ_RETURN_IF_ERROR(setup().caller->Finish(request));
+      releases_.clear();
+      for (const FetchOp& op : request.ops) {
+        AQ_RETURN_IF_ERROR(op.status);
+        ++(op.tier == TierKind::kNvme ? from_nvme : from_dram);
+        releases_.push_back({.lease = op.lease});
+      }
+      cache->Release(releases_);
+      if (next < chains.size()) Start(&request, chains[next++]);
+    }
+    const double seconds = watch.Seconds();
+    from_nvme_ += from_nvme;
+    from_dram_ += from_dram;
+    if (from_dram * 50 > from_nvme) {
+      return Status(Code::kInvalid, fmt::format("{} of {} blocks came from DRAM", from_dram,
+                                                from_dram + from_nvme));
+    }
+    return GigabytesPerSecond(from_nvme * setup().block_bytes, seconds);
+  }
+
+  Result<double> Peer(size_t /*peer*/) override { return setup().files->Read(); }
+
+  std::string Note() const override {
+    return fmt::format("{} blocks came from NVMe, {} from DRAM, which do not count", from_nvme_,
+                       from_dram_);
+  }
+
+ private:
+  void Start(FetchRequest* request, const NamedChain& chain) {
+    request->chain = setup().caller->Slice(chain.keys);
+    request->timeout_nanos = 60 * kDefaultTimeoutNanos;
+    setup().caller->cache()->Fetch(request);
+  }
+
+  const std::array<std::vector<NamedChain>, 2> sets_;
+  std::array<FetchRequest, kRequests> requests_;
+  std::vector<ReleaseOp> releases_;
+  size_t round_ = 0;
+  uint64_t from_nvme_ = 0;
+  uint64_t from_dram_ = 0;
+};
+
+Result<std::unique_ptr<Contest>> PrepareRead(uint64_t block_bytes,
+                                             const BenchEnvironment& environment) {
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, false, environment));
+  AQ_RETURN_IF_ERROR(setup->files->Write().status());
+  CacheOptions options;
+  // Twice what is under way at most, and then some to store into.
+  options.dram_bytes = std::max(2 * kDepth * block_bytes, 128 * kMiB) + 128 * kMiB;
+  options.nvme_directories = {setup->directory->path() + "/cache"};
+  options.nvme_bytes = 3 * setup->round_bytes;
+  options.nvme_segment_bytes = kSegmentBytes;
+  AQ_ASSIGN_OR_RETURN(setup->caller, CacheCaller::Open(options, setup->layout));
+  AQ_RETURN_IF_ERROR(setup->caller->WaitForPool());
+  std::array<std::vector<NamedChain>, 2> sets;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    AQ_ASSIGN_OR_RETURN(
+        sets[i], MakeChains(setup->layout, setup->round_bytes, fmt::format("bench.nvme.{}", i)));
+    for (const NamedChain& chain : sets[i]) {
+      AQ_RETURN_IF_ERROR(setup->caller->Store(chain, setup->Fill()).status());
+      AQ_RETURN_IF_ERROR(setup->caller->Flush());
+    }
+  }
+  return std::unique_ptr<Contest>(std::make_unique<ReadContest>(std::move(setup), std::move(sets)));
+}
+
+// --- Writing -------------------------------------------------------------------------------------
+
+// The blocks are in their slots before the time runs, as the raw file's are in its buffers.
+class WriteContest final : public NvmeContest {
+ public:
+  explicit WriteContest(std::unique_ptr<NvmeSetup> setup) : NvmeContest(std::move(setup)) {}
+
+  Result<double> Ours() override {
+    CacheCaller* const caller = setup().caller.get();
+    AQ_RETURN_IF_ERROR(caller->EvictEverything());
+    AQ_ASSIGN_OR_RETURN(
+        const std::vector<NamedChain> chains,
+        MakeChains(setup().layout, setup().round_bytes, fmt::format("bench.nvme.{}", round_++)));
+    commit_.ops.clear();
+    for (const NamedChain& chain : chains) AQ_RETURN_IF_ERROR(ReserveAndFill(chain));
+    const Stopwatch watch;
+    caller->cache()->Commit(&commit_);
+    AQ_RETURN_IF_ERROR(caller->Finish(commit_));
+    AQ_RETURN_IF_ERROR(caller->Flush());
+    const double seconds = watch.Seconds();
+    for (const CommitOp& op : commit_.ops) AQ_RETURN_IF_ERROR(op.status);
+    return GigabytesPerSecond(setup().round_bytes, seconds);
+  }
+
+  Result<double> Peer(size_t /*peer*/) override { return setup().files->Write(); }
+
+ private:
+  Status ReserveAndFill(const NamedChain& chain) {
+    CacheCaller* const caller = setup().caller.get();
+    reserve_.chain = caller->Slice(chain.keys);
+    reserve_.parent = chain.root;
+    AQ_RETURN_IF_ERROR(caller->ReserveSlots(&reserve_));
+    for (size_t i = 0; i < reserve_.ops.size(); ++i) {
+      const ReserveOp& op = reserve_.ops[i];
+      CommitOp& commit = commit_.ops.emplace_back();
+      commit.reservation = op.reservation;
+      commit.sums = setup().Fill()(i, op.slot);
+    }
+    return Status();
+  }
+
+  ReserveRequest reserve_;
+  CommitRequest commit_;
+  size_t round_ = 0;
+};
+
+Result<std::unique_ptr<Contest>> PrepareWrite(uint64_t block_bytes,
+                                              const BenchEnvironment& environment) {
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, true, environment));
+  CacheOptions options;
+  // Half of the pool may wait to be written, and a round's blocks all do.
+  options.dram_bytes = 2 * setup->round_bytes + 256 * kMiB;
+  options.nvme_directories = {setup->directory->path() + "/cache"};
+  options.nvme_bytes = 2 * setup->round_bytes;
+  options.nvme_segment_bytes = kSegmentBytes;
+  AQ_ASSIGN_OR_RETURN(setup->caller, CacheCaller::Open(options, setup->layout));
+  AQ_RETURN_IF_ERROR(setup->caller->WaitForPool());
+  const uint64_t all_bytes = options.nvme_bytes;
+  auto contest = std::make_unique<WriteContest>(std::move(setup));
+  // Once around the log, so that from then on it writes where it has written before.
+  AQ_ASSIGN_OR_RETURN(const uint64_t round_bytes, RoundBytes(environment));
+  for (uint64_t written = 0; written <= all_bytes; written += round_bytes) {
+    AQ_RETURN_IF_ERROR(contest->Ours().status());
+  }
+  return std::unique_ptr<Contest>(std::move(contest));
+}
+
+}  // namespace
+
+void AddNvmeRows(std::vector<Row>* rows) {
+  const std::string limit_is =
+      fmt::format("one file, allocated and written before, past the page cache, depth {}", kDepth);
+  for (const uint64_t block_bytes : kBenchBlockBytes) {
+    rows->push_back({.name = "nvme.read/" + SizeText(block_bytes),
+                     .unit = "GB/s",
+                     .limit_is = limit_is,
+                     .goal = 0.90,
+                     .prepare =
+                         [block_bytes](const BenchEnvironment& environment) {
+                           return PrepareRead(block_bytes, environment);
+                         },
+                     .rounds = 9,
+                     .quick_rounds = 5});
+  }
+  for (const uint64_t block_bytes : kBenchBlockBytes) {
+    rows->push_back({.name = "nvme.write/" + SizeText(block_bytes),
+                     .unit = "GB/s",
+                     .limit_is = limit_is,
+                     .goal = 0.90,
+                     .prepare =
+                         [block_bytes](const BenchEnvironment& environment) {
+                           return PrepareWrite(block_bytes, environment);
+                         },
+                     .rounds = 9,
+                     .quick_rounds = 5});
+  }
+}
+
+}  // namespace aquifer

@@ -1,0 +1,222 @@
+// Runs the program, as a shell or a script does.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern char** environ;
+
+namespace aquifer {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+struct Outcome {
+  int status = -1;  // The exit status, or minus the signal.
+  std::string out;
+  std::string err;
+};
+
+std::string TextOf(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class CommandLineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "/command-line-XXXXXX";
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  pid_t Start(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), AQUIFER_PROGRAM_PATH);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&actions, 1, (directory_ + "/out").c_str(), flags, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, (directory_ + "/err").c_str(), flags, 0600);
+    pid_t pid = -1;
+    EXPECT_EQ(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    return pid;
+  }
+
+  Outcome Finish(pid_t pid) {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            .out = TextOf(directory_ + "/out"),
+            .err = TextOf(directory_ + "/err")};
+  }
+
+  Outcome Run(const std::vector<std::string>& arguments) { return Finish(Start(arguments)); }
+
+  std::vector<std::string> Leftovers() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("aquifer-")) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(CommandLineTest, HelpShowsTheCommandsAndExamples) {
+  const Outcome outcome = Run({"--help"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("demo"), HasSubstr("bench"), HasSubstr("Examples:")));
+  EXPECT_THAT(Run({"bench", "--help"}).out, AllOf(HasSubstr("--quick"), HasSubstr("Examples:")));
+  EXPECT_THAT(Run({"demo", "--help"}).out, AllOf(HasSubstr("--dram"), HasSubstr("Examples:")));
+}
+
+TEST_F(CommandLineTest, TheVersionIsOneLine) {
+  const Outcome outcome = Run({"--version"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, StartsWith("aquifer "));
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1);
+}
+
+TEST_F(CommandLineTest, AnUnknownCommandIsRefusedWithASuggestion) {
+  const Outcome outcome = Run({"bnech"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("'bnech'"), HasSubstr("Did you mean 'bench'?"),
+                                 HasSubstr("Next step:")));
+  EXPECT_EQ(Run({}).status, 2);
+}
+
+TEST_F(CommandLineTest, AnUnknownOptionIsRefusedWithASuggestion) {
+  const Outcome outcome = Run({"bench", "--jsno"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("'--jsno'"), HasSubstr("Did you mean '--json'?"),
+                                 HasSubstr("aquifer bench --help")));
+}
+
+TEST_F(CommandLineTest, TheListNamesEveryRowOnce) {
+  const Outcome outcome = Run({"bench", "--list"});
+  EXPECT_EQ(outcome.status, 0);
+  std::vector<std::string> names;
+  std::istringstream lines(outcome.out);
+  std::string line;
+  std::getline(lines, line);  // The head.
+  while (std::getline(lines, line)) names.push_back(line.substr(0, line.find(' ')));
+  for (const char* family :
+       {"dram.fetch/", "dram.store/", "nvme.read/", "nvme.write/", "checksum/"}) {
+    for (const char* size : {"64KiB", "1MiB", "2MiB", "8MiB"}) {
+      EXPECT_THAT(names, testing::Contains(std::string(family) + size));
+    }
+  }
+  for (const char* name :
+       {"nvme.recover", "keys.derive", "index.match", "index.match_65536", "index.bytes"}) {
+    EXPECT_THAT(names, testing::Contains(name));
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST_F(CommandLineTest, JsonIsOneObjectALineAndNothingElse) {
+  const Outcome outcome =
+      Run({"bench", "keys", "index.bytes", "--quick", "--json", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  std::vector<std::string> names;
+  std::istringstream lines(outcome.out);
+  std::string line;
+  while (std::getline(lines, line)) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    EXPECT_EQ(row.size(), 8u);
+    names.push_back(row.at("name"));
+    EXPECT_TRUE(row.at("unit").is_string());
+    EXPECT_TRUE(row.at("limit_is").is_string());
+    EXPECT_TRUE(row.at("peers").is_object());
+    EXPECT_GT(row.at("limit").get<double>(), 0);
+    EXPECT_GT(row.at("ours").get<double>(), 0);
+    EXPECT_GT(row.at("ratio").get<double>(), 0);
+    EXPECT_GT(row.at("goal").get<double>(), 0);
+  }
+  EXPECT_THAT(names, ElementsAre("keys.derive", "index.bytes"));
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+TEST_F(CommandLineTest, TheTableDescribesTheMachine) {
+  const Outcome outcome = Run({"bench", "index.bytes", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("machine"), HasSubstr("kernel"), HasSubstr("disk"),
+                                 HasSubstr("index.bytes"), HasSubstr("150")));
+}
+
+TEST_F(CommandLineTest, ANameThatMatchesNothingIsAnErrorThatListsWhatThereIs) {
+  const Outcome outcome = Run({"bench", "keys", "nothing.like.it", "--quick", "--json"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.out, IsEmpty());  // Nothing is measured for the name that does match.
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("'nothing.like.it'"), HasSubstr("keys.derive"),
+                                 HasSubstr("dram.fetch/2MiB")));
+}
+
+TEST_F(CommandLineTest, ADirectoryThatIsNotThereIsAnErrorWithTheNextStep) {
+  for (const char* command : {"bench", "demo"}) {
+    const Outcome outcome = Run({command, "--directory", directory_ + "/nowhere"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("nowhere"), HasSubstr("--directory")));
+  }
+}
+
+TEST_F(CommandLineTest, TheDemoRefusesSizesThatMakeNoSense) {
+  Outcome outcome = Run({"demo", "--dram", "lots", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("'lots' is not a size"));
+  outcome = Run({"demo", "--dram", "1MiB", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 2);
+  outcome = Run({"demo", "--dram", "256MiB", "--nvme", "256MiB", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("--nvme"));
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+TEST_F(CommandLineTest, TheDemoRecallsEverythingAndRefusesTheDamagedBlock) {
+  const Outcome outcome =
+      Run({"demo", "--dram", "128MiB", "--nvme", "640MiB", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("48 blocks found again"),
+                                 HasSubstr("corrupt_blocks = 1"), HasSubstr("47 blocks")));
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+TEST_F(CommandLineTest, AnInterruptedRunLeavesNothingBehind) {
+  const pid_t pid = Start({"bench", "nvme.read/2MiB", "--directory", directory_});
+  while (Leftovers().empty()) std::this_thread::yield();
+  EXPECT_EQ(kill(pid, SIGINT), 0);
+  EXPECT_EQ(Finish(pid).status, -SIGINT);
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace aquifer

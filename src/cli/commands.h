@@ -1,0 +1,19 @@
+// The subcommands. Each Add...Command() declares one on `app`, with its options and help; when it
+// is chosen and the command line was right, it runs and sets `*exit_status`.
+#pragma once
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace aquifer {
+
+// What the program ends with.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;  // It was asked the right thing and could not do it.
+inline constexpr int kExitUsage = 2;   // The command line is wrong.
+
+void AddDemoCommand(CLI::App* app, int* exit_status);
+void AddBenchCommand(CLI::App* app, int* exit_status);
+
+}  // namespace aquifer

@@ -1,0 +1,104 @@
+// The `aquifer` program. What a subcommand does is in the file of its name.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/nearest_name.h"
+#include "cli/temporary_directory.h"
+
+namespace aquifer {
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples:
+  aquifer demo                     fill a cache, restart it, recall everything
+  aquifer bench --list             what can be measured
+  aquifer bench dram --quick       the DRAM rows, in a few seconds
+  aquifer bench --help             all about one command)";
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> OptionNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+// Says what is wrong with the command line, and what to type instead.
+int RefuseUsage(const std::string& what, const std::string& command, const std::string& meant) {
+  fmt::print(stderr, "aquifer: {}\n", what);
+  if (!meant.empty()) fmt::print(stderr, "Did you mean '{}'?\n", meant);
+  fmt::print(stderr, "Next step: {} --help\n", command);
+  return kExitUsage;
+}
+
+int RefuseParse(CLI::App& app, const CLI::ParseError& error,
+                const std::vector<std::string>& arguments) {
+  const CLI::App* chosen = &app;
+  std::string command = "aquifer";
+  for (const CLI::App* parsed : app.get_subcommands()) {
+    chosen = parsed;
+    command += " " + parsed->get_name();
+  }
+  // CLI11 reports what it did not expect without saying what it would have.
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--") || argument == "--") continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (chosen->get_option_no_throw(name) != nullptr) continue;
+    return RefuseUsage(fmt::format("there is no option '{}'", name), command,
+                       NearestName(name, OptionNames(*chosen)));
+  }
+  return RefuseUsage(error.what(), command, "");
+}
+
+int Main(int argc, char** argv) {
+  RemoveTemporariesOnSignals();
+  int exit_status = kExitOk;
+  CLI::App app("Aquifer keeps the KV caches of LLM inference engines in DRAM and on NVMe.",
+               "aquifer");
+  app.set_version_flag("--version", "aquifer " AQUIFER_VERSION);
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  AddDemoCommand(&app, &exit_status);
+  AddBenchCommand(&app, &exit_status);
+
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty()) {
+    fmt::print("{}", app.help());
+    return kExitUsage;
+  }
+  const std::vector<std::string> commands = CommandNames(app);
+  if (!arguments[0].starts_with("-") &&
+      std::find(commands.begin(), commands.end(), arguments[0]) == commands.end()) {
+    return RefuseUsage(fmt::format("there is no command '{}'; there are: {}", arguments[0],
+                                   fmt::join(commands, ", ")),
+                       "aquifer", NearestName(arguments[0], commands));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    return RefuseParse(app, error, arguments);
+  }
+  return exit_status;
+}
+
+}  // namespace
+}  // namespace aquifer
+
+int main(int argc, char** argv) { return aquifer::Main(argc, argv); }

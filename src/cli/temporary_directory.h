@@ -1,0 +1,37 @@
+// A directory that is gone when its owner is, also when the program is interrupted: Ctrl-C, a
+// hangup or a plain kill removes it before the program ends.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aquifer/status.h"
+
+namespace aquifer {
+
+class TemporaryDirectory {
+ public:
+  // Makes "<parent>/<prefix>XXXXXX". An empty parent: a place on a disk that is meant for such
+  // things (/var/tmp, else the system's temporary directory).
+  static Result<std::unique_ptr<TemporaryDirectory>> New(const std::string& parent,
+                                                         const std::string& prefix);
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit TemporaryDirectory(std::string path);
+
+  const std::string path_;
+};
+
+// Call at the start of main(), before there are threads: from then on the signals that end a
+// program are taken by a thread of their own, which removes the temporary directories first.
+void RemoveTemporariesOnSignals();
+
+// Bytes that an ordinary user can still write there.
+uint64_t FreeDiskBytes(const std::string& directory);
+
+}  // namespace aquifer
