@@ -172,6 +172,7 @@ class Core final : private TierListener, private LoadWaiter {
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
   void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
+  void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
   // LoadWaiter, for blocks that were brought to DRAM only to be written anew.

@@ -75,17 +75,20 @@ void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status
   nvme_->Recover([this](Status recovered) { OnRecovered(recovered); });
 }
 
+// A drive that could not be read is tried again by the tier, which then says what it found.
 void Core::OnRecovered(const Status& status) {
   nvme_status_ = status;
-  if (status.ok()) {
-    nvme_->Enumerate([this](const BlockMeta& meta) { Recall(meta); });
-    nvme_ready_ = true;
-    loader_->SetSource(nvme_.get());
-    eraser_->SetTarget(nvme_.get());
-    write_down_->SetTarget(nvme_.get());
-    eraser_->Pump();
-  }
+  nvme_ready_ = true;
+  loader_->SetSource(nvme_.get());
+  eraser_->SetTarget(nvme_.get());
+  OnFound();
+  write_down_->SetTarget(nvme_.get());
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
+}
+
+void Core::OnFound() {
+  nvme_->Enumerate([this](const BlockMeta& meta) { Recall(meta); });
+  eraser_->Pump();
 }
 
 // A block that NVMe held over a restart.
@@ -97,10 +100,13 @@ void Core::Recall(const BlockMeta& meta) {
   const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
-    if (same && !entry.in_tier(kTierNvme) && residency_->ChargeNvme(known)) {
-      return residency_->ArriveOnNvme(known);
-    }
+    // Its engine is about to say what it is; write-down then finds it there.
+    if (entry.state == BlockState::kFilling) return;
+    const bool same = entry.checksum == meta.checksum;
+    if (same && entry.in_tier(kTierNvme)) return;
+    // Being written right now: that will end as it should.
+    if (same && (entry.io_tiers & TierBit(kTierDram)) != 0) return;
+    if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
   } else if (usable) {
     const Result<BlockRef> added = residency_->AddOnNvme(
         {.name =

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/manual_world.h"
+#include "testing/manual_world.h"
 #include "testing/chain.h"
 
 namespace aquifer {
@@ -199,6 +199,19 @@ TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
   EXPECT_EQ(Flush().code(), Code::kUnavailable);
   world_->FailOpening(Code::kOk);
   world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, ADriveThatCanBeReadLaterBringsItsBlocks) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailReads(true);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+  world_->FailReads(false);
+  world_->Advance(5'000'000'000);
   EXPECT_EQ(Recall(chain), 8u);
 }
 
