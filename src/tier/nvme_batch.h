@@ -1,5 +1,5 @@
 // The bookkeeping of callers' batches in the NVMe tier: what is settled, what a device or a worker
-// still touches, and when the caller may be told. Private to nvme_tier.cc.
+// still touches, and when the caller may be told. Private to the tier.
 //
 // An operation is settled once, with the status that the caller sees. It may be touched on beyond
 // that (a deadline passed while the drive reads), and is retired when nothing refers to it any

@@ -1,0 +1,462 @@
+// Reading, writing and erasing: from a caller's batch to the drives and back.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "fmt/format.h"
+#include "io/bus_guard.h"
+#include "tier/nvme_tier_impl.h"
+
+namespace aquifer {
+namespace {
+
+// What one worker task sums, and one group of reads holds: enough to make handing it over cheap.
+constexpr uint64_t kVerifyBytes = uint64_t{1} << 20;
+
+bool IsPageAligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % kPageBytes == 0;
+}
+
+}  // namespace
+
+void Verification::Run() {
+  for (Item& item : items) {
+    Checksum sum;
+    item.touch = GuardBusErrors([&] { sum = ChecksumOf(item.bytes); });
+    item.good = item.touch.ok() && sum == item.expected;
+  }
+}
+
+void PendingWrite::OnTaken() { tier->OnWriteTaken(this); }
+void PendingWrite::OnPayloadDone() { tier->OnWriteUntouched(this); }
+void PendingWrite::OnAppended(const Status& status) { tier->ResolveWrite(this, status); }
+
+// ---- Reading ----
+
+void NvmeTierImpl::Read(Batch<ReadOp>* caller_batch) {
+  auto* const batch = NewBatch<ReadBatch>(caller_batch);
+  if (batch == nullptr) return;
+  const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
+  std::vector<std::vector<PendingRead*>> by_drive(drives_.size());
+  // Retiring the last operation frees the batch, so what is refused is retired at the end.
+  std::vector<PendingRead*> refused;
+  for (PendingRead& read : batch->states) {
+    ReadOp& op = caller_batch->ops[read.index];
+    if (late) Settle(&read, Status(Code::kLate));
+    if (!read.settled && PrepareRead(&read, &op)) {
+      by_drive[read.place.drive].push_back(&read);
+    } else {
+      refused.push_back(&read);
+    }
+  }
+  for (uint32_t drive = 0; drive < by_drive.size(); ++drive) {
+    std::vector<PendingRead*> some;
+    uint64_t bytes = 0;
+    for (PendingRead* read : by_drive[drive]) {
+      some.push_back(read);
+      bytes += read->target.size();
+      if (bytes >= kVerifyBytes) {
+        SubmitReads(drive, std::exchange(some, {}));
+        bytes = 0;
+      }
+    }
+    if (!some.empty()) SubmitReads(drive, std::move(some));
+  }
+  for (PendingRead* read : refused) Retire(read);
+}
+
+// False if the operation is settled already.
+bool NvmeTierImpl::PrepareRead(PendingRead* read, ReadOp* op) {
+  const auto settle = [&](Status status) {
+    Settle(read, std::move(status));
+    return false;
+  };
+  if (!in_service()) return settle(Status(Code::kUnavailable));
+  const NvmeIndex::EntryId entry = shared_.index.Find(op->id);
+  if (entry == NvmeIndex::kNone) return settle(Status(Code::kNotFound));
+  read->place = shared_.index.Place(entry);
+  NvmeDrive* const drive = drives_[read->place.drive].get();
+  if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
+    ++shared_.counters.blocks_expired;
+    drive->Drop(entry);
+    OnLost({op->id}, Code::kNotFound);
+    return settle(Status(Code::kNotFound));
+  }
+  if (!drive->in_service()) return settle(Status(Code::kUnavailable));
+  read->raw_bytes = shared_.index.raw_bytes(entry);
+  if (op->target.size() != RoundUpToPage(read->raw_bytes) || !IsPageAligned(op->target.data())) {
+    return settle(Status(Code::kInvalid, fmt::format("the block has {} bytes, the target {}; it "
+                                                     "must be that rounded up to 4096, and aligned",
+                                                     read->raw_bytes, op->target.size())));
+  }
+  if (queued_ops_ >= shared_.options.max_queued_ops) return settle(Status(Code::kBusy));
+  ++queued_ops_;
+  read->counted = true;
+  read->id = op->id;
+  read->checksum = shared_.index.checksum(entry);
+  read->target = op->target;
+  read->touched = true;
+  return true;
+}
+
+void NvmeTierImpl::SubmitReads(uint32_t drive, std::vector<PendingRead*> reads) {
+  std::vector<NvmeDrive::ReadRequest> requests;
+  requests.reserve(reads.size());
+  for (const PendingRead* read : reads) {
+    requests.push_back({.place = read->place, .target = read->target, .status = {}});
+  }
+  drives_[drive]->Read(std::move(requests),
+                       [this, reads = std::move(reads)](std::vector<NvmeDrive::ReadRequest>& done) {
+                         OnReadsDone(reads, done);
+                       });
+}
+
+void NvmeTierImpl::OnReadsDone(const std::vector<PendingRead*>& reads,
+                               const std::vector<NvmeDrive::ReadRequest>& requests) {
+  auto verification = std::make_shared<Verification>();
+  std::vector<PendingRead*> to_verify;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    PendingRead* const read = reads[i];
+    if (requests[i].status.ok() && !read->settled) {
+      verification->items.push_back({.bytes = read->target.first(read->raw_bytes),
+                                     .expected = read->checksum,
+                                     .good = false,
+                                     .touch = {}});
+      to_verify.push_back(read);
+      continue;
+    }
+    read->batch->Untouch(read, shared_.executor);
+    if (requests[i].status.code() == Code::kNotFound) {  // The file was cut behind our back.
+      DropCorrupt(*read);
+      Settle(read, Status(Code::kCorrupt, "the file ends before the block does"));
+    } else {
+      Settle(read, requests[i].status);
+    }
+    Retire(read);
+  }
+  if (to_verify.empty()) return;
+  RunVerification(verification,
+                  [this, to_verify, verification] { OnReadsVerified(to_verify, *verification); });
+}
+
+void NvmeTierImpl::OnReadsVerified(const std::vector<PendingRead*>& reads,
+                                   const Verification& verification) {
+  for (size_t i = 0; i < reads.size(); ++i) {
+    PendingRead* const read = reads[i];
+    const Verification::Item& item = verification.items[i];
+    read->batch->Untouch(read, shared_.executor);
+    if (item.good) {
+      ++shared_.counters.blocks_read;
+      shared_.counters.bytes_read += read->raw_bytes;
+      if (!read->settled) read->batch->batch->ops[read->index].checksum = read->checksum;
+      Settle(read, Status());
+    } else if (!item.touch.ok()) {
+      Settle(read, item.touch);  // The target's memory is gone; the block may be well.
+    } else {
+      DropCorrupt(*read);
+      Settle(read, Status(Code::kCorrupt, "the checksum does not match what was stored"));
+    }
+    Retire(read);
+  }
+}
+
+void NvmeTierImpl::DropCorrupt(const PendingRead& read) {
+  ++shared_.counters.corrupt_blocks;
+  const NvmeIndex::EntryId entry = shared_.index.Find(read.id);
+  if (entry == NvmeIndex::kNone || shared_.index.Place(entry) != read.place) return;
+  drives_[read.place.drive]->Drop(entry);
+  OnLost({read.id}, Code::kCorrupt);
+}
+
+// ---- Writing ----
+
+void NvmeTierImpl::Write(Batch<WriteOp>* caller_batch) {
+  auto* const batch = NewBatch<WriteBatch>(caller_batch);
+  if (batch == nullptr) return;
+  const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
+  std::vector<PendingWrite*> to_verify;
+  std::vector<PendingWrite*> refused;
+  for (PendingWrite& write : batch->states) {
+    write.tier = this;
+    if (late) Settle(&write, Status(Code::kLate));
+    if (!write.settled && PrepareWrite(&write, caller_batch->ops[write.index])) {
+      if (write.stage == PendingWrite::Stage::kNew) to_verify.push_back(&write);
+    } else {
+      refused.push_back(&write);
+    }
+  }
+  Verify(std::move(to_verify));
+  for (PendingWrite* write : refused) Retire(write);
+}
+
+Status NvmeTierImpl::CheckWrite(const WriteOp& op) const {
+  if (op.meta.codec != Codec::kNone || op.meta.stored_bytes != op.meta.raw_bytes) {
+    return Status(Code::kInvalid, "only blocks without a codec can be written");
+  }
+  if (op.meta.raw_bytes == 0 || op.meta.raw_bytes > shared_.options.max_block_bytes) {
+    return Status(Code::kInvalid, fmt::format("a block of {} bytes; max_block_bytes is {}",
+                                              op.meta.raw_bytes, shared_.options.max_block_bytes));
+  }
+  if (op.source.size() != RoundUpToPage(op.meta.stored_bytes) || !IsPageAligned(op.source.data())) {
+    return Status(Code::kInvalid, fmt::format("the block has {} bytes, the source {}; it must be "
+                                              "that rounded up to 4096, and aligned",
+                                              op.meta.stored_bytes, op.source.size()));
+  }
+  return Status();
+}
+
+// False if the operation is settled already.
+bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
+  const auto settle = [&](Status status) {
+    Settle(write, std::move(status));
+    return false;
+  };
+  if (Status status = CheckWrite(op); !status.ok()) return settle(std::move(status));
+  if (const NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id); entry != NvmeIndex::kNone) {
+    NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
+    if (!shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
+      return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
+    }
+    ++shared_.counters.blocks_expired;
+    drive->Drop(entry);
+  }
+  const bool writable = std::any_of(drives_.begin(), drives_.end(),
+                                    [](const auto& drive) { return drive->writable(); });
+  if (!writable) return settle(Status(Code::kUnavailable));
+  if (queued_ops_ >= shared_.options.max_queued_ops) return settle(Status(Code::kBusy));
+  ++queued_ops_;
+  write->counted = true;
+  write->meta = op.meta;
+  write->source = op.source;
+  Pending& pending = pending_[op.meta.id];
+  if (pending.leader != nullptr) {
+    write->stage = PendingWrite::Stage::kFollowing;
+    pending.followers.push_back(write);
+  } else {
+    pending.leader = write;
+  }
+  return true;
+}
+
+void NvmeTierImpl::Verify(std::vector<PendingWrite*> writes) {
+  std::vector<PendingWrite*> some;
+  uint64_t bytes = 0;
+  for (PendingWrite* write : writes) {
+    some.push_back(write);
+    bytes += write->source.size();
+    if (bytes < kVerifyBytes) continue;
+    VerifySome(std::exchange(some, {}));
+    bytes = 0;
+  }
+  if (!some.empty()) VerifySome(std::move(some));
+}
+
+void NvmeTierImpl::VerifySome(std::vector<PendingWrite*> writes) {
+  auto verification = std::make_shared<Verification>();
+  for (PendingWrite* write : writes) {
+    write->stage = PendingWrite::Stage::kVerifying;
+    write->touched = true;
+    verification->items.push_back({.bytes = write->source.first(write->meta.raw_bytes),
+                                   .expected = write->meta.checksum,
+                                   .good = false,
+                                   .touch = {}});
+  }
+  RunVerification(verification, [this, writes = std::move(writes), verification] {
+    OnWritesVerified(writes, *verification);
+  });
+}
+
+void NvmeTierImpl::OnWritesVerified(const std::vector<PendingWrite*>& writes,
+                                    const Verification& verification) {
+  for (size_t i = 0; i < writes.size(); ++i) {
+    PendingWrite* const write = writes[i];
+    write->batch->Untouch(write, shared_.executor);
+    if (write->settled) {
+      ResolveWrite(write, Status(Code::kLate));
+    } else if (!verification.items[i].good) {
+      ++shared_.counters.corrupt_sources;
+      ResolveWrite(write, verification.items[i].touch.ok()
+                              ? Status(Code::kCorrupt, "the bytes do not match their checksum")
+                              : verification.items[i].touch);
+    } else {
+      write->stage = PendingWrite::Stage::kReady;
+      ready_.push_back(write);
+    }
+  }
+  Pump();
+}
+
+void NvmeTierImpl::OnWriteTaken(PendingWrite* write) {
+  write->stage = PendingWrite::Stage::kAtDrive;
+  write->drive = taking_drive_;
+  write->touched = true;
+}
+
+// The block is written, or will not be.
+void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
+  const auto found = pending_.find(write->meta.id);
+  Pending& pending = found->second;
+  AQ_CHECK(pending.leader == write);
+  pending.leader = nullptr;
+  Settle(write, status);
+  std::vector<PendingWrite*> followers = std::move(pending.followers);
+  pending.followers.clear();
+  std::erase_if(followers, [this](PendingWrite* follower) {
+    const bool late = follower->settled;
+    if (late) Retire(follower);
+    return late;
+  });
+  if (status.ok()) {
+    for (PendingWrite* follower : followers) {
+      Settle(follower, Status());
+      Retire(follower);
+    }
+  } else if (!followers.empty()) {
+    // The next one tries with its own bytes.
+    pending.leader = followers.front();
+    pending.followers.assign(followers.begin() + 1, followers.end());
+    VerifySome({pending.leader});
+  }
+  if (pending.leader == nullptr && !pending.moving) {
+    std::vector<PendingErase*> erases = std::move(pending.erases);
+    pending_.erase(found);
+    std::map<uint32_t, std::vector<PendingErase*>> by_drive;
+    for (PendingErase* erase : erases) StartErase(erase, &by_drive);
+    FlushErases(std::move(by_drive));
+  }
+  Retire(write);
+}
+
+// Settled writes that have not reached a drive go no further.
+void NvmeTierImpl::DropLateWrites() {
+  std::vector<PendingWrite*> late;
+  std::erase_if(ready_, [&](AppendItem* item) {
+    auto* const write = static_cast<PendingWrite*>(item);
+    if (write->settled) late.push_back(write);
+    return write->settled;
+  });
+  for (PendingWrite* write : late) ResolveWrite(write, Status(Code::kLate));
+}
+
+void NvmeTierImpl::SchedulePump() {
+  if (std::exchange(pump_scheduled_, true)) return;
+  shared_.Post([this] {
+    pump_scheduled_ = false;
+    Pump();
+  });
+}
+
+// Hands ready writes to the drives, a group each in turn, until none takes any more.
+void NvmeTierImpl::Pump() {
+  ReportHealth();
+  const auto count = static_cast<uint32_t>(drives_.size());
+  bool took = true;
+  while (took) {
+    took = false;
+    for (uint32_t i = 0; i < count; ++i) {
+      taking_drive_ = (next_drive_ + i) % count;
+      if (!drives_[taking_drive_]->TakeFrom(&ready_)) continue;
+      took = true;
+      next_drive_ = (taking_drive_ + 1) % count;
+      break;
+    }
+  }
+  if (ready_.empty()) return;
+  bool writable = false;
+  bool hopeless = true;
+  for (const auto& drive : drives_) {
+    writable |= drive->writable();
+    hopeless &= !drive->writable() || drive->full();
+  }
+  if (!hopeless) return;
+  const Status why = writable ? Status(Code::kNoSpace, "the file system has no room for a segment")
+                              : Status(Code::kUnavailable, drives_[0]->why().message());
+  std::deque<AppendItem*> failed = std::move(ready_);
+  ready_.clear();
+  for (AppendItem* item : failed) ResolveWrite(static_cast<PendingWrite*>(item), why);
+}
+
+void NvmeTierImpl::ReportHealth() {
+  const bool in = in_service();
+  if (!started_ || in == reported_in_) return;
+  reported_in_ = in;
+  if (listener_ == nullptr) return;
+  shared_.Post(
+      [this, in, why = in ? Status() : drives_[0]->why()] { listener_->OnHealth(in, why); });
+}
+
+// ---- Erasing ----
+
+void NvmeTierImpl::Erase(Batch<EraseOp>* caller_batch) {
+  auto* const batch = NewBatch<EraseBatch>(caller_batch);
+  if (batch == nullptr) return;
+  std::map<uint32_t, std::vector<PendingErase*>> by_drive;
+  const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
+  ++batch->unretired;  // Ours, so that the batch outlives this loop.
+  for (PendingErase& erase : batch->states) {
+    erase.id = caller_batch->ops[erase.index].id;
+    if (late) {
+      Reject(&erase, Status(Code::kLate));
+    } else if (Admit(&erase)) {
+      StartErase(&erase, &by_drive);
+    }
+  }
+  FlushErases(std::move(by_drive));
+  for (const auto& drive : drives_) {
+    if (drive->may_hold_unmarked_copies()) drive->FlushMaps([](const Status&) {});
+  }
+  if (--batch->unretired == 0) batches_.erase(batch->id);
+}
+
+void NvmeTierImpl::StartErase(PendingErase* erase,
+                              std::map<uint32_t, std::vector<PendingErase*>>* by_drive) {
+  if (const auto found = pending_.find(erase->id); found != pending_.end()) {
+    found->second.erases.push_back(erase);
+    return;
+  }
+  const NvmeIndex::EntryId entry = shared_.index.Find(erase->id);
+  if (entry == NvmeIndex::kNone) {
+    // A copy may be on a drive that was not read, or gone only from memory.
+    return Reject(erase,
+                  MayHoldUnmarkedCopies() ? Status(Code::kUnavailable) : Status(Code::kNotFound));
+  }
+  const uint32_t drive = shared_.index.Place(entry).drive;
+  ++shared_.counters.blocks_erased;
+  drives_[drive]->Drop(entry);
+  erase->drive = drive;
+  (*by_drive)[drive].push_back(erase);
+}
+
+void NvmeTierImpl::FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive) {
+  for (auto& [number, erases] : by_drive) {
+    NvmeDrive* const drive = drives_[number].get();
+    drive->FlushMaps([this, erases = std::move(erases)](const Status& status) {
+      for (PendingErase* erase : erases) {
+        Status result = status;
+        if (status.ok() && MayHoldUnmarkedCopies()) {
+          result = Status(Code::kUnavailable, "another drive may hold a copy");
+        }
+        Settle(erase, std::move(result));
+        Retire(erase);
+      }
+    });
+  }
+}
+
+bool NvmeTierImpl::MayHoldUnmarkedCopies() const {
+  return std::any_of(drives_.begin(), drives_.end(),
+                     [](const auto& drive) { return drive->may_hold_unmarked_copies(); });
+}
+
+void NvmeTierImpl::OnMoveEnds(const BlockId& id) {
+  const auto found = pending_.find(id);
+  found->second.moving = false;
+  if (found->second.leader != nullptr) return;
+  std::vector<PendingErase*> erases = std::move(found->second.erases);
+  pending_.erase(found);
+  std::map<uint32_t, std::vector<PendingErase*>> by_drive;
+  for (PendingErase* erase : erases) StartErase(erase, &by_drive);
+  FlushErases(std::move(by_drive));
+}
+
+}  // namespace aquifer
