@@ -1,9 +1,9 @@
 #include "io/bus_guard.h"
 
-#include <setjmp.h>
-#include <signal.h>
 #include <ucontext.h>
 
+#include <csetjmp>
+#include <csignal>
 #include <mutex>
 
 namespace aquifer {

@@ -2,11 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -65,6 +65,7 @@ TEST(BusGuardTest, MemoryThatIsGoneIsCorruptForReadersAndWriters) {
 
 TEST(BusGuardTest, EveryThreadHasItsOwnGuard) {
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([t] {
       FleetingMemory memory;

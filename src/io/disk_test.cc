@@ -264,6 +264,7 @@ TEST_P(DiskTest, ThreadsMaySubmitAtTheSameTime) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 20;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([this, t] {
       const auto file = static_cast<uint32_t>(t);

@@ -13,7 +13,7 @@ namespace {
 
 class GroupLedgerTest : public testing::Test {
  protected:
-  IoGroup* Group(std::vector<bool> valid) {
+  IoGroup* Group(const std::vector<bool>& valid) {
     groups_.push_back(std::make_unique<IoGroup>());
     for (const bool is_valid : valid) {
       IoRequest request;

@@ -63,6 +63,7 @@ inline std::vector<Status> RunGroup(Disk* disk, std::vector<IoRequest> requests)
   disk->Submit(&group);
   done.get_future().wait();
   std::vector<Status> statuses;
+  statuses.reserve(group.requests.size());
   for (const IoRequest& request : group.requests) statuses.push_back(request.status);
   return statuses;
 }

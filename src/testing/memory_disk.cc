@@ -42,6 +42,7 @@ uint64_t MemoryMedia::Size(uint32_t file) const {
 
 std::vector<DiskFile> MemoryMedia::List() const {
   std::vector<DiskFile> list;
+  list.reserve(files_.size());
   for (const auto& [number, file] : files_) list.push_back({number, file.bytes});
   return list;
 }
