@@ -1,6 +1,7 @@
 // The example of README.md, whole: stores one chain, opens the cache anew, and recalls it.
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "aquifer/cache.h"

@@ -16,6 +16,22 @@ INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour,
                                                       .nvme_engine = NvmeEngine::kThreads}),
                          CacheFactoryName);
 
+TEST(OpenTest, AFreshCacheTakesItsFirstBlockAtOnce) {
+  CacheOptions options;
+  options.dram_bytes = uint64_t{128} << 20;
+  auto cache = Open(options, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(64 << 10));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 1});
+  ReserveRequest reserve;
+  reserve.chain = engine.Slice(chain);
+  reserve.parent = chain.parent(0);
+  (*cache)->Reserve(&reserve);
+  engine.Finish(reserve);
+  EXPECT_EQ(reserve.ops[0].refusal, Refusal::kNone);
+  EXPECT_EQ(reserve.ops[0].slot.size(), size_t{64} << 10);
+}
+
 TEST(OpenTest, WrongOptionsAreRefusedByName) {
   const ScratchDirectory directory;
   const auto refuses = [](std::string_view field, auto spoil) {

@@ -75,6 +75,7 @@ int RunChild(const std::string& directory, const Workload& workload, uint64_t fi
   if (engine.Flush().ok()) {
     TellParent(fmt::format("flushed {}", first + workload.chains_per_run - 1));
   }
+  TellParent("end");
   WaitForParent();
   return 0;
 }
@@ -83,7 +84,7 @@ int RunChild(const std::string& directory, const Workload& workload, uint64_t fi
 class Ledger {
  public:
   void Note(const std::string& line, uint64_t first) {
-    if (line == "ready") return;
+    if (line == "ready" || line == "end") return;
     const size_t space = line.find(' ');
     AQ_CHECK(space != std::string::npos);
     const std::string what = line.substr(0, space);
@@ -131,24 +132,22 @@ class CrashTest : public testing::Test {
   // Starts a child, kills it at a random moment, and writes down what it said.
   void RunAndKill(const std::string& workload, const std::string& directory, uint64_t first) {
     auto child = ChildProcess::Start({kChildFlag, workload, directory, std::to_string(first)});
-    // Some die while they still open the directory, most in the middle of their work.
+    // Some die while they still open the directory, most in the middle of their work. How far they
+    // get is counted in steps, not in time: sanitizers slow them down tenfold.
     const bool while_opening = random_.Below(5) == 0;
-    auto end = std::chrono::steady_clock::now() +
-               (while_opening ? milliseconds(random_.Below(60)) : milliseconds(20'000));
-    bool ready = false;
-    while (std::chrono::steady_clock::now() < end) {
-      const auto left = std::chrono::duration_cast<milliseconds>(
-          end - std::chrono::steady_clock::now() + milliseconds(1));
-      const auto line = child->ReadLine(left);
-      if (!line) {
-        ASSERT_FALSE(child->at_end()) << "the child ended by itself: " << child->Wait();
-        break;
-      }
+    const uint64_t steps = random_.Below(120);
+    const milliseconds pause(random_.Below(while_opening ? 60 : 8));
+    for (uint64_t step = 0; !while_opening && step < steps; ++step) {
+      const auto line = child->ReadLine(milliseconds(60'000));
+      ASSERT_TRUE(line.has_value()) << "the child stopped by itself";
+      if (*line == "end") break;
       ledger_.Note(*line, first);
-      if (*line == "ready" && !ready) {
-        ready = true;
-        end = std::chrono::steady_clock::now() + milliseconds(random_.Below(100));
-      }
+    }
+    const auto end = std::chrono::steady_clock::now() + pause;
+    for (auto left = pause; left.count() > 0;
+         left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now())) {
+      const auto line = child->ReadLine(left);
+      if (line) ledger_.Note(*line, first);
     }
     child->Kill();
     while (const auto line = child->ReadLine(milliseconds(20'000))) ledger_.Note(*line, first);

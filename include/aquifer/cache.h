@@ -33,7 +33,7 @@
 
 namespace aquifer {
 
-// Where a block is. The order is from near to far.
+// Where a block is. The order is from near to far. Peers and durable tiers are to come.
 enum class TierKind : uint8_t { kDram = 0, kNvme = 1, kPeer = 2, kDurable = 3 };
 
 // Given by RegisterLayout; good for this client only.
@@ -88,7 +88,7 @@ struct RegisterLayoutRequest : Request {
 enum class RunState : uint8_t {
   kReady,        // Fetch will find it.
   kBeingFilled,  // Another engine computes it right now. Ask again after about `estimated_ms`.
-  kPending,      // A tier must be asked first; the question is on its way. Ask again.
+  kPending,      // A tier must be asked first (durable tiers, to come). Ask again.
 };
 
 // Neighbouring blocks in the same state and tier.
@@ -208,7 +208,6 @@ struct SessionForecast {
   std::string session{};  // The caller's name for a chain that grows; 1 to 256 bytes.
   ChainSlice chain{};     // The chain's last key is enough.
   SessionState state = SessionState::kUnknown;
-  double returns_in_seconds = 0;  // Expected; 0: not known.
   int8_t priority = 0;            // -8 (first to go) to 7 (last).
   int64_t ttl_seconds = 0;  // The chain's blocks are deleted after that; 0: the tenant's rule.
 };
@@ -354,7 +353,7 @@ struct CacheOptions {
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 
   uint32_t worker_threads = 2;
-  // Leases and reservations held longer are reported, and reservations then void.
+  // Reservations held longer are void, and counted.
   int64_t overdue_nanos = 60 * kDefaultTimeoutNanos;
   // Milliseconds to prefill one token, used until an engine has reported; 0: loading always pays.
   double assumed_prefill_ms_per_token = 0;

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxKeys = size_t{1} << 20;
 constexpr size_t kExpirySlice = 2048;
 constexpr size_t kDropSlice = 64;
-constexpr size_t kPinSlice = 256;
+constexpr size_t kPinExpirySlice = 256;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
@@ -380,7 +380,7 @@ void Core::TickAgain() {
 void Core::Tick() {
   if (dram_->Tick() > 0) residency_->ReclaimExtent(UINT16_MAX);
   residency_->DropExpired(kExpirySlice);
-  residency_->ExpirePins(kPinSlice);
+  residency_->ExpirePins(kPinExpirySlice);
   VoidOverdue();
   eraser_->Pump();
   write_down_->Pump();

@@ -1,4 +1,4 @@
-// The cache itself: match, fetch, place, write back, recover. One owner runs all of it, so there is
+// The cache itself: match, fetch, place, write down, recover. One owner runs all of it, so there is
 // no lock; long requests are cut into slices, so that no task holds the owner up for more than
 // about 100 us. Everything outside comes through the CacheEnvironment.
 //
@@ -185,7 +185,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OpenDisks();
   void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
   void OnRecovered(const Status& status);
-  void Recall(const BlockMeta& meta);
+  void TakeOver(const BlockMeta& meta);
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
   void Tick();

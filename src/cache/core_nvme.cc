@@ -87,12 +87,12 @@ void Core::OnRecovered(const Status& status) {
 }
 
 void Core::OnFound() {
-  nvme_->Enumerate([this](const BlockMeta& meta) { Recall(meta); });
+  nvme_->Enumerate([this](const BlockMeta& meta) { TakeOver(meta); });
   eraser_->Pump();
 }
 
 // A block that NVMe held over a restart.
-void Core::Recall(const BlockMeta& meta) {
+void Core::TakeOver(const BlockMeta& meta) {
   const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
   const Result<uint16_t> layout =
       catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);

@@ -61,7 +61,6 @@ class Job {
 class MatchJob final : public Job {
  public:
   static constexpr size_t kKind = 0;
-  using RequestType = MatchRequest;
   explicit MatchJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -84,7 +83,6 @@ class MatchJob final : public Job {
 class FetchJob final : public Job, public LoadWaiter {
  public:
   static constexpr size_t kKind = 1;
-  using RequestType = FetchRequest;
   explicit FetchJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -116,7 +114,6 @@ class FetchJob final : public Job, public LoadWaiter {
 class ReserveJob final : public Job {
  public:
   static constexpr size_t kKind = 2;
-  using RequestType = ReserveRequest;
   explicit ReserveJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -131,7 +128,6 @@ class ReserveJob final : public Job {
 class CommitJob final : public Job {
  public:
   static constexpr size_t kKind = 3;
-  using RequestType = CommitRequest;
   explicit CommitJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -146,7 +142,6 @@ class CommitJob final : public Job {
 class FlushJob final : public Job {
  public:
   static constexpr size_t kKind = 4;
-  using RequestType = FlushRequest;
   explicit FlushJob(Core* core) : Job(core, kKind) {}
 
   void Run() override;
@@ -161,7 +156,6 @@ class FlushJob final : public Job {
 class PinJob final : public Job {
  public:
   static constexpr size_t kKind = 5;
-  using RequestType = PinRequest;
   explicit PinJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -176,7 +170,6 @@ class PinJob final : public Job {
 class PrestageJob final : public Job, public LoadWaiter {
  public:
   static constexpr size_t kKind = 6;
-  using RequestType = PrestageRequest;
   explicit PrestageJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -203,7 +196,6 @@ class PrestageJob final : public Job, public LoadWaiter {
 class EvictJob final : public Job {
  public:
   static constexpr size_t kKind = 7;
-  using RequestType = EvictRequest;
   explicit EvictJob(Core* core) : Job(core, kKind) {}
 
   void Reset() override;
@@ -225,7 +217,6 @@ class EvictJob final : public Job {
 class DrainJob final : public Job {
  public:
   static constexpr size_t kKind = 8;
-  using RequestType = DrainRequest;
   explicit DrainJob(Core* core) : Job(core, kKind) {}
 
   void Run() override;

@@ -15,8 +15,6 @@ constexpr uint8_t kFlagDirtyHeld = 0x80;
 // owner's tasks stay short.
 constexpr int kMaxEvictions = 16;
 
-uint64_t RoundToPage(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
-
 }  // namespace
 
 Residency::Residency(ResidencyParts parts)
@@ -43,7 +41,7 @@ uint64_t Residency::RawBytes(BlockRef ref) const {
   return catalog_->layout(entry.layout).groups[entry.group].block_bytes;
 }
 
-uint64_t Residency::SlotBytesOf(BlockRef ref) const { return RoundToPage(RawBytes(ref)); }
+uint64_t Residency::SlotBytesOf(BlockRef ref) const { return RoundUpToPage(RawBytes(ref)); }
 
 BlockMeta Residency::MetaOf(BlockRef ref) const {
   const BlockEntry& entry = at(ref);
@@ -89,7 +87,7 @@ BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
 // --- Slots
 
 Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
-  const uint64_t slot_bytes = RoundToPage(block_bytes);
+  const uint64_t slot_bytes = RoundUpToPage(block_bytes);
   AQ_ASSIGN_OR_RETURN(const uint16_t pool, catalog_->Pool(tenant, slot_bytes));
   for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
     const QuotaTake take = dram_quota_.CanTake(tenant, slot_bytes);

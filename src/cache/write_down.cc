@@ -200,7 +200,6 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     stats_.written_bytes += write->charged[i];
     residency_->ArriveOnNvme(item.ref);
   } else if (op.status.code() == Code::kCorrupt) {
-    ++stats_.corrupt_blocks;
     held_bytes_ -= item.held_bytes;
     residency_->Drop(item.ref, Leave::kCorrupt);
   } else if (op.status.code() == Code::kInvalid) {  // Too large for the tier: it stays in DRAM.

@@ -34,7 +34,6 @@ struct WriteDownStats {
   uint64_t written_bytes = 0;
   uint64_t failed_blocks = 0;   // Tried, and to be tried again.
   uint64_t refused_blocks = 0;  // Not admitted, or over the tenant's ceiling.
-  uint64_t corrupt_blocks = 0;  // The bytes in DRAM were not those that were committed.
 };
 
 class WriteDown {

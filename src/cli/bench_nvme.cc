@@ -53,9 +53,11 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
   return bytes;
 }
 
-std::string LimitText(const RawDisk& raw) {
-  return fmt::format("one file, allocated and written before, past the page cache by {}, depth {}",
-                     raw.engine_name(), kDepth);
+std::string LimitText(std::string_view engine) {
+  return fmt::format(
+      "one file, allocated and written before, past the page cache by {}, depth {}, to and from "
+      "slots of the same cache",
+      engine, kDepth);
 }
 
 // Chains of kChainBlocks blocks each, `bytes` in all.
@@ -114,15 +116,39 @@ class NvmeContest : public Contest {
  public:
   explicit NvmeContest(std::unique_ptr<NvmeSetup> setup) : setup_(std::move(setup)) {}
 
-  Result<double> Limit() override { return setup_->raw->Run(); }
-  std::string LimitIs() const override { return LimitText(*setup_->raw); }
-  std::vector<std::string> PeerNames() const override { return {"file-per-block"}; }
+  Result<double> Limit() override {
+    CacheCaller* const caller = setup_->caller.get();
+    AQ_ASSIGN_OR_RETURN(const NamedChain chain,
+                        MakeChain(setup_->layout, ClientOptions{}.tenant, "bench.limit",
+                                  kRawMemoryBytes / setup_->block_bytes));
+    reserve_.chain = caller->Slice(chain.keys);
+    reserve_.parent = chain.root;
+    AQ_RETURN_IF_ERROR(caller->ReserveSlots(&reserve_));
+    std::vector<std::span<std::byte>> slots;
+    std::vector<ReservationId> reservations;
+    for (const ReserveOp& op : reserve_.ops) {
+      slots.push_back(op.slot);
+      reservations.push_back(op.reservation);
+    }
+    const Result<double> result = setup_->raw->Run(std::move(slots));
+    caller->cache()->Abort(reservations);
+    return result;
+  }
+  std::string LimitIs() const override { return LimitText(setup_->raw->engine_name()); }
+  std::vector<std::string> PeerNames() const override {
+    return {"file-per-block", "raw-huge-pages"};
+  }
+  Result<double> Peer(size_t peer) override {
+    return peer == 0 ? FilePerBlockRound() : setup_->raw->RunInHugePages();
+  }
 
  protected:
+  virtual Result<double> FilePerBlockRound() = 0;
   NvmeSetup& setup() { return *setup_; }
 
  private:
   const std::unique_ptr<NvmeSetup> setup_;
+  ReserveRequest reserve_;
 };
 
 // --- Reading -------------------------------------------------------------------------------------
@@ -167,14 +193,14 @@ class ReadContest final : public NvmeContest {
     return GigabytesPerSecond(from_nvme * setup().block_bytes, seconds);
   }
 
-  Result<double> Peer(size_t /*peer*/) override { return setup().files->Read(); }
-
   std::string Note() const override {
     return fmt::format("{} blocks came from NVMe, {} from DRAM, which do not count", from_nvme_,
                        from_dram_);
   }
 
  private:
+  Result<double> FilePerBlockRound() override { return setup().files->Read(); }
+
   void Start(FetchRequest* request, const NamedChain& chain) {
     request->chain = setup().caller->Slice(chain.keys);
     request->timeout_nanos = 60 * kDefaultTimeoutNanos;
@@ -194,8 +220,8 @@ Result<std::unique_ptr<Contest>> PrepareRead(uint64_t block_bytes,
   AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, false, environment));
   AQ_RETURN_IF_ERROR(setup->files->Write().status());
   CacheOptions options;
-  // Twice what is under way at most, and then some to store into.
-  options.dram_bytes = std::max(2 * kDepth * block_bytes, 128 * kMiB) + 128 * kMiB;
+  // Less than a set, and more than the limit's slots or what is under way at most.
+  options.dram_bytes = 384 * kMiB;
   options.nvme_directories = {setup->directory->path() + "/cache"};
   options.nvme_bytes = 3 * setup->round_bytes;
   options.nvme_segment_bytes = kSegmentBytes;
@@ -237,9 +263,9 @@ class WriteContest final : public NvmeContest {
     return GigabytesPerSecond(setup().round_bytes, seconds);
   }
 
-  Result<double> Peer(size_t /*peer*/) override { return setup().files->Write(); }
-
  private:
+  Result<double> FilePerBlockRound() override { return setup().files->Write(); }
+
   Status ReserveAndFill(const NamedChain& chain) {
     CacheCaller* const caller = setup().caller.get();
     reserve_.chain = caller->Slice(chain.keys);
@@ -283,8 +309,7 @@ Result<std::unique_ptr<Contest>> PrepareWrite(uint64_t block_bytes,
 }  // namespace
 
 void AddNvmeRows(std::vector<Row>* rows) {
-  const std::string limit_is =
-      fmt::format("one file, allocated and written before, past the page cache, depth {}", kDepth);
+  const std::string limit_is = LimitText("io_uring");
   for (const uint64_t block_bytes : kBenchBlockBytes) {
     rows->push_back({.name = "nvme.read/" + SizeText(block_bytes),
                      .unit = "GB/s",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -24,7 +25,8 @@ Status Failed(std::string_view what, const std::string& path, int error) {
 
 class ThreadRawEngine final : public RawEngine {
  public:
-  explicit ThreadRawEngine(const RawTransfer& transfer) : transfer_(transfer) {}
+  explicit ThreadRawEngine(const RawTransfer& transfer)
+      : transfer_(transfer), places_(PlacesIn(transfer)) {}
 
   Status Run() override {
     std::atomic<uint64_t> next{0};
@@ -32,14 +34,14 @@ class ThreadRawEngine final : public RawEngine {
     std::vector<std::thread> threads;
     threads.reserve(transfer_.depth);
     for (uint32_t i = 0; i < transfer_.depth; ++i) {
-      threads.emplace_back([&, i] {
-        std::byte* const buffer = transfer_.buffers.data() + i * transfer_.block_bytes;
+      threads.emplace_back([&] {
         for (uint64_t block = next++; block < transfer_.blocks && error == 0; block = next++) {
+          std::byte* const place = places_[block % places_.size()];
           const auto offset = static_cast<off_t>(block * transfer_.block_bytes);
           errno = EIO;  // What a short transfer counts as.
           const ssize_t moved =
-              transfer_.write ? pwrite(transfer_.descriptor, buffer, transfer_.block_bytes, offset)
-                              : pread(transfer_.descriptor, buffer, transfer_.block_bytes, offset);
+              transfer_.write ? pwrite(transfer_.descriptor, place, transfer_.block_bytes, offset)
+                              : pread(transfer_.descriptor, place, transfer_.block_bytes, offset);
           if (moved != static_cast<ssize_t>(transfer_.block_bytes)) error = errno;
         }
       });
@@ -53,12 +55,28 @@ class ThreadRawEngine final : public RawEngine {
 
  private:
   const RawTransfer transfer_;
+  const std::vector<std::byte*> places_;
 };
+
+std::unique_ptr<RawEngine> NewEngine(const RawTransfer& transfer) {
+  Result<std::unique_ptr<RawEngine>> uring = NewUringRawEngine(transfer);
+  return uring.ok() ? *std::move(uring) : NewThreadRawEngine(transfer);
+}
 
 }  // namespace
 
 std::unique_ptr<RawEngine> NewThreadRawEngine(const RawTransfer& transfer) {
   return std::make_unique<ThreadRawEngine>(transfer);
+}
+
+std::vector<std::byte*> PlacesIn(const RawTransfer& transfer) {
+  std::vector<std::byte*> places;
+  for (const std::span<std::byte> memory : transfer.memory) {
+    for (uint64_t at = 0; at + transfer.block_bytes <= memory.size(); at += transfer.block_bytes) {
+      places.push_back(memory.data() + at);
+    }
+  }
+  return places;
 }
 
 Result<std::unique_ptr<RawDisk>> RawDisk::New(const Options& options) {
@@ -70,32 +88,52 @@ Result<std::unique_ptr<RawDisk>> RawDisk::New(const Options& options) {
   const uint64_t bytes = options.block_bytes * options.blocks;
   const int error = posix_fallocate(disk->descriptor_, 0, static_cast<off_t>(bytes));
   if (error != 0) return Failed("allocate " + SizeText(bytes) + " for", disk->path_, error);
-  AQ_ASSIGN_OR_RETURN(disk->buffers_, BenchMemory::New(options.block_bytes * options.depth));
-  FillFromSeed(disk->buffers_.bytes(), options.blocks);
-
-  RawTransfer transfer{.descriptor = disk->descriptor_,
-                       .write = true,
-                       .block_bytes = options.block_bytes,
-                       .blocks = options.blocks,
-                       .depth = options.depth,
-                       .buffers = disk->buffers_.bytes()};
+  const uint64_t memory_bytes = std::max(kRawMemoryBytes, options.block_bytes * options.depth);
+  AQ_ASSIGN_OR_RETURN(disk->huge_memory_, BenchMemory::New(memory_bytes));
+  FillFromSeed(disk->huge_memory_.bytes(), options.blocks);
+  RawTransfer transfer = disk->TransferOn({disk->huge_memory_.bytes()});
+  disk->huge_engine_ = NewEngine(transfer);
+  transfer.write = true;
   AQ_RETURN_IF_ERROR(NewThreadRawEngine(transfer)->Run());
-  transfer.write = options.write;
-  Result<std::unique_ptr<RawEngine>> uring = NewUringRawEngine(transfer);
-  disk->engine_ = uring.ok() ? *std::move(uring) : NewThreadRawEngine(transfer);
   return disk;
 }
 
+RawTransfer RawDisk::TransferOn(std::vector<std::span<std::byte>> memory) const {
+  return {.descriptor = descriptor_,
+          .write = options_.write,
+          .block_bytes = options_.block_bytes,
+          .blocks = options_.blocks,
+          .depth = options_.depth,
+          .memory = std::move(memory)};
+}
+
 RawDisk::~RawDisk() {
-  engine_.reset();
+  huge_engine_.reset();
   if (descriptor_ < 0) return;
   close(descriptor_);
   unlink(path_.c_str());
 }
 
-Result<double> RawDisk::Run() {
+Result<double> RawDisk::Run(std::vector<std::span<std::byte>> slots) const {
+  // Neighbours become one piece, so that there are few to register.
+  std::sort(slots.begin(), slots.end(),
+            [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  std::vector<std::span<std::byte>> memory;
+  for (const std::span<std::byte> slot : slots) {
+    if (!memory.empty() && memory.back().data() + memory.back().size() == slot.data()) {
+      memory.back() = {memory.back().data(), memory.back().size() + slot.size()};
+    } else {
+      memory.push_back(slot);
+    }
+  }
+  return Run(NewEngine(TransferOn(std::move(memory))).get());
+}
+
+Result<double> RawDisk::RunInHugePages() const { return Run(huge_engine_.get()); }
+
+Result<double> RawDisk::Run(RawEngine* engine) const {
   const Stopwatch watch;
-  AQ_RETURN_IF_ERROR(engine_->Run());
+  AQ_RETURN_IF_ERROR(engine->Run());
   return GigabytesPerSecond(options_.block_bytes * options_.blocks, watch.Seconds());
 }
 

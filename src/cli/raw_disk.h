@@ -1,5 +1,10 @@
 // One file, read or written block by block past the page cache at a fixed depth, and nothing else:
 // the limit of everything that an NVMe tier can do.
+//
+// Where the bytes come from and go to matters as much as the drive: memory in small pages makes it
+// work through up to 512 pieces for 2 MiB. The limit is therefore measured on the cache's own
+// slots; beside it, the same transfer on private memory in huge pages shows what a host gains that
+// gives the cache huge pages.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "aquifer/status.h"
 #include "cli/bench_memory.h"
@@ -18,10 +24,13 @@ struct RawTransfer {
   int descriptor = -1;
   bool write = false;
   uint64_t block_bytes = 0;
-  uint64_t blocks = 0;           // From the file's beginning on, in order.
-  uint32_t depth = 0;            // Blocks under way at once.
-  std::span<std::byte> buffers;  // `depth` blocks, page-aligned.
+  uint64_t blocks = 0;                       // From the file's beginning on, in order.
+  uint32_t depth = 0;                        // Blocks under way at once.
+  std::vector<std::span<std::byte>> memory;  // Used block by block, all of it in turn.
 };
+
+// The places for blocks in a transfer's memory.
+std::vector<std::byte*> PlacesIn(const RawTransfer& transfer);
 
 // Does the same transfer again and again.
 class RawEngine {
@@ -51,18 +60,24 @@ class RawDisk {
   RawDisk(const RawDisk&) = delete;
   RawDisk& operator=(const RawDisk&) = delete;
 
-  // Transfers every block once; GB/s.
-  Result<double> Run();
-  std::string_view engine_name() const { return engine_->name(); }
+  // Transfers every block once, to and from `slots`, which are more than `depth`; GB/s.
+  Result<double> Run(std::vector<std::span<std::byte>> slots) const;
+  Result<double> RunInHugePages() const;
+  std::string_view engine_name() const { return huge_engine_->name(); }
 
  private:
   RawDisk() = default;
+  RawTransfer TransferOn(std::vector<std::span<std::byte>> memory) const;
+  Result<double> Run(RawEngine* engine) const;
 
   Options options_;
   std::string path_;
   int descriptor_ = -1;
-  BenchMemory buffers_;
-  std::unique_ptr<RawEngine> engine_;
+  BenchMemory huge_memory_;
+  std::unique_ptr<RawEngine> huge_engine_;
 };
+
+// What the limit and the private memory walk through: beyond the processor's caches.
+inline constexpr uint64_t kRawMemoryBytes = uint64_t{256} << 20;
 
 }  // namespace aquifer

@@ -25,6 +25,10 @@ namespace aquifer {
 
 inline constexpr size_t kPageBytes = 4096;
 
+constexpr uint64_t RoundUpToPage(uint64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
 enum class IoKind : uint8_t {
   kRead,
   kWrite,

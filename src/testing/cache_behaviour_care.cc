@@ -1,4 +1,6 @@
 // Looking after blocks: pins, prestaging, deletion, sessions, expiry, flush, drain, and what pays.
+#include <optional>
+
 #include "testing/cache_behaviour.h"
 
 namespace aquifer {

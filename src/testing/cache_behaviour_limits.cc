@@ -1,4 +1,6 @@
 // Never over and never shared by accident: caps, what is evicted first, quotas, tenants.
+#include <optional>
+
 #include "testing/cache_behaviour.h"
 
 namespace aquifer {
@@ -195,6 +197,29 @@ TEST_P(CacheBehaviour, ATenantStaysBelowItsCeilingOnNvme) {
     EXPECT_LE(small.StatsOf(TierKind::kNvme).tenant_bytes, 64 * kMiB);
   }
   EXPECT_GT(small.StatsOf(TierKind::kNvme).tenant_bytes, 0u);
+}
+
+TEST_P(CacheBehaviour, ATenantsFloorOnNvmeIsNotReclaimedForOthers) {
+  if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
+  CacheOptions options = Options();
+  options.nvme_bytes = 128 * kMiB;
+  options.nvme_segment_bytes = 8 * kMiB;
+  options.tenants = {{.name = "safe", .nvme_floor_bytes = 32 * kMiB}};
+  Start(LayoutOfBytes(kMiB), options);
+  auto joined = Join({.tenant = "safe", .engine = ""});
+  std::optional<TestEngine> safe(std::in_place, joined.get(), layout());
+  const Chain chain(layout(), {.seed = 1, .blocks = 16, .tenant = "safe"});
+  ASSERT_EQ(safe->Store(chain), 16u);
+  ASSERT_TRUE(safe->Flush().ok());
+  Crowd(&engine(), 4 * options.nvme_bytes);
+  static_cast<void>(engine().Flush());
+
+  safe.reset();
+  joined.reset();
+  Restart();
+  joined = Join({.tenant = "safe", .engine = ""});
+  safe.emplace(joined.get(), layout());
+  EXPECT_EQ(safe->Recall(chain), Recalled{.right = 16});
 }
 
 TEST_P(CacheBehaviour, AClientWithTooManyReservationsIsRefused) {

@@ -1,5 +1,6 @@
 // Reserve, commit and abort: what becomes visible, when, and to whom; ranks that share a slot.
 #include <optional>
+#include <tuple>
 
 #include "testing/cache_behaviour.h"
 
@@ -190,6 +191,74 @@ TEST_P(CacheBehaviour, ABlockWhoseSumsWereWrongIsNeverServedFromNvme) {
   engine().Release(*fetch);
   EXPECT_EQ(engine().Recall(chain, {.first = 0, .count = 1}), Recalled{.right = 1});
   EXPECT_EQ(engine().Recall(chain, {.first = 2, .count = 1}).wrong, 0u);
+}
+
+TEST_P(CacheBehaviour, AKeyTwiceInOneRequestIsOneBlock) {
+  Start(LayoutOfBytes(64 << 10));
+  ASSERT_EQ(engine().Store(MakeChain(2, 1)), 1u);  // Memory is there.
+  const Chain chain = MakeChain(1, 1);
+  const std::vector<Key> twice(2, chain[0]);
+  ReserveRequest reserve;
+  reserve.chain = engine().Slice(chain);
+  reserve.chain.keys = twice;
+  reserve.parent = chain.parent(0);
+  cache()->Reserve(&reserve);
+  engine().Finish(reserve);
+  ASSERT_EQ(reserve.ops.size(), 2u);
+  CommitRequest commit;
+  for (const ReserveOp& op : reserve.ops) {
+    ASSERT_EQ(op.outcome, ReserveOutcome::kSlot) << RefusalName(op.refusal);
+    FillPayload(chain[0], 0, op.slot);
+    CommitOp& added = commit.ops.emplace_back();
+    added.reservation = op.reservation;
+    added.sums = SumLanes(op.slot, 0);
+  }
+  cache()->Commit(&commit);
+  engine().Finish(commit);
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 1});
+  EXPECT_EQ(engine().StatsOf(TierKind::kDram).blocks, 2u);
+}
+
+TEST_P(CacheBehaviour, AParentThatDoesNotFitHarmsNothing) {
+  Start(LayoutOfBytes(64 << 10));
+  const Chain chain = MakeChain(1, 6);
+  ASSERT_EQ(engine().Store(chain, {.first = 0, .count = 4}), 4u);
+  // A block that claims to follow the first but to be far down; one that is its own parent; one
+  // whose parent comes after it.
+  const std::tuple<Key, Key, uint32_t> claims[] = {
+      {chain[4], chain[0], 40}, {chain[5], chain[5], 5}, {chain[0], chain[3], 9}};
+  for (const auto& [key, parent, position] : claims) {
+    ReserveRequest reserve;
+    reserve.chain = engine().Slice(chain);
+    reserve.chain.keys = {&key, 1};
+    reserve.parent = parent;
+    reserve.position = position;
+    cache()->Reserve(&reserve);
+    engine().Finish(reserve);
+    if (reserve.status.ok() && reserve.ops[0].outcome == ReserveOutcome::kSlot) {
+      cache()->Abort({&reserve.ops[0].reservation, 1});
+    }
+  }
+  EXPECT_EQ(engine().Recall(chain, {.first = 0, .count = 4}), Recalled{.right = 4});
+  EXPECT_EQ(engine().Store(chain), 6u);
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 6});
+}
+
+TEST_P(CacheBehaviour, AReservationThatIsHeldTooLongIsVoid) {
+  CacheOptions options = Options();
+  options.overdue_nanos = 100'000'000;
+  Start(LayoutOfBytes(64 << 10), options, {.tenant = "local", .engine = "hangs"});
+  const Chain chain = MakeChain(1, 1);
+  const auto reserve = engine().Reserve(chain);
+  auto joined = Join({.tenant = "local", .engine = "waits"});
+  TestEngine waits(joined.get(), layout());
+  // Nobody has to wait for it for ever.
+  EXPECT_TRUE(waits.Eventually([&] { return waits.Store(chain) == 1; }));
+  // It may still write: that slot is nobody else's.
+  const auto late = engine().FillAndCommit(chain, {}, *reserve);
+  EXPECT_EQ(late->ops[0].status.code(), Code::kInvalid);
+  EXPECT_EQ(waits.Recall(chain), Recalled{.right = 1});
+  EXPECT_GE(waits.Counter("overdue_reservations"), 1u);
 }
 
 // --- Ranks -------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ class DramTierImpl final : public DramTier {
     const SlotId slot = Find(op.id);
     if (slot == kNoSlot) return Status(Code::kNotFound);
     const SlotRecord& record = pool_.Record(slot);
-    if (op.target.size() != RoundUpToSlotUnit(record.meta.raw_bytes)) return Status(Code::kInvalid);
+    if (op.target.size() != RoundUpToPage(record.meta.raw_bytes)) return Status(Code::kInvalid);
     if (queued_ops_ >= options_.max_queued_ops) return Refuse();
     pool_.Pin(slot);
     copy->sequence = record.sequence;
@@ -238,7 +238,7 @@ class DramTierImpl final : public DramTier {
     const BlockMeta& meta = op.meta;
     // Slots hold raw bytes, which engines read without us.
     if (meta.codec != Codec::kNone || meta.stored_bytes != meta.raw_bytes || meta.raw_bytes == 0 ||
-        op.source.size() != RoundUpToSlotUnit(meta.raw_bytes)) {
+        op.source.size() != RoundUpToPage(meta.raw_bytes)) {
       return Status(Code::kInvalid);
     }
     if (Find(meta.id) != kNoSlot) return Status();

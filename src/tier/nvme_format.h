@@ -24,10 +24,6 @@ inline constexpr uint64_t kMapsOffset = 2 * kPageBytes;
 
 using DriveId = std::array<std::byte, 16>;
 
-constexpr uint64_t RoundUpToPage(uint64_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
 // Where things lie in a segment of a given size.
 uint64_t MapBytes(uint64_t segment_bytes);    // Of one of the two copies.
 uint64_t DataOffset(uint64_t segment_bytes);  // Of the first group page.

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<SlotRecord>, "its arrays come from calloc");
 
-uint64_t SlotsIn(uint64_t extent_bytes) { return extent_bytes / kSlotUnitBytes; }
+uint64_t SlotsIn(uint64_t extent_bytes) { return extent_bytes / kPageBytes; }
 
 uint32_t SlotBitsFor(uint64_t extent_bytes) {
   return static_cast<uint32_t>(std::bit_width(SlotsIn(extent_bytes) - 1));
@@ -28,7 +28,7 @@ uint64_t ShelfHash(const TenantId& tenant, uint64_t slot_bytes) {
 }  // namespace
 
 Status SlotPool::Validate(const DramTierOptions& options) {
-  if (options.extent_bytes == 0 || options.extent_bytes % kSlotUnitBytes != 0) {
+  if (options.extent_bytes == 0 || options.extent_bytes % kPageBytes != 0) {
     return Status(Code::kInvalid, "extent_bytes must be a multiple of 4096");
   }
   if (options.capacity_bytes < options.extent_bytes) {
@@ -62,7 +62,7 @@ SlotPool::SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerP
 
 Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
   if (bytes == 0 || bytes > options_.extent_bytes) return Status(Code::kInvalid);
-  const uint64_t slot_bytes = RoundUpToSlotUnit(bytes);
+  const uint64_t slot_bytes = RoundUpToPage(bytes);
   const uint32_t shelf = FindShelf(tenant, slot_bytes);
   uint32_t index = shelf == kNone ? kNone : FullestOpen(shelves_[shelf]);
   if (index == kNone) {

@@ -31,16 +31,11 @@
 #include "block/block_id.h"
 #include "block/block_meta.h"
 #include "io/extent.h"
+#include "io/disk.h"
 #include "tier/dram_tier.h"
 #include "tier/index_table.h"
 
 namespace aquifer {
-
-inline constexpr uint64_t kSlotUnitBytes = 4096;
-
-inline uint64_t RoundUpToSlotUnit(uint64_t bytes) {
-  return (bytes + kSlotUnitBytes - 1) / kSlotUnitBytes * kSlotUnitBytes;
-}
 
 enum class SlotState : uint8_t {
   kFree = 0,

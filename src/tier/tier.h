@@ -36,7 +36,7 @@ struct ReadOp {
   std::span<std::byte> target;
   Status status;                // kNotFound: `target` is as it was. Otherwise it may be scribbled on.
   Checksum checksum;            // Set on success: verified against the bytes in `target`.
-  bool in_flight = false;       // With kLate: the device may still write to `target`.
+  bool in_flight = false;       // Not ok, and the device may still write to `target`.
 };
 
 struct WriteOp {
@@ -77,9 +77,9 @@ class TierListener {
   // The tier dropped these blocks by itself: reclaimed, expired, or found corrupt.
   virtual void OnLost(std::span<const BlockId> ids, Code why) = 0;
 
-  // The tier is about to reclaim space that holds `ids` and can move `max_bytes` of them to safety.
-  // Sets keep[i] for what should stay; the tier keeps from the front of `order`, an ordering of
-  // indices by falling value, until max_bytes are used up.
+  // The tier is about to reclaim the space that holds `ids`, and can keep some of them. Puts their
+  // indices into `order`, the most valuable first; the tier keeps from the front as far as its room
+  // goes. What is not in `order` is dropped.
   virtual void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) = 0;
 
   // Blocks came to light after the start: a drive that could not be read then can be read now.
