@@ -5,10 +5,11 @@
 // thread at a time; give each thread its own with Join().
 //
 // Every call takes a request that the caller owns, returns at once, and answers by filling the
-// request in. Nothing in a request changes except inside Poll() and Wait(), on the caller's thread,
-// so no lock is needed to read it. Until done() the caller leaves the request, and what its spans
-// point to, where they are. Operations of one request complete in the order given, and completed()
-// counts them, so that a caller can copy the first blocks while the last are still being read.
+// request in. done() and completed() change only inside Poll() and Wait(), on the caller's thread,
+// so no lock is needed. Until done() the caller leaves the request, and what its spans point to,
+// where they are, and reads no answer but those of the first completed() operations. Operations of
+// one request complete in the order given, so that a caller can copy the first blocks while the
+// last are still being read.
 //
 //     Cache::  Match ─► Fetch ─► (copy or use in place) ─► Release          recall
 //              Reserve ─► (write KV into the slots) ─► Commit               store
@@ -208,7 +209,7 @@ struct SessionForecast {
   std::string session{};  // The caller's name for a chain that grows; 1 to 256 bytes.
   ChainSlice chain{};     // The chain's last key is enough.
   SessionState state = SessionState::kUnknown;
-  int8_t priority = 0;            // -8 (first to go) to 7 (last).
+  int8_t priority = 0;      // -8 (first to go) to 7 (last).
   int64_t ttl_seconds = 0;  // The chain's blocks are deleted after that; 0: the tenant's rule.
 };
 

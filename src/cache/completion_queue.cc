@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cache/request_progress.h"
 
@@ -33,9 +34,10 @@ Result<std::unique_ptr<CompletionQueue>> CompletionQueue::New() {
 CompletionQueue::~CompletionQueue() { close(event_fd_); }
 
 void CompletionQueue::Push(Request* request, size_t completed, bool done) {
-  bool wake = false;
+  // The descriptor is written under the lock, so that it never becomes readable after the client
+  // has taken what it stands for.
+  const std::lock_guard lock(mutex_);
   {
-    const std::lock_guard lock(mutex_);
     if (!events_.empty() && events_.back().request == request) {
       events_.back().completed = completed;
       events_.back().done = done;
@@ -43,10 +45,8 @@ void CompletionQueue::Push(Request* request, size_t completed, bool done) {
       events_.push_back({request, completed, done});
     }
     any_.store(true, std::memory_order_release);
-    wake = armed_;
-    armed_ = false;
   }
-  if (!wake) return;
+  if (!std::exchange(armed_, false)) return;
   const uint64_t one = 1;
   // It cannot fail but by overflow, and then the descriptor is readable already.
   [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof(one));

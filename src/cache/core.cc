@@ -343,10 +343,11 @@ Status Core::Build() {
                                                           .nvme_quota = std::move(nvme_quota)});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
-  eraser_ = std::make_unique<Eraser>(residency_.get(), environment_.owner, environment_.clock);
+  eraser_ = std::make_unique<Eraser>(nvme_bytes != 0, environment_.owner, environment_.clock);
   residency_->on_erase = [this](const BlockId& id) { eraser_->Add(id); };
   write_down_ = std::make_unique<WriteDown>(
-      WriteDownSettings{.budget = {.bytes_per_second = cache.write_bytes_per_second},
+      WriteDownSettings{.enabled = nvme_bytes != 0,
+                        .budget = {.bytes_per_second = cache.write_bytes_per_second},
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
@@ -413,7 +414,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   AQ_ASSIGN_OR_RETURN(const uint16_t tenant,
                       catalog_.Tenant(options.tenant, OptionsOf(options_.cache, options.tenant)));
   std::string engine = options.engine;
-  if (engine.empty()) engine = fmt::format("#{}", next_engine_++);  // No other client has it.
+  if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_engine_++);  // Nobody's name.
   // Engines of two tenants are different engines, whatever they call themselves.
   const auto [found, made] = engines_.emplace(options.tenant + '\0' + engine, engines_.size());
   auto free = std::find_if(clients_.begin(), clients_.end(),
@@ -424,6 +425,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->tenant = tenant;
   free->engine = found->second;
   free->sink = sink;
+  write_down_->StartTelling(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
 }
 

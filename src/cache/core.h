@@ -225,8 +225,17 @@ class Core final : private TierListener, private LoadWaiter {
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
   const Session* FindSession(uint16_t tenant, const std::string& name) const;
-  // The keys from `head` up to its root that are there, deepest first; at most `max`.
-  void WalkUp(const BlockName& head, size_t max, std::vector<BlockRef>* refs) const;
+  // A block that a job will come back to, by when the ref may name another.
+  struct Noted {
+    BlockRef ref = kNoBlock;
+    uint16_t tenant = 0;
+    uint64_t key_bits = 0;
+  };
+  Noted Note(BlockRef ref) const;
+  // It is there, complete, and still the same.
+  bool Holds(const Noted& noted) const;
+  // The blocks from `head` up to its root that are there, deepest first; at most `max`.
+  void WalkUp(const BlockName& head, size_t max, std::vector<Noted>* blocks) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

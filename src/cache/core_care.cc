@@ -32,7 +32,7 @@ void FlushJob::Run() {
     return End(1);
   }
   WakeAt(core().DeadlineIn(flush.timeout_nanos));
-  flush_ = core().write_down_->Flush(tenant(), [this, run = run()](Status status) {
+  flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     request()->status = std::move(status);
     End(1);
@@ -62,7 +62,7 @@ void DrainJob::Run() {
   }
   WakeAt(core().DeadlineIn(r().timeout_nanos));
   core().write_down_->HottestFirst();
-  flush_ = core().write_down_->Flush(tenant(), [this, run = run()](Status status) {
+  flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
   });
 }
@@ -121,10 +121,22 @@ const Core::Session* Core::FindSession(uint16_t tenant, const std::string& name)
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void Core::WalkUp(const BlockName& head, size_t max, std::vector<BlockRef>* refs) const {
+Core::Noted Core::Note(BlockRef ref) const {
+  const BlockEntry& entry = residency_->at(ref);
+  return {.ref = ref, .tenant = entry.tenant, .key_bits = entry.key.Prefix64()};
+}
+
+bool Core::Holds(const Noted& noted) const {
+  if (!residency_->index().Exists(noted.ref)) return false;
+  const BlockEntry& entry = residency_->at(noted.ref);
+  return entry.state == BlockState::kResident && entry.tenant == noted.tenant &&
+         entry.key.Prefix64() == noted.key_bits;
+}
+
+void Core::WalkUp(const BlockName& head, size_t max, std::vector<Noted>* blocks) const {
   BlockRef ref = residency_->index().Find(head);
   for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
-    refs->push_back(ref);
+    blocks->push_back(Note(ref));
     ref = residency_->index().Parent(ref);
   }
 }
@@ -147,22 +159,24 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
   ttl_seconds_ = forecast.ttl_seconds;
-  refs_.clear();
-  core().WalkUp(head, kMaxChain, &refs_);
+  blocks_.clear();
+  core().WalkUp(head, kMaxChain, &blocks_);
   // What other chains share is not this session's to speak of.
   const Index& index = core().residency_->index();
-  refs_.erase(std::find_if(refs_.begin(), refs_.end(),
-                           [&index](BlockRef ref) { return index.at(ref).children > 1; }),
-              refs_.end());
-  std::reverse(refs_.begin(), refs_.end());
+  blocks_.erase(
+      std::find_if(blocks_.begin(), blocks_.end(),
+                   [&index](const Core::Noted& block) { return index.at(block.ref).children > 1; }),
+      blocks_.end());
+  std::reverse(blocks_.begin(), blocks_.end());
 }
 
 void HintJob::Run() {
   Residency& residency = *core().residency_;
-  for (size_t step = 0; step < kHintSlice && !refs_.empty(); ++step) {
-    const BlockRef ref = refs_.back();
-    refs_.pop_back();
-    if (!residency.index().Exists(ref) || residency.at(ref).state == BlockState::kGone) continue;
+  for (size_t step = 0; step < kHintSlice && !blocks_.empty(); ++step) {
+    const Core::Noted block = blocks_.back();
+    blocks_.pop_back();
+    if (!core().Holds(block)) continue;
+    const BlockRef ref = block.ref;
     residency.SetForecast(ref, priority_, outlook_);
     if (ttl_seconds_ <= 0) continue;
     residency.SetExpiry(ref, static_cast<uint32_t>(core().NowUnix() + ttl_seconds_));
@@ -171,7 +185,7 @@ void HintJob::Run() {
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
-  if (!refs_.empty()) return RunAgain();
+  if (!blocks_.empty()) return RunAgain();
   End(0);
 }
 
@@ -203,7 +217,7 @@ void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
 // --- Prestage
 
 void PrestageJob::Reset() {
-  refs_.clear();
+  blocks_.clear();
   loading_.clear();
   cursor_ = open_ = 0;
   in_slice_ = collected_ = false;
@@ -216,31 +230,28 @@ void PrestageJob::Collect() {
   const ChainSlice& chain = r().chain;
   if (chain.keys.empty()) {
     if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
-      core().WalkUp(session->head, kMaxChain, &refs_);
-      std::reverse(refs_.begin(), refs_.end());
+      core().WalkUp(session->head, kMaxChain, &blocks_);
+      std::reverse(blocks_.begin(), blocks_.end());
     }
   } else {
-    refs_.resize(chain.keys.size());
-    for (size_t begin = 0; begin < chain.keys.size(); begin += kSweepSlice) {
-      const size_t count = std::min(kSweepSlice, chain.keys.size() - begin);
-      core().residency_->index().FindMany(tenant(), chain.group, chain.part,
-                                          chain.keys.subspan(begin, count),
-                                          std::span(refs_).subspan(begin, count));
+    std::vector<BlockRef> refs(chain.keys.size());
+    core().residency_->index().FindMany(tenant(), chain.group, chain.part, chain.keys, refs);
+    for (const BlockRef ref : refs) {
+      if (ref != kNoBlock) blocks_.push_back(core().Note(ref));
     }
   }
-  std::erase_if(refs_, [this](BlockRef ref) { return ref == kNoBlock || !core().Readable(ref); });
-  loading_.assign(refs_.size(), 0);
-  r().found = refs_.size();
+  std::erase_if(blocks_, [this](const Core::Noted& block) { return !core().Readable(block.ref); });
+  loading_.assign(blocks_.size(), 0);
+  r().found = blocks_.size();
 }
 
 void PrestageJob::Run() {
   if (!collected_) Collect();
   in_slice_ = true;
-  const size_t end = std::min(cursor_ + kPrestageSlice, refs_.size());
+  const size_t end = std::min(cursor_ + kPrestageSlice, blocks_.size());
   for (; cursor_ < end; ++cursor_) {
-    const BlockRef ref = refs_[cursor_];
-    // Slices later it may be gone.
-    if (!core().residency_->index().Exists(ref) || !core().Readable(ref)) continue;
+    const BlockRef ref = blocks_[cursor_].ref;
+    if (!core().Holds(blocks_[cursor_]) || !core().Readable(ref)) continue;
     if (core().residency_->at(ref).in_tier(kTierDram)) {
       ++r().staged;
       continue;
@@ -251,7 +262,7 @@ void PrestageJob::Run() {
   }
   if (open_ > 0) core().loader_->Pump();
   in_slice_ = false;
-  if (cursor_ < refs_.size()) return RunAgain();
+  if (cursor_ < blocks_.size()) return RunAgain();
   if (open_ > 0) WakeAt(deadline_nanos_);
   MaybeEnd();
 }
@@ -267,7 +278,7 @@ void PrestageJob::OnLoaded(size_t op, BlockRef, const Status& status) {
 }
 
 void PrestageJob::MaybeEnd() {
-  if (!in_slice_ && open_ == 0 && cursor_ == refs_.size()) End(1);
+  if (!in_slice_ && open_ == 0 && cursor_ == blocks_.size()) End(1);
 }
 
 void PrestageJob::Cancel() {
@@ -278,14 +289,14 @@ void PrestageJob::Cancel() {
 
 void PrestageJob::Drop() {
   for (size_t i = 0; i < cursor_; ++i) {
-    if (loading_[i] != 0) core().loader_->Abandon(refs_[i], this, i);
+    if (loading_[i] != 0) core().loader_->Abandon(blocks_[i].ref, this, i);
   }
 }
 
 // --- Evict
 
 void EvictJob::Reset() {
-  refs_.clear();
+  blocks_.clear();
   cursor_ = evicted_ = 0;
   collected_ = false;
 }
@@ -294,41 +305,50 @@ bool EvictJob::DropSlice() {
   Residency& residency = *core().residency_;
   const Index& index = residency.index();
   const auto drop = [&](BlockRef ref) {
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return;
-    if (index.at(ref).tenant != tenant()) return;
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
+    if (index.at(ref).tenant != tenant()) return false;
     residency.Drop(ref, Leave::kAsked);
     ++evicted_;
+    return true;
   };
+  const TenantId id = core().catalog_.tenant(tenant()).id;
   if (r().everything) {
-    size_t dropped = evicted_;
+    // An erasure of nothing: it fails while a drive's blocks are not known.
+    if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
+    const size_t before = evicted_;
     for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
       drop(static_cast<BlockRef>(cursor_));
-      if (evicted_ - dropped == kEvictSlice) break;
+      if (evicted_ - before == kEvictSlice) break;
     }
     return cursor_ < index.ref_limit();
   }
-  if (!collected_) {
+  const ChainSlice& chain = r().chain;
+  if (!collected_ && chain.keys.empty()) {
     collected_ = true;
-    const ChainSlice& chain = r().chain;
-    if (chain.keys.empty()) {
-      if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
-        core().WalkUp(session->head, kMaxChain, &refs_);
-      }
-      // What other chains share stays.
-      const auto shared = std::find_if(refs_.begin(), refs_.end(),
-                                       [&](BlockRef ref) { return index.at(ref).children > 1; });
-      refs_.erase(shared, refs_.end());
+    if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+      core().WalkUp(session->head, kMaxChain, &blocks_);
     }
+    // What other chains share stays.
+    blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(),
+                               [&index](const Core::Noted& block) {
+                                 return index.at(block.ref).children > 1;
+                               }),
+                  blocks_.end());
   }
-  const std::span<const Key> keys = r().chain.keys;
-  const size_t count = keys.empty() ? refs_.size() : keys.size();
+  const size_t count = chain.keys.empty() ? blocks_.size() : chain.keys.size();
   const size_t end = std::min(cursor_ + kEvictSlice, count);
   for (; cursor_ < end; ++cursor_) {
-    drop(keys.empty() ? refs_[cursor_]
-                      : index.Find({.tenant = tenant(),
-                                    .group = r().chain.group,
-                                    .part = r().chain.part,
-                                    .key = keys[cursor_]}));
+    if (chain.keys.empty()) {
+      if (core().Holds(blocks_[cursor_])) drop(blocks_[cursor_].ref);
+      continue;
+    }
+    const Key& key = chain.keys[cursor_];
+    const bool dropped = drop(
+        index.Find({.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
+    // A drive whose blocks are not known yet may have it.
+    if (!dropped) {
+      core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
+    }
   }
   return cursor_ < count;
 }
@@ -344,11 +364,17 @@ void EvictJob::Run() {
 // all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
   r().evicted = evicted_;
-  core().write_down_->Barrier([this, run = run()] {
+  if (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_) {
+    request()->status =
+        Status(Code::kUnavailable, "gone from memory; what NVMe may hold is not known yet: " +
+                                       core().nvme_status_.ToString());
+    return End(1);
+  }
+  core().write_down_->Barrier([this, run = run()](const Status& writes) {
     if (this->run() != run) return;
-    core().eraser_->Barrier([this, run](Status status) {
+    core().eraser_->Barrier([this, run, writes](const Status& erasures) {
       if (this->run() != run) return;
-      request()->status = std::move(status);
+      request()->status = writes.ok() ? erasures : writes;
       core().Housekeep();
       End(1);
     });

@@ -97,12 +97,11 @@ void Core::TakeOver(const BlockMeta& meta) {
   const Result<uint16_t> layout =
       catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
   const bool usable = tenant.ok() && layout.ok() && meta.codec == Codec::kNone;
+  if (eraser_->Owes(meta.id)) return;  // Deleted before it came to light.
   const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    // Its engine is about to say what it is; write-down then finds it there.
-    if (entry.state == BlockState::kFilling) return;
-    const bool same = entry.checksum == meta.checksum;
+    const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     if (same && entry.in_tier(kTierNvme)) return;
     // Being written right now: that will end as it should.
     if (same && (entry.io_tiers & TierBit(kTierDram)) != 0) return;
@@ -167,7 +166,11 @@ void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
 
 void Core::OnHealth(bool in_service, const Status& why) {
   nvme_status_ = why;
-  if (in_service) write_down_->Pump();
+  if (in_service) {
+    write_down_->Pump();
+  } else {
+    write_down_->ReleaseHolds();
+  }
   if (loader_->pending() > 0) loader_->Pump();
 }
 

@@ -197,6 +197,8 @@ void FetchJob::Run() {
 }
 
 void FetchJob::FetchOne(size_t i) {
+  // A key that is there twice may have been dropped, as expired, the first time.
+  if (refs_[i] != kNoBlock && !core().residency_->index().Exists(refs_[i])) refs_[i] = kNoBlock;
   const BlockRef ref = refs_[i];
   if (ref == kNoBlock || !core().Readable(ref)) {
     if (ref != kNoBlock) {

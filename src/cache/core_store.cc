@@ -167,6 +167,8 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     return op;
   }
   if (borrower.leases == options_.max_leases_per_client) return refused(Refusal::kTooMany);
+  // The layout is in every key: only a client that makes keys up gets here.
+  if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
   if (ref == kNoBlock) {
     const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
     if (!slot.ok()) {
@@ -199,7 +201,7 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     residency_->SetOwnerData(ref, NewFilling(borrower.engine));
   }
   op.reservation = Lend(client, ref, true);
-  AQ_CHECK(op.reservation != 0);
+  if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
   op.slot = residency_->SlotBytes(residency_->at(ref).slot).first(block_bytes);
   ++counters_.reserved;

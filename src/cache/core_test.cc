@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/manual_world.h"
 #include "testing/chain.h"
+#include "testing/manual_world.h"
 
 namespace aquifer {
 namespace {
@@ -200,6 +200,89 @@ TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
   world_->FailOpening(Code::kOk);
   world_->Advance(3'000'000'000);
   EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
+  Make(SmallCache());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, WhatWasDeletedBeforeTheDriveOpenedDoesNotComeBack) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreTest, ABlockStoredAgainWhileItsDeletionIsUnderWayStays) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Submit(&Core::Evict, &evict);
+  world_->Run();
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, AFullDiskDoesNotStopStores) {
+  Make(SmallCache(64));
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 32});
+    ASSERT_TRUE(world_->RunUntil([&] { return Store(chain) > 0 || Recall(chain) == 32; })) << seed;
+    world_->Advance(1'000'000'000);
+  }
+}
+
+TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
+  CoreOptions options = SmallCache(64);
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_floor_bytes = 20 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  Make(options);
+  // Two extents of sixteen slots, of which only one block is above the floor.
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 21})), 21u);
+  ASSERT_TRUE(Flush().ok());
+  ManualClient other(world_.get(), {.tenant = "other"});
+  RegisterLayoutRequest request;
+  request.layout = layout_;
+  other.Do(&Core::RegisterLayout, &request);
+  for (uint64_t seed = 2; seed < 12; ++seed) {
+    Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), &other);
+    world_->Advance(100'000'000);
+  }
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
 }
 
 TEST_F(CoreTest, ADriveThatCanBeReadLaterBringsItsBlocks) {

@@ -11,16 +11,13 @@ constexpr int64_t kRetryNanos = 200'000'000;
 
 }  // namespace
 
-Eraser::Eraser(Residency* residency, Executor* executor, Clock* clock)
-    : residency_(residency), executor_(executor), clock_(clock) {}
+Eraser::Eraser(bool enabled, Executor* executor, Clock* clock)
+    : enabled_(enabled), executor_(executor), clock_(clock) {}
 
 Eraser::~Eraser() { *alive_ = false; }
 
 void Eraser::Pump() {
-  if (target_ == nullptr) {
-    waiting_.clear();  // Without a tier nothing can be on it.
-    return;
-  }
+  if (target_ == nullptr) return;  // What it may hold is deleted when it opens.
   while (!waiting_.empty()) {
     auto erase = std::make_unique<EraseBatch>();
     erase->number = next_batch_++;
@@ -28,7 +25,6 @@ void Eraser::Pump() {
     erase->batch.ops.resize(count);
     for (size_t i = 0; i < count; ++i) erase->batch.ops[i].id = waiting_[i];
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(count));
-    in_flight_ += count;
     EraseBatch* const raw = erase.get();
     raw->batch.on_done = [this, raw](Batch<EraseOp>&) { OnDone(raw); };
     in_flight_batches_.push_back(std::move(erase));
@@ -37,9 +33,11 @@ void Eraser::Pump() {
 }
 
 void Eraser::OnDone(EraseBatch* erase) {
-  in_flight_ -= erase->batch.ops.size();
   for (const EraseOp& op : erase->batch.ops) {
-    if (op.status.ok() || op.status.code() == Code::kNotFound) continue;
+    if (op.status.ok() || op.status.code() == Code::kNotFound) {
+      owed_.erase(op.id);
+      continue;
+    }
     last_failure_ = op.status;
     failed_.push_back(op.id);
   }
@@ -59,11 +57,8 @@ void Eraser::RetryLater() {
   executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
     if (!*alive) return;
     retry_posted_ = false;
-    for (const BlockId& id : std::exchange(failed_, {})) {
-      // Stored again in the meantime: what is there now must stay.
-      const BlockRef ref = residency_->Find(id);
-      if (ref == kNoBlock || residency_->at(ref).state != BlockState::kResident) Add(id);
-    }
+    waiting_.insert(waiting_.end(), failed_.begin(), failed_.end());
+    failed_.clear();
     Pump();
   });
 }

@@ -1,5 +1,6 @@
 // Deletes blocks from NVMe for good. What cannot be deleted now, because the drive is out of
-// service, is tried again until it is.
+// service, is owed and tried again until it is. While a deletion is owed, nobody may write the same
+// block: the deletion would take the new record too.
 //
 // Runs on the owner.
 #pragma once
@@ -8,31 +9,35 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
-#include "cache/residency.h"
 #include "tier/tier.h"
 
 namespace aquifer {
 
 class Eraser {
  public:
-  Eraser(Residency* residency, Executor* executor, Clock* clock);
+  // Where there is no such tier, now or later, there is nothing to delete.
+  Eraser(bool enabled, Executor* executor, Clock* clock);
   ~Eraser();
 
   void SetTarget(Tier* target) { target_ = target; }
 
   // Deleted after Pump().
-  void Add(const BlockId& id) { waiting_.push_back(id); }
+  void Add(const BlockId& id) {
+    if (enabled_ && owed_.insert(id).second) waiting_.push_back(id);
+  }
+  bool Owes(const BlockId& id) const { return owed_.contains(id); }
   void Pump();
 
   // `on_done` when everything added before is deleted: ok, or why some of it is not yet.
   void Barrier(std::function<void(Status)> on_done);
 
-  size_t pending() const { return waiting_.size() + failed_.size() + in_flight_; }
+  size_t pending() const { return owed_.size(); }
 
  private:
   struct BarrierWait {
@@ -48,15 +53,15 @@ class Eraser {
   void CheckBarriers();
   void RetryLater();
 
-  Residency* const residency_;
+  const bool enabled_;
   Executor* const executor_;
   Clock* const clock_;
   Tier* target_ = nullptr;
-  std::vector<BlockId> waiting_;
-  std::vector<BlockId> failed_;  // To be tried again.
+  std::set<BlockId> owed_;        // Everything below.
+  std::vector<BlockId> waiting_;  // Not asked for yet.
+  std::vector<BlockId> failed_;   // To be tried again.
   Status last_failure_;
   std::vector<std::unique_ptr<EraseBatch>> in_flight_batches_;
-  size_t in_flight_ = 0;
   uint64_t next_batch_ = 1;
   bool retry_posted_ = false;
   std::vector<BarrierWait> barriers_;

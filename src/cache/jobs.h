@@ -184,7 +184,7 @@ class PrestageJob final : public Job, public LoadWaiter {
   void Collect();
   void MaybeEnd();
 
-  std::vector<BlockRef> refs_;  // What there is, head first.
+  std::vector<Core::Noted> blocks_;  // What there is, head first.
   std::vector<uint8_t> loading_;
   size_t cursor_ = 0;
   size_t open_ = 0;
@@ -208,7 +208,7 @@ class EvictJob final : public Job {
   bool DropSlice();
   void WaitForTiers();
 
-  std::vector<BlockRef> refs_;
+  std::vector<Core::Noted> blocks_;  // A session's.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
   bool collected_ = false;
@@ -244,7 +244,7 @@ class HintJob final : public Job {
   int8_t priority_ = 0;
   SessionHint outlook_ = SessionHint::kNone;
   int64_t ttl_seconds_ = 0;
-  std::vector<BlockRef> refs_;  // The session's own blocks, head of the chain last.
+  std::vector<Core::Noted> blocks_;  // The session's own, head of the chain last.
 };
 
 inline constexpr size_t kJobKinds = 10;

@@ -283,7 +283,13 @@ void Residency::Unlease(BlockRef ref) {
   if (entry.state == BlockState::kGone) return Settle(ref);
   if (!entry.in_tier(kTierDram)) return;
   dram_order_->Unhold(ref);
-  if (!entry.held() && Retiring(entry.slot)) LeaveDram(ref, Leave::kPressure);
+  LeaveIfRetiring(ref);
+}
+
+void Residency::LeaveIfRetiring(BlockRef ref) {
+  const BlockEntry& entry = at(ref);
+  const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
+  if (entry.in_tier(kTierDram) && !held && Retiring(entry.slot)) LeaveDram(ref, Leave::kPressure);
 }
 
 void Residency::BeginIo(BlockRef ref, uint8_t tier) {
@@ -295,6 +301,8 @@ void Residency::EndIo(BlockRef ref, uint8_t tier) {
   index_->SetIo(ref, tier, false);
   if (at(ref).state == BlockState::kGone) return Settle(ref);
   if (order(tier)->Contains(ref)) order(tier)->Unhold(ref);
+  // A write's own end decides first where the block is: UnholdDirty() follows it.
+  if (tier == kTierNvme) LeaveIfRetiring(ref);
 }
 
 void Residency::HoldDirty(BlockRef ref) {
@@ -308,7 +316,7 @@ void Residency::UnholdDirty(BlockRef ref) {
   index_->SetFlags(ref, 0, kFlagDirtyHeld);
   if (!dram_order_->Contains(ref)) return;
   dram_order_->Unhold(ref);
-  if (!at(ref).held() && Retiring(at(ref).slot)) LeaveDram(ref, Leave::kPressure);
+  LeaveIfRetiring(ref);
 }
 
 bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {
@@ -331,19 +339,20 @@ bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {
 
 void Residency::Unpin(BlockRef ref, uint64_t owner) {
   if (!pins_.Remove({.ref = ref, .owner = owner})) return;
+  UnholdPin(ref);
+}
+
+void Residency::UnholdPin(BlockRef ref) {
   index_->Unpin(ref);
   if (dram_order_->Contains(ref)) dram_order_->Unhold(ref);
   if (nvme_order_->Contains(ref)) nvme_order_->Unhold(ref);
+  LeaveIfRetiring(ref);
 }
 
 void Residency::ExpirePins(size_t max_pins) {
   std::vector<BlockPin> expired(max_pins);
   const size_t count = pins_.Expire(clock_->UnixSeconds(), expired);
-  for (size_t i = 0; i < count; ++i) {
-    index_->Unpin(expired[i].ref);
-    if (dram_order_->Contains(expired[i].ref)) dram_order_->Unhold(expired[i].ref);
-    if (nvme_order_->Contains(expired[i].ref)) nvme_order_->Unhold(expired[i].ref);
-  }
+  for (size_t i = 0; i < count; ++i) UnholdPin(expired[i].ref);
 }
 
 void Residency::Touch(BlockRef ref) {
@@ -373,12 +382,20 @@ bool Residency::Retiring(SlotId slot) const {
 
 bool Residency::ReclaimExtent(uint16_t for_pool) {
   if (!reclaim_.empty()) return true;
-  const uint32_t victim = dram_order_->Victim([this, for_pool](uint16_t pool) {
-    return pool != for_pool && dram_quota_.OverFloor(catalog_->pool(pool).tenant) > 0;
-  });
-  if (victim == kNoVictim) return false;
-  const uint32_t extent = dram_->SlotExtent(at(victim).slot);
-  if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
+  std::vector<uint16_t> spared = {for_pool};
+  uint32_t extent = 0;
+  for (;;) {
+    const uint32_t victim = dram_order_->Victim([this, &spared](uint16_t pool) {
+      return std::find(spared.begin(), spared.end(), pool) == spared.end() &&
+             dram_quota_.OverFloor(catalog_->pool(pool).tenant) > 0;
+    });
+    if (victim == kNoVictim) return false;
+    extent = dram_->SlotExtent(at(victim).slot);
+    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
+    // A whole extent goes; nobody is pushed below its floor by that.
+    if (dram_quota_.OverFloor(at(victim).tenant) >= ExtentBytes(extent)) break;
+    spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
+  }
 
   // Extents that were emptied and closed are of no interest any more.
   const std::vector<ExtentInfo> extents = dram_->Extents();
@@ -394,6 +411,14 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
   });
   dram_->Retire(extent);
   return true;
+}
+
+uint64_t Residency::ExtentBytes(uint32_t extent) const {
+  uint64_t bytes = 0;
+  dram_->VisitExtent(extent, [this, &bytes](SlotId slot, const BlockId&) {
+    bytes += dram_->SlotBytes(slot).size();
+  });
+  return bytes;
 }
 
 bool Residency::ContinueReclaim(size_t max_blocks) {

@@ -8,6 +8,7 @@
 // Runs on the owner. Touches no payload.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -150,6 +151,10 @@ class Residency {
   uint64_t demoted() const { return demoted_; }
   // How many of the tenant's were dropped from DRAM before any other tier had them.
   uint64_t lost_unwritten(uint16_t tenant) const;
+  // The most that the tenant could have, as the pool is now.
+  uint64_t DramLimit(uint16_t tenant) const {
+    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->dram_usage().extent_bytes);
+  }
   uint64_t dram_bytes(uint16_t tenant) const { return dram_quota_.charged(tenant); }
   uint64_t nvme_bytes(uint16_t tenant) const { return nvme_quota_.charged(tenant); }
   uint64_t nvme_blocks() const { return nvme_order_->size(); }
@@ -176,6 +181,11 @@ class Residency {
   void ReleaseSlot(BlockRef ref);
   bool EvictFrom(uint16_t pool, Leave why);
   bool Retiring(SlotId slot) const;
+  // Nothing holds it any more: if its extent is being emptied, it goes.
+  void LeaveIfRetiring(BlockRef ref);
+  void UnholdPin(BlockRef ref);
+  // Of its published blocks.
+  uint64_t ExtentBytes(uint32_t extent) const;
 
   Catalog* const catalog_;
   DramTier* const dram_;

@@ -15,10 +15,11 @@ constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 constexpr size_t kMaxInFlightBatches = 4;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
+constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
 
-uint64_t& At(std::vector<uint64_t>* by_tenant, uint16_t tenant) {
-  if (by_tenant->size() <= tenant) by_tenant->resize(size_t{tenant} + 1);
-  return (*by_tenant)[tenant];
+uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
+  if (counts->size() <= number) counts->resize(size_t{number} + 1);
+  return (*counts)[number];
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ void WriteDown::SetTarget(Tier* target) {
 }
 
 void WriteDown::Add(BlockRef ref) {
-  if (target_ == nullptr) return;
+  if (!settings_.enabled) return;
   WriteDownCase block;
   block.features.position = residency_->at(ref).position;
   block.features.turns = residency_->at(ref).uses;
@@ -50,19 +51,40 @@ void WriteDown::Add(BlockRef ref) {
     ++At(&refused_, residency_->at(ref).tenant);
     return;
   }
-  Item item{ref, next_sequence_++, residency_->at(ref).checksum, 0};
+  const uint16_t tenant = residency_->at(ref).tenant;
+  Item item{ref, next_sequence_++, residency_->at(ref).checksum, tenant, 0};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
-  if (held_bytes_ + bytes <= settings_.max_held_bytes) {
+  const bool usable = target_ != nullptr && target_->in_service();
+  if (usable && held_bytes_ + bytes <= settings_.max_held_bytes &&
+      At(&held_by_, tenant) + bytes <= HoldLimit(tenant)) {
     item.held_bytes = bytes;
     held_bytes_ += bytes;
+    At(&held_by_, tenant) += bytes;
     residency_->HoldDirty(ref);
   }
   queue_.push_back(item);
+  if (queue_.size() <= 2 * residency_->dram_blocks() + kSpareItems) return;
+  std::erase_if(queue_, [this](const Item& waiting) {
+    if (Current(waiting)) return false;
+    Forget(waiting);
+    return true;
+  });
 }
 
-void WriteDown::Unhold(const Item& item) {
+// Half of what the tenant can have: the rest must stay evictable, or a slow drive stops all stores.
+uint64_t WriteDown::HoldLimit(uint16_t tenant) const { return residency_->DramLimit(tenant) / 2; }
+
+void WriteDown::Forget(const Item& item) {
   held_bytes_ -= item.held_bytes;
-  residency_->UnholdDirty(item.ref);
+  if (item.held_bytes != 0) At(&held_by_, item.tenant) -= item.held_bytes;
+  if (Same(item)) residency_->UnholdDirty(item.ref);
+}
+
+void WriteDown::ReleaseHolds() {
+  for (Item& item : queue_) {
+    Forget(item);
+    item.held_bytes = 0;
+  }
 }
 
 void WriteDown::Requeue(const Item& item) {
@@ -72,12 +94,27 @@ void WriteDown::Requeue(const Item& item) {
   queue_.insert(place, item);
 }
 
-bool WriteDown::Current(const Item& item) const {
+bool WriteDown::Same(const Item& item) const {
   if (!residency_->index().Exists(item.ref)) return false;
   const BlockEntry& entry = residency_->at(item.ref);
-  return entry.state == BlockState::kResident && entry.checksum == item.checksum &&
-         entry.in_tier(kTierDram) && !entry.in_tier(kTierNvme) &&
+  return entry.state == BlockState::kResident && entry.tenant == item.tenant &&
+         entry.checksum == item.checksum;
+}
+
+bool WriteDown::Current(const Item& item) const {
+  if (!Same(item)) return false;
+  const BlockEntry& entry = residency_->at(item.ref);
+  return entry.in_tier(kTierDram) && !entry.in_tier(kTierNvme) &&
          (entry.io_tiers & TierBit(kTierDram)) == 0;
+}
+
+bool WriteDown::Barred(BlockRef ref) const {
+  const BlockId id = residency_->IdOf(ref);
+  if (eraser_->Owes(id)) return true;
+  return std::any_of(batches_.begin(), batches_.end(), [&id](const auto& write) {
+    return write->busy && std::any_of(write->batch.ops.begin(), write->batch.ops.end(),
+                                      [&id](const WriteOp& op) { return op.meta.id == id; });
+  });
 }
 
 WriteDown::WriteBatch* WriteDown::TakeBatch() {
@@ -122,6 +159,10 @@ void WriteDown::Pump() {
     while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes) {
       const Item item = queue_.front();
       if (Current(item)) {
+        if (Barred(item.ref)) {
+          PumpAt(now + kBusyNanos);
+          break;
+        }
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
         if (!budget_.TakeBytes(now, bytes)) {
           if (flushes_.empty()) {
@@ -133,11 +174,11 @@ void WriteDown::Pump() {
         queue_.pop_front();
         if (!AddTo(write, item)) {
           budget_.RefundBytes(now, bytes);
-          Unhold(item);
+          Forget(item);
         }
       } else {
         queue_.pop_front();  // Dropped since, or there already.
-        held_bytes_ -= item.held_bytes;
+        Forget(item);
       }
     }
     if (write->items.empty()) break;
@@ -165,6 +206,7 @@ void WriteDown::OnDone(WriteBatch* write) {
   write->done = true;
   for (size_t i = 0; i < write->items.size(); ++i) OnWritten(write, i);
   if (write->unquiet == 0) Recycle(write);
+  CheckBarriers();
   eraser_->Pump();
   Pump();
   CheckFlushes();
@@ -178,7 +220,6 @@ void WriteDown::Recycle(WriteBatch* write) {
   write->bytes = 0;
   write->busy = false;
   write->done = false;
-  CheckBarriers();
 }
 
 void WriteDown::OnWritten(WriteBatch* write, size_t i) {
@@ -194,13 +235,13 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   }
   if (gone) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
-    held_bytes_ -= item.held_bytes;
+    Forget(item);
   } else if (op.status.ok()) {
     ++stats_.written_blocks;
     stats_.written_bytes += write->charged[i];
     residency_->ArriveOnNvme(item.ref);
   } else if (op.status.code() == Code::kCorrupt) {
-    held_bytes_ -= item.held_bytes;
+    Forget(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
   } else if (op.status.code() == Code::kInvalid) {  // Too large for the tier: it stays in DRAM.
     ++stats_.refused_blocks;
@@ -209,18 +250,31 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     ++stats_.failed_blocks;
     const bool busy = op.status.code() == Code::kBusy;
     paused_until_nanos_ = clock_->NowNanos() + (busy ? kBusyNanos : kPauseNanos);
-    Requeue(item);
+    Item again = item;
+    if (!busy) {  // It may take long: until then the memory is worth more.
+      Forget(again);
+      again.held_bytes = 0;
+    }
+    Requeue(again);
   }
   residency_->EndIo(item.ref, kTierDram);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;
-  if (!gone && finished) Unhold(item);
+  if (gone || !finished) return;
+  // Its expiry was changed while it was being written with the old one.
+  if (op.status.ok() &&
+      op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
+    residency_->LeaveNvme(item.ref, Leave::kAsked);
+    eraser_->Add(op.meta.id);
+    Add(item.ref);
+  }
+  Forget(item);
 }
 
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const Item item = write->items[i];
   if (residency_->at(item.ref).state == BlockState::kGone) {
     eraser_->Add(write->batch.ops[i].meta.id);
-    held_bytes_ -= item.held_bytes;
+    Forget(item);
   } else {
     Requeue(item);
   }
@@ -241,9 +295,13 @@ uint64_t WriteDown::OldestUnwritten() const {
   return oldest;
 }
 
-uint64_t WriteDown::Flush(uint16_t tenant, std::function<void(Status)> on_done) {
+void WriteDown::StartTelling(uint32_t teller, uint16_t tenant) {
+  At(&told_, teller) = Lost(tenant);
+}
+
+uint64_t WriteDown::Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done) {
   const uint64_t number = next_flush_++;
-  flushes_.push_back({number, tenant, next_sequence_ - 1, false, std::move(on_done)});
+  flushes_.push_back({number, tenant, teller, next_sequence_ - 1, false, std::move(on_done)});
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
     Pump();
@@ -255,7 +313,7 @@ uint64_t WriteDown::Flush(uint16_t tenant, std::function<void(Status)> on_done) 
 void WriteDown::HottestFirst() {
   std::erase_if(queue_, [this](const Item& item) {
     if (Current(item)) return false;
-    held_bytes_ -= item.held_bytes;
+    Forget(item);
     return true;
   });
   std::stable_sort(queue_.begin(), queue_.end(), [this](const Item& a, const Item& b) {
@@ -279,13 +337,17 @@ void WriteDown::FinishFlush(uint64_t number, Status status) {
   if (found == flushes_.end()) return;
   FlushWait wait = std::move(*found);
   flushes_.erase(found);
-  if (status.ok()) status = LostSinceLastFlush(wait.tenant);
+  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.teller);
   wait.on_done(std::move(status));
 }
 
-Status WriteDown::LostSinceLastFlush(uint16_t tenant) {
-  const uint64_t lost = residency_->lost_unwritten(tenant) + At(&refused_, tenant);
-  const uint64_t news = lost - std::exchange(At(&lost_at_flush_, tenant), lost);
+uint64_t WriteDown::Lost(uint16_t tenant) {
+  return residency_->lost_unwritten(tenant) + At(&refused_, tenant);
+}
+
+Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t teller) {
+  const uint64_t lost = Lost(tenant);
+  const uint64_t news = lost - std::exchange(At(&told_, teller), lost);
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
                                     " blocks were dropped or refused before they could be written; "
@@ -318,7 +380,7 @@ void WriteDown::CheckFlushes() {
 
 // --- Barrier
 
-void WriteDown::Barrier(std::function<void()> on_done) {
+void WriteDown::Barrier(std::function<void(Status)> on_done) {
   barriers_.push_back({next_batch_ - 1, std::move(on_done)});
   executor_->Post([this, alive = alive_] {
     if (*alive) CheckBarriers();
@@ -327,8 +389,10 @@ void WriteDown::Barrier(std::function<void()> on_done) {
 
 void WriteDown::CheckBarriers() {
   uint64_t oldest = next_batch_;
+  bool held = false;
   for (const auto& write : batches_) {
-    if (write->busy) oldest = std::min(oldest, write->number);
+    if (write->busy && !write->done) oldest = std::min(oldest, write->number);
+    held |= write->busy && write->done;
   }
   std::vector<BarrierWait> ready;
   std::erase_if(barriers_, [&ready, oldest](BarrierWait& wait) {
@@ -336,7 +400,10 @@ void WriteDown::CheckBarriers() {
     ready.push_back(std::move(wait));
     return true;
   });
-  for (BarrierWait& wait : ready) wait.on_done();
+  const Status status =
+      held ? Status(Code::kUnavailable, "a drive hangs in a write; deleted once it lets go")
+           : Status();
+  for (BarrierWait& wait : ready) wait.on_done(status);
 }
 
 }  // namespace aquifer

@@ -24,9 +24,10 @@
 namespace aquifer {
 
 struct WriteDownSettings {
+  bool enabled = false;  // There is a tier to write to, now or later.
   WriteBudgetOptions budget;
   WriteDownOptions admission;
-  uint64_t max_held_bytes = 0;  // Of DRAM that may wait to be written.
+  uint64_t max_held_bytes = 0;  // Of DRAM that may wait to be written, over all tenants.
 };
 
 struct WriteDownStats {
@@ -54,15 +55,21 @@ class WriteDown {
   // `on_done` once everything of the tenant that was added before is on NVMe, or cannot get there.
   // Other tenants' blocks are written on the way. The budget does not hold a flush up.
   // Returns a number for EndFlush().
-  uint64_t Flush(uint16_t tenant, std::function<void(Status)> on_done);
+  // `teller` is whom losses are told to, each once.
+  uint64_t Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done);
+  // A new client: what was lost before it came is none of its business.
+  void StartTelling(uint32_t teller, uint16_t tenant);
+  // The tier is out of service: what waits for it may be evicted.
+  void ReleaseHolds();
   // Its time is over: `on_done` will not run.
   void EndFlush(uint64_t flush);
 
   // What waits is written in the order of its value from now on: there may not be time for all.
   void HottestFirst();
 
-  // `on_done` when no write that is at the tier now is there any more.
-  void Barrier(std::function<void()> on_done);
+  // `on_done` when every write that is at the tier now has been answered; kUnavailable when a drive
+  // still holds on to one of them.
+  void Barrier(std::function<void(Status)> on_done);
 
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
@@ -74,7 +81,8 @@ class WriteDown {
   struct Item {
     BlockRef ref = kNoBlock;
     uint64_t sequence = 0;
-    Checksum checksum;        // Tells whether the ref still names the block that was added.
+    Checksum checksum;  // Tells whether the ref still names the block that was added.
+    uint16_t tenant = 0;
     uint64_t held_bytes = 0;  // Of held_bytes_, while it waits.
   };
   struct WriteBatch {
@@ -91,15 +99,23 @@ class WriteDown {
   struct FlushWait {
     uint64_t number = 0;
     uint16_t tenant = 0;
+    uint32_t teller = 0;
     uint64_t sequence = 0;  // Everything up to here.
     bool at_tier = false;   // Written; the tier makes it last.
     std::function<void(Status)> on_done;
   };
   struct BarrierWait {
     uint64_t batch = 0;
-    std::function<void()> on_done;
+    std::function<void(Status)> on_done;
   };
 
+  // Still the block that was added, wherever it is.
+  bool Same(const Item& item) const;
+  // A deletion of the same block is under way, or its old record is still being written.
+  bool Barred(BlockRef ref) const;
+  // It waits no more: its hold on DRAM ends.
+  void Forget(const Item& item);
+  uint64_t HoldLimit(uint16_t tenant) const;
   bool Current(const Item& item) const;
   WriteBatch* TakeBatch();
   bool AddTo(WriteBatch* write, const Item& item);
@@ -109,13 +125,13 @@ class WriteDown {
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
-  void Unhold(const Item& item);
   void CheckFlushes();
   void FinishFlush(uint64_t number, Status status);
   void CheckBarriers();
   uint64_t OldestUnwritten() const;
   void PumpAt(int64_t nanos);
-  Status LostSinceLastFlush(uint16_t tenant);
+  Status LostSinceLastFlush(uint16_t tenant, uint32_t teller);
+  uint64_t Lost(uint16_t tenant);
 
   const WriteDownSettings settings_;
   Residency* const residency_;
@@ -130,13 +146,14 @@ class WriteDown {
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
   uint64_t held_bytes_ = 0;
+  std::vector<uint64_t> held_by_;  // By tenant.
   int64_t paused_until_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
   std::vector<FlushWait> flushes_;
   uint64_t next_flush_ = 1;
   std::vector<BarrierWait> barriers_;
-  std::vector<uint64_t> lost_at_flush_;  // By tenant: what the last flush has told already.
-  std::vector<uint64_t> refused_;        // By tenant.
+  std::vector<uint64_t> told_;     // By teller: how many losses it knows of.
+  std::vector<uint64_t> refused_;  // By tenant.
   WriteDownStats stats_;
   Status last_failure_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

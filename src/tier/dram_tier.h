@@ -28,12 +28,12 @@
 namespace aquifer {
 
 struct DramTierOptions {
-  uint64_t capacity_bytes = 0;                    // At least one extent.
+  uint64_t capacity_bytes = 0;  // At least one extent.
   uint64_t extent_bytes = uint64_t{64} << 20;
   uint64_t keep_available_bytes = uint64_t{512} << 20;  // Left to the rest of the host.
   // Extents kept faulted in and ready ahead of need; UINT32_MAX: as many as the capacity allows.
   uint32_t ready_extents = 2;
-  uint32_t max_queued_ops = 4096;                 // For Read() and Write().
+  uint32_t max_queued_ops = 4096;  // For Read() and Write().
 };
 
 // Names a slot of the pool; small and dense enough to be kept in the index.
@@ -41,13 +41,13 @@ using SlotId = uint32_t;
 inline constexpr SlotId kNoSlot = UINT32_MAX;
 
 struct ExtentInfo {
-  uint32_t extent = 0;          // Names it; not reused while the process lives.
+  uint32_t extent = 0;  // Names it; not reused while the process lives.
   TenantId tenant;
   uint64_t slot_bytes = 0;
   uint32_t slots = 0;
   uint32_t used_slots = 0;
   bool retired = false;
-  int descriptor = -1;          // To pass to the owner's connections.
+  int descriptor = -1;  // To pass to the owner's connections.
 };
 
 struct DramUsage {

@@ -34,15 +34,15 @@ struct ReadOp {
   // The block's raw bytes rounded up to 4 KiB long, and so aligned: devices move whole pages. What
   // lies behind the raw bytes means nothing.
   std::span<std::byte> target;
-  Status status;                // kNotFound: `target` is as it was. Otherwise it may be scribbled on.
-  Checksum checksum;            // Set on success: verified against the bytes in `target`.
-  bool in_flight = false;       // Not ok, and the device may still write to `target`.
+  Status status;           // kNotFound: `target` is as it was. Otherwise it may be scribbled on.
+  Checksum checksum;       // Set on success: verified against the bytes in `target`.
+  bool in_flight = false;  // Not ok, and the device may still write to `target`.
 };
 
 struct WriteOp {
   BlockMeta meta;
   std::span<const std::byte> source;  // stored_bytes rounded up to 4 KiB long, and so aligned.
-  Status status;  // kNoSpace when the tier is full and may not reclaim.
+  Status status;                      // kNoSpace when the tier is full and may not reclaim.
   bool in_flight = false;
 };
 
@@ -54,8 +54,8 @@ struct EraseOp {
 template <class Op>
 struct Batch {
   std::vector<Op> ops;
-  int64_t deadline_nanos = INT64_MAX;           // In the tier's clock.
-  std::function<void(Batch&)> on_done;          // Exactly once.
+  int64_t deadline_nanos = INT64_MAX;   // In the tier's clock.
+  std::function<void(Batch&)> on_done;  // Exactly once.
   // Exactly once, after on_done, if and only if some op had `in_flight` set: its argument is the
   // index of the op, and it runs once for each such op. The batch must live until then.
   std::function<void(Batch&, size_t)> on_quiescent;
