@@ -351,6 +351,7 @@ Status Core::Build() {
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  eraser_->on_erased = [this] { write_down_->Pump(); };
   return Status();
 }
 

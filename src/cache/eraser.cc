@@ -49,6 +49,7 @@ void Eraser::OnDone(EraseBatch* erase) {
   in_flight_batches_.erase(found);
   executor_->Post([finished] {});
   CheckBarriers();
+  if (on_erased) on_erased();
 }
 
 void Eraser::RetryLater() {

@@ -37,6 +37,9 @@ class Eraser {
   // `on_done` when everything added before is deleted: ok, or why some of it is not yet.
   void Barrier(std::function<void(Status)> on_done);
 
+  // Called when a deletion has happened: others may have waited for it.
+  std::function<void()> on_erased;
+
   size_t pending() const { return owed_.size(); }
 
  private:

@@ -159,10 +159,7 @@ void WriteDown::Pump() {
     while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes) {
       const Item item = queue_.front();
       if (Current(item)) {
-        if (Barred(item.ref)) {
-          PumpAt(now + kBusyNanos);
-          break;
-        }
+        if (Barred(item.ref)) break;  // Until the deletion or the write before it has ended.
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
         if (!budget_.TakeBytes(now, bytes)) {
           if (flushes_.empty()) {
