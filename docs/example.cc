@@ -17,7 +17,8 @@ int main(int argc, char** argv) {
 
   std::vector<uint32_t> tokens(4 * layout.tokens_per_block, 42);
   std::vector<Key> keys(4);
-  const Key root = *DeriveRoot({.tenant = "local", .layout_fingerprint = LayoutFingerprint(layout)});
+  const Key root =
+      *DeriveRoot({.tenant = "local", .layout_fingerprint = LayoutFingerprint(layout)});
   if (!DeriveChain(root, tokens, layout.tokens_per_block, {}, keys).ok()) return 1;
 
   for (const char* run : {"first", "second"}) {

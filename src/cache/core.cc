@@ -367,7 +367,7 @@ void Core::Start(std::function<void(Status)> on_ready) {
 }
 
 bool Core::pool_complete() const {
-  return dram_->dram_usage().extent_bytes + options_.extent_bytes > options_.cache.dram_bytes;
+  return extent_bytes() + options_.extent_bytes > options_.cache.dram_bytes;
 }
 
 // --- Time

@@ -85,7 +85,7 @@ class Core final : private TierListener, private LoadWaiter {
   static Result<std::unique_ptr<Core>> New(const CoreOptions& options,
                                            const CacheEnvironment& environment);
   // When nothing of it runs any more: the owner has stopped, or is stepped by hand.
-  ~Core();
+  ~Core() override;
 
   // On the owner, once: `on_ready` when what NVMe held is known again. A tier that cannot be used
   // is tried again later and does not hold this up; options that cannot work are kInvalid.
@@ -116,7 +116,9 @@ class Core final : private TierListener, private LoadWaiter {
   void Cancel(ClientNumber client, Request* request);
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
-  uint64_t extent_bytes() const { return dram_->dram_usage().extent_bytes; }
+  uint64_t extent_bytes() const {
+    return dram_->dram_usage().extent_bytes - dram_->dram_usage().making_bytes;
+  }
   bool pool_complete() const;
 
  private:
@@ -172,6 +174,7 @@ class Core final : private TierListener, private LoadWaiter {
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
   void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
+  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -182,6 +185,7 @@ class Core final : private TierListener, private LoadWaiter {
   void RenewOnNvme(BlockRef ref);
 
   // NVMe.
+  std::map<uint16_t, uint64_t> BytesByTenant(std::span<const BlockId> ids) const;
   void OpenDisks();
   void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
   void OnRecovered(const Status& status);

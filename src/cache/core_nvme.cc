@@ -1,5 +1,6 @@
 // The NVMe tier's life: opened, recovered, heard, and closed.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -138,6 +139,27 @@ void Core::OnLost(std::span<const BlockId> ids, Code why) {
   Housekeep();
 }
 
+std::map<uint16_t, uint64_t> Core::BytesByTenant(std::span<const BlockId> ids) const {
+  std::map<uint16_t, uint64_t> bytes;
+  for (const BlockId& id : ids) {
+    const BlockRef ref = residency_->Find(id);
+    if (ref != kNoBlock) bytes[residency_->at(ref).tenant] += residency_->SlotBytesOf(ref);
+  }
+  return bytes;
+}
+
+bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
+  uint64_t must_keep = 0;
+  for (const auto& [tenant, bytes] : BytesByTenant(ids)) {
+    must_keep += bytes - std::min(bytes, residency_->NvmeOverFloor(tenant));
+  }
+  for (const BlockId& id : ids) {
+    const BlockRef ref = residency_->Find(id);
+    if (ref != kNoBlock && residency_->at(ref).pins != 0) must_keep += residency_->SlotBytesOf(ref);
+  }
+  return must_keep <= keep_bytes;
+}
+
 void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
   struct Candidate {
     bool pinned = false;
@@ -145,12 +167,14 @@ void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
     double value = 0;
     size_t index = 0;
   };
+  const std::map<uint16_t, uint64_t> bytes = BytesByTenant(ids);
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < ids.size(); ++i) {
     const BlockRef ref = residency_->Find(ids[i]);
     if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) continue;
+    const uint16_t tenant = residency_->at(ref).tenant;
     candidates.push_back({.pinned = residency_->at(ref).pins != 0,
-                          .floor = residency_->ProtectedOnNvme(ref),
+                          .floor = residency_->NvmeOverFloor(tenant) < bytes.at(tenant),
                           .value = residency_->NvmeValue(ref),
                           .index = i});
   }

@@ -449,10 +449,6 @@ bool Residency::ChargeNvme(BlockRef ref) {
   return false;
 }
 
-bool Residency::ProtectedOnNvme(BlockRef ref) const {
-  return nvme_quota_.OverFloor(at(ref).tenant) == 0 && nvme_quota_.charged(at(ref).tenant) > 0;
-}
-
 uint64_t Residency::lost_unwritten(uint16_t tenant) const {
   return tenant < lost_unwritten_.size() ? lost_unwritten_[tenant] : 0;
 }

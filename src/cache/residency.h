@@ -142,8 +142,8 @@ class Residency {
 
   double DramValue(BlockRef ref) const { return dram_order_->Value(ref); }
   double NvmeValue(BlockRef ref) const { return nvme_order_->Value(ref); }
-  // Under its floor there.
-  bool ProtectedOnNvme(BlockRef ref) const;
+  // What the tenant has on NVMe above its floor.
+  uint64_t NvmeOverFloor(uint16_t tenant) const { return nvme_quota_.OverFloor(tenant); }
 
   // How many were dropped, from every tier, for that reason.
   uint64_t left(Leave why) const { return left_[static_cast<size_t>(why)]; }

@@ -313,8 +313,9 @@ void WriteDown::HottestFirst() {
     Forget(item);
     return true;
   });
-  std::stable_sort(queue_.begin(), queue_.end(), [this](const Item& a, const Item& b) {
-    return residency_->DramValue(a.ref) > residency_->DramValue(b.ref);
+  std::sort(queue_.begin(), queue_.end(), [this](const Item& a, const Item& b) {
+    return std::pair(-residency_->DramValue(a.ref), a.sequence) <
+           std::pair(-residency_->DramValue(b.ref), b.sequence);
   });
   for (Item& item : queue_) item.sequence = next_sequence_++;
   // Their blocks may stand anywhere now: they wait for all of it.

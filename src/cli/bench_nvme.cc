@@ -56,7 +56,7 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
 std::string LimitText(std::string_view engine) {
   return fmt::format(
       "one file, allocated and written before, past the page cache by {}, depth {}, to and from "
-      "slots of the same cache",
+      "the same slots",
       engine, kDepth);
 }
 
@@ -76,6 +76,8 @@ struct NvmeSetup {
   std::unique_ptr<TemporaryDirectory> directory;
   uint64_t block_bytes = 0;
   uint64_t round_bytes = 0;
+  uint64_t slot_bytes =
+      0;  // Of DRAM that a round of ours walks through, and the limit therefore too.
   Layout layout;
   BenchMemory block;  // What is stored, everywhere.
   LaneSums block_sums;
@@ -118,9 +120,10 @@ class NvmeContest : public Contest {
 
   Result<double> Limit() override {
     CacheCaller* const caller = setup_->caller.get();
+    AQ_RETURN_IF_ERROR(MakeRoom());
     AQ_ASSIGN_OR_RETURN(const NamedChain chain,
                         MakeChain(setup_->layout, ClientOptions{}.tenant, "bench.limit",
-                                  kRawMemoryBytes / setup_->block_bytes));
+                                  setup_->slot_bytes / setup_->block_bytes));
     reserve_.chain = caller->Slice(chain.keys);
     reserve_.parent = chain.root;
     AQ_RETURN_IF_ERROR(caller->ReserveSlots(&reserve_));
@@ -144,6 +147,8 @@ class NvmeContest : public Contest {
 
  protected:
   virtual Result<double> FilePerBlockRound() = 0;
+  // So that the limit can have all the slots.
+  virtual Status MakeRoom() { return Status(); }
   NvmeSetup& setup() { return *setup_; }
 
  private:
@@ -220,8 +225,8 @@ Result<std::unique_ptr<Contest>> PrepareRead(uint64_t block_bytes,
   AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, false, environment));
   AQ_RETURN_IF_ERROR(setup->files->Write().status());
   CacheOptions options;
-  // Less than a set, and more than the limit's slots or what is under way at most.
-  options.dram_bytes = 384 * kMiB;
+  // Less than a set, and more than what is under way at most.
+  options.dram_bytes = setup->slot_bytes = 384 * kMiB;
   options.nvme_directories = {setup->directory->path() + "/cache"};
   options.nvme_bytes = 3 * setup->round_bytes;
   options.nvme_segment_bytes = kSegmentBytes;
@@ -265,6 +270,7 @@ class WriteContest final : public NvmeContest {
 
  private:
   Result<double> FilePerBlockRound() override { return setup().files->Write(); }
+  Status MakeRoom() override { return setup().caller->EvictEverything(); }
 
   Status ReserveAndFill(const NamedChain& chain) {
     CacheCaller* const caller = setup().caller.get();
@@ -289,8 +295,7 @@ Result<std::unique_ptr<Contest>> PrepareWrite(uint64_t block_bytes,
                                               const BenchEnvironment& environment) {
   AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, true, environment));
   CacheOptions options;
-  // Half of the pool may wait to be written, and a round's blocks all do.
-  options.dram_bytes = 2 * setup->round_bytes + 256 * kMiB;
+  options.dram_bytes = setup->slot_bytes = setup->round_bytes;
   options.nvme_directories = {setup->directory->path() + "/cache"};
   options.nvme_bytes = 2 * setup->round_bytes;
   options.nvme_segment_bytes = kSegmentBytes;

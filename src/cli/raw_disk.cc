@@ -88,7 +88,8 @@ Result<std::unique_ptr<RawDisk>> RawDisk::New(const Options& options) {
   const uint64_t bytes = options.block_bytes * options.blocks;
   const int error = posix_fallocate(disk->descriptor_, 0, static_cast<off_t>(bytes));
   if (error != 0) return Failed("allocate " + SizeText(bytes) + " for", disk->path_, error);
-  const uint64_t memory_bytes = std::max(kRawMemoryBytes, options.block_bytes * options.depth);
+  constexpr uint64_t kHugeBytes = uint64_t{256} << 20;  // Beyond the processor's caches.
+  const uint64_t memory_bytes = std::max(kHugeBytes, options.block_bytes * options.depth);
   AQ_ASSIGN_OR_RETURN(disk->huge_memory_, BenchMemory::New(memory_bytes));
   FillFromSeed(disk->huge_memory_.bytes(), options.blocks);
   RawTransfer transfer = disk->TransferOn({disk->huge_memory_.bytes()});

@@ -77,7 +77,4 @@ class RawDisk {
   std::unique_ptr<RawEngine> huge_engine_;
 };
 
-// What the limit and the private memory walk through: beyond the processor's caches.
-inline constexpr uint64_t kRawMemoryBytes = uint64_t{256} << 20;
-
 }  // namespace aquifer

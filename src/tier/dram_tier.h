@@ -52,6 +52,7 @@ struct ExtentInfo {
 
 struct DramUsage {
   uint64_t extent_bytes = 0;       // Memory taken by all extents, ready ones included.
+  uint64_t making_bytes = 0;       // Of those, in extents that are being faulted in.
   uint64_t slot_bytes = 0;         // In slots that are taken.
   uint64_t quarantined_bytes = 0;  // Of those, in quarantine.
 };

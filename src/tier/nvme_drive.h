@@ -96,6 +96,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     // A block is being rewritten; erasing it must wait for the end.
     virtual void OnMoveBegins(const BlockId& id) = 0;
     virtual void OnMoveEnds(const BlockId& id) = 0;
+    virtual bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) = 0;
     // Another of the tier's drives.
     virtual NvmeDrive* Drive(uint32_t number) = 0;
   };
@@ -171,6 +172,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     SegmentUse use;
     std::vector<NvmeIndex::EntryId> records;  // By number; kNone: dead.
     uint64_t live_bytes = 0;                  // Payload pages of live records.
+    int64_t spared_until_nanos = INT64_MIN;   // Too much of it must not be lost, for now.
     uint32_t readers = 0;
 
     uint64_t map_sequence = 0;
@@ -223,7 +225,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void MaybeReclaim();
   bool CanReclaim() const;
   uint32_t PickVictim() const;
-  void StartReclaim(uint32_t victim);
+  bool StartReclaim(uint32_t victim);
   void ContinueReclaim();
   void StartMove(size_t index);
   void OnMoveRead(Move* move, const Status& status);

@@ -16,6 +16,8 @@ constexpr uint64_t kMovedFraction = 5;  // One in five bytes of a segment is mov
 constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at least one block.
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
+constexpr int kMaxTries = 4;                    // Segments looked at in one go.
+constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that may not go is asked for again.
 
 }  // namespace
 
@@ -25,7 +27,7 @@ uint32_t NvmeDrive::PickVictim() const {
   uint32_t best = UINT32_MAX;
   for (uint32_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
-    if (segment.state != State::kSealed) continue;
+    if (segment.state != State::kSealed || segment.spared_until_nanos > now()) continue;
     if (best == UINT32_MAX ||
         std::pair(segment.live_bytes, segment.use.generation) <
             std::pair(segments_[best].live_bytes, segments_[best].use.generation)) {
@@ -45,14 +47,16 @@ void NvmeDrive::MaybeReclaim() {
       if (segments_[i].state == State::kFree) return ReleaseSegment(i);
     }
   }
-  if (const uint32_t victim = PickVictim(); victim != UINT32_MAX) StartReclaim(victim);
+  for (int tries = 0; tries < kMaxTries; ++tries) {
+    const uint32_t victim = PickVictim();
+    if (victim == UINT32_MAX || StartReclaim(victim)) return;
+    segments_[victim].spared_until_nanos = now() + kSpareNanos;
+  }
 }
 
-void NvmeDrive::StartReclaim(uint32_t victim) {
+// False: too much of it must not be lost.
+bool NvmeDrive::StartReclaim(uint32_t victim) {
   Segment& segment = segments_[victim];
-  segment.state = State::kVictim;
-  reclaim_ = std::make_unique<Reclaim>();
-  reclaim_->victim = victim;
   const int64_t unix_seconds = shared_->clock->UnixSeconds();
   std::vector<BlockId> ids;
   std::vector<NvmeIndex::EntryId> entries;
@@ -61,9 +65,13 @@ void NvmeDrive::StartReclaim(uint32_t victim) {
     ids.push_back(shared_->index.Id(entry));
     entries.push_back(entry);
   }
+  uint64_t left = segment.bytes / kMovedFraction;
+  if (!ids.empty() && !owner_->MayReclaim(ids, left)) return false;
+  segment.state = State::kVictim;
+  reclaim_ = std::make_unique<Reclaim>();
+  reclaim_->victim = victim;
   std::vector<size_t> order;
   if (!ids.empty()) owner_->OrderForReclaim(ids, &order);
-  uint64_t left = segment.bytes / kMovedFraction;
   for (const size_t i : order) {
     AQ_CHECK(i < entries.size());
     const uint64_t bytes = RoundUpToPage(shared_->index.raw_bytes(entries[i]));
@@ -74,6 +82,7 @@ void NvmeDrive::StartReclaim(uint32_t victim) {
     reclaim_->keep.push_back({.entry = entries[i], .id = ids[i]});
   }
   PostContinueReclaim();
+  return true;
 }
 
 void NvmeDrive::PostContinueReclaim() {

@@ -84,6 +84,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void OnFound(NvmeDrive*) override {
     if (listener_ != nullptr) shared_.Post([this] { listener_->OnFound(); });
   }
+  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override {
+    return listener_ == nullptr || listener_->MayReclaim(ids, keep_bytes);
+  }
   void OrderForReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
     if (listener_ != nullptr) listener_->OnReclaim(ids, order);
   }

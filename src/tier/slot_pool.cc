@@ -313,6 +313,7 @@ void SlotPool::StartMaking() {
   while (!backing_off_ && making_ < kMaxMaking && ready_.size() + making_ < stock &&
          usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes) {
     ++making_;
+    usage_.making_bytes += options_.extent_bytes;
     usage_.extent_bytes += options_.extent_bytes;
     workers_->Run([this, source = source_, executor = executor_, options = options_,
                    at_workers = at_workers_, alive = std::weak_ptr(alive_)] {
@@ -339,6 +340,7 @@ void SlotPool::StartMaking() {
 
 void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone) {
   --making_;
+  usage_.making_bytes -= options_.extent_bytes;
   if (extent != nullptr) {
     wanted_ = false;
     ++counters_.extents_made;

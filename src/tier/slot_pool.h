@@ -30,8 +30,8 @@
 #include "base/executor.h"
 #include "block/block_id.h"
 #include "block/block_meta.h"
-#include "io/extent.h"
 #include "io/disk.h"
+#include "io/extent.h"
 #include "tier/dram_tier.h"
 #include "tier/index_table.h"
 

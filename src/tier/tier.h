@@ -82,6 +82,12 @@ class TierListener {
   // goes. What is not in `order` is dropped.
   virtual void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) = 0;
 
+  // Whether that space may be reclaimed when only `keep_bytes` of it can be kept. False: too much
+  // of it must not be lost (pins, floors); the tier looks elsewhere and asks again later.
+  virtual bool MayReclaim(std::span<const BlockId> /*ids*/, uint64_t /*keep_bytes*/) {
+    return true;
+  }
+
   // Blocks came to light after the start: a drive that could not be read then can be read now.
   // Enumerate() shows them.
   virtual void OnFound() {}
