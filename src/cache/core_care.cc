@@ -342,7 +342,8 @@ bool EvictJob::DropSlice() {
       if (core().Holds(blocks_[cursor_])) drop(blocks_[cursor_].ref);
       continue;
     }
-    const Key& key = chain.keys[cursor_];
+    // Tails first: what hangs below a dropped block would be dropped too, and not counted here.
+    const Key& key = chain.keys[count - 1 - cursor_];
     const bool dropped = drop(
         index.Find({.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
     // A drive whose blocks are not known yet may have it.

@@ -39,6 +39,7 @@ void Core::OpenDisks() {
 
 void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status) {
   std::vector<Disk*> borrowed;
+  borrowed.reserve(disks.size());
   for (const auto& disk : disks) borrowed.push_back(disk.get());
   if (status.ok()) {
     // Each directory has a lock file beside the segments, and the cap is over every byte.
@@ -73,7 +74,7 @@ void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status
   for (const auto& disk : disks_) {
     for (const std::span<std::byte> bytes : extents_) disk->Remember(bytes);
   }
-  nvme_->Recover([this](Status recovered) { OnRecovered(recovered); });
+  nvme_->Recover([this](const Status& recovered) { OnRecovered(recovered); });
 }
 
 // A drive that could not be read is tried again by the tier, which then says what it found.

@@ -233,6 +233,17 @@ TEST_F(CoreTest, WhatWasDeletedBeforeTheDriveOpenedDoesNotComeBack) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
+TEST_F(CoreTest, EveryDeletedBlockOfALongChainIsCounted) {
+  Make(SmallCache(256));
+  const Chain chain(layout_, {.seed = 1, .blocks = 200});
+  ASSERT_EQ(Store(chain), 200u);
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, 200u);
+}
+
 TEST_F(CoreTest, ABlockStoredAgainWhileItsDeletionIsUnderWayStays) {
   Make(SmallCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 8});

@@ -110,7 +110,7 @@ Result<std::unique_ptr<NvmeSetup>> MakeSetup(uint64_t block_bytes, bool write,
                                                 .write = write}));
   AQ_ASSIGN_OR_RETURN(setup->files, FilePerBlock::New({.directory = path + "/files",
                                                        .block_bytes = block_bytes,
-                                                       .blocks = blocks}));
+                                                       .blocks = blocks / kPeerShare}));
   return setup;
 }
 

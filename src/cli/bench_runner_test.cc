@@ -70,6 +70,7 @@ Result<RowResult> Measure(const Row& row, bool quick = false) {
 
 std::vector<Row> Named(const std::vector<std::string>& names) {
   std::vector<Row> rows;
+  rows.reserve(names.size());
   for (const std::string& name : names)
     rows.push_back({.name = name, .unit = {}, .limit_is = {}, .prepare = {}});
   return rows;
@@ -77,6 +78,7 @@ std::vector<Row> Named(const std::vector<std::string>& names) {
 
 std::vector<std::string> NamesOf(const std::vector<const Row*>& rows) {
   std::vector<std::string> names;
+  names.reserve(rows.size());
   for (const Row* row : rows) names.push_back(row->name);
   return names;
 }

@@ -26,7 +26,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using testing::StartsWith;
 
 struct Outcome {
@@ -53,6 +52,7 @@ class CommandLineTest : public testing::Test {
   pid_t Start(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), AQUIFER_PROGRAM_PATH);
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;

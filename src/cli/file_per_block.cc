@@ -112,6 +112,7 @@ Result<double> FilePerBlock::Run(Status (FilePerBlock::*one)(uint64_t, uint32_t)
   std::mutex mutex;
   Status first_error;  // Guarded by mutex.
   std::vector<std::thread> threads;
+  threads.reserve(options_.threads);
   const Stopwatch watch;
   for (uint32_t thread = 0; thread < options_.threads; ++thread) {
     threads.emplace_back([&, thread] {

@@ -59,14 +59,14 @@ Machine DescribeMachine() {
 std::string FileSystemOf(const std::string& directory) {
   struct statfs info{};
   if (statfs(directory.c_str(), &info) != 0) return "unknown file system";
-  static const auto* const kNames = new std::map<uint64_t, std::string>{
+  static const auto* const known = new std::map<uint64_t, std::string>{
       {0xEF53, "ext4"},        {0x58465342, "xfs"},     {0x9123683E, "btrfs"},
       {0x01021994, "tmpfs"},   {0x794C7630, "overlay"}, {0xF2F52010, "f2fs"},
       {0x2FC12FC1, "zfs"},     {0x6969, "nfs"},         {0x65735546, "fuse"},
       {0xCA451A4E, "bcachefs"}};
   const auto type = static_cast<uint64_t>(info.f_type) & UINT32_MAX;
-  const auto found = kNames->find(type);
-  return found != kNames->end() ? found->second : fmt::format("file system {:#x}", type);
+  const auto found = known->find(type);
+  return found != known->end() ? found->second : fmt::format("file system {:#x}", type);
 }
 
 }  // namespace aquifer

@@ -8,8 +8,8 @@ namespace aquifer {
 namespace {
 
 const std::vector<std::string>& Names() {
-  static const auto* const kNames = new std::vector<std::string>{"demo", "bench", "serve"};
-  return *kNames;
+  static const auto* const names = new std::vector<std::string>{"demo", "bench", "serve"};
+  return *names;
 }
 
 TEST(NearestNameTest, FindsWhatWasMeant) {

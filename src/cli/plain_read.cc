@@ -64,14 +64,14 @@ struct Reader {
 };
 
 const Reader& BestReader() {
-  static const Reader kBest = [] {
+  static const Reader best = [] {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f")) return Reader{ReadAvx512, "AVX-512"};
     if (__builtin_cpu_supports("avx2")) return Reader{ReadAvx2, "AVX2"};
 #endif
     return Reader{ReadWords, "64-bit"};
   }();
-  return kBest;
+  return best;
 }
 
 }  // namespace

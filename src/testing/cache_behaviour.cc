@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "io/disk.h"
 
 namespace aquifer {
 namespace {
@@ -38,6 +39,11 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CacheBehaviour);
 
 CacheBehaviour::CacheBehaviour() = default;
 CacheBehaviour::~CacheBehaviour() { Stop(); }
+
+void CacheBehaviour::SetUp() {
+  if (GetParam().nvme_engine != NvmeEngine::kUring) return;
+  if (const Status status = ProbeUring(); !status.ok()) GTEST_SKIP() << status.ToString();
+}
 
 CacheOptions CacheBehaviour::Options() const {
   CacheOptions options;

@@ -46,6 +46,7 @@ class CacheBehaviour : public testing::TestWithParam<CacheFactory> {
   CacheBehaviour();
   ~CacheBehaviour() override;
 
+  void SetUp() override;
   bool has_nvme() const { return GetParam().has_nvme; }
 
   // Two extents, and an NVMe tier in this test's own directory where there is one.
