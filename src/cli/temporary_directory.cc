@@ -76,20 +76,20 @@ Result<std::unique_ptr<TemporaryDirectory>> TemporaryDirectory::New(const std::s
                                                                     const std::string& prefix) {
   const std::string where = parent.empty() ? DefaultParent() : parent;
   std::string path = (std::filesystem::path(where) / (prefix + "XXXXXX")).string();
+  // Made and noted in one step: a signal in between would leave a directory that nobody knows of.
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
   if (mkdtemp(path.data()) == nullptr) {
     return Status(
         Code::kUnavailable,
         fmt::format("cannot make a directory in {}: {}; name another one with --directory", where,
                     std::strerror(errno)));
   }
+  registry.paths.insert(path);
   return std::unique_ptr<TemporaryDirectory>(new TemporaryDirectory(std::move(path)));
 }
 
-TemporaryDirectory::TemporaryDirectory(std::string path) : path_(std::move(path)) {
-  Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
-  registry.paths.insert(path_);
-}
+TemporaryDirectory::TemporaryDirectory(std::string path) : path_(std::move(path)) {}
 
 TemporaryDirectory::~TemporaryDirectory() {
   RemoveTree(path_);
