@@ -351,6 +351,8 @@ Status Core::Build() {
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  // Read by the next tick.
+  write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return Status();
 }

@@ -194,9 +194,7 @@ void Core::RenewOnNvme(BlockRef ref) {
   if (!residency_->at(ref).in_tier(kTierDram)) {
     return loader_->Load(ref, DeadlineIn(kRenewNanos), this, 0);
   }
-  residency_->LeaveNvme(ref, Leave::kAsked);
-  eraser_->Add(residency_->IdOf(ref));
-  write_down_->Add(ref);
+  write_down_->Renew(ref);
 }
 
 void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {

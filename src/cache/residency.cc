@@ -9,8 +9,6 @@
 namespace aquifer {
 namespace {
 
-// Marks in the index a block that waits in DRAM to be written down.
-constexpr uint8_t kFlagDirtyHeld = 0x80;
 // How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
 // owner's tasks stay short.
 constexpr int kMaxEvictions = 16;
@@ -209,6 +207,7 @@ void Residency::LeaveNvme(BlockRef ref, Leave why) {
   if (!at(ref).in_tier(kTierNvme)) return;
   if (!at(ref).in_tier(kTierDram)) return Drop(ref, why);
   SetTier(ref, kTierNvme, false);
+  ClearStale(ref);
   nvme_quota_.Uncharge(at(ref).tenant, SlotBytesOf(ref));
 }
 
@@ -317,6 +316,12 @@ void Residency::UnholdDirty(BlockRef ref) {
   if (!dram_order_->Contains(ref)) return;
   dram_order_->Unhold(ref);
   LeaveIfRetiring(ref);
+}
+
+bool Residency::SetStale(BlockRef ref) {
+  if (stale(ref)) return false;
+  index_->SetFlags(ref, kFlagStale);
+  return true;
 }
 
 bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {

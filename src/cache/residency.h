@@ -116,6 +116,10 @@ class Residency {
   // Keeps it in DRAM until it is written down.
   void HoldDirty(BlockRef ref);
   void UnholdDirty(BlockRef ref);
+  // The record that NVMe has of it is out of date, and to be replaced. False: it was already.
+  [[nodiscard]] bool SetStale(BlockRef ref);
+  void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
+  bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
   // False: too many pins.
   [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
   void Unpin(BlockRef ref, uint64_t owner);
@@ -166,6 +170,10 @@ class Residency {
   std::function<void(const BlockId&)> on_erase;
 
  private:
+  // In the index's flags.
+  static constexpr uint8_t kFlagDirtyHeld = 0x80;  // Waits in DRAM to be written down.
+  static constexpr uint8_t kFlagStale = 0x40;
+
   struct Forecast {
     int8_t priority = 0;
     SessionHint session = SessionHint::kNone;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -51,6 +52,16 @@ void WriteDown::Add(BlockRef ref) {
     ++At(&refused_, residency_->at(ref).tenant);
     return;
   }
+  Enqueue(ref);
+}
+
+void WriteDown::Renew(BlockRef ref) {
+  // The end of a write under way sees that the expiry is another.
+  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
+  if (residency_->SetStale(ref)) Enqueue(ref);
+}
+
+void WriteDown::Enqueue(BlockRef ref) {
   const uint16_t tenant = residency_->at(ref).tenant;
   Item item{ref, next_sequence_++, residency_->at(ref).checksum, tenant, 0};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
@@ -88,6 +99,7 @@ void WriteDown::ReleaseHolds() {
 }
 
 void WriteDown::Requeue(const Item& item) {
+  if (residency_->at(item.ref).in_tier(kTierNvme)) std::ignore = residency_->SetStale(item.ref);
   const auto place = std::upper_bound(
       queue_.begin(), queue_.end(), item.sequence,
       [](uint64_t sequence, const Item& other) { return sequence < other.sequence; });
@@ -104,8 +116,8 @@ bool WriteDown::Same(const Item& item) const {
 bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;
   const BlockEntry& entry = residency_->at(item.ref);
-  return entry.in_tier(kTierDram) && !entry.in_tier(kTierNvme) &&
-         (entry.io_tiers & TierBit(kTierDram)) == 0;
+  const bool wanted = !entry.in_tier(kTierNvme) || residency_->stale(item.ref);
+  return entry.in_tier(kTierDram) && wanted && (entry.io_tiers & TierBit(kTierDram)) == 0;
 }
 
 bool WriteDown::Barred(BlockRef ref) const {
@@ -132,7 +144,8 @@ WriteDown::WriteBatch* WriteDown::TakeBatch() {
 bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   const uint64_t bytes = residency_->SlotBytesOf(item.ref);
   const uint16_t tenant = residency_->at(item.ref).tenant;
-  if (!residency_->ChargeNvme(item.ref)) {
+  const bool renewal = residency_->at(item.ref).in_tier(kTierNvme);
+  if (!renewal && !residency_->ChargeNvme(item.ref)) {
     ++stats_.refused_blocks;
     ++At(&refused_, tenant);
     return false;
@@ -140,9 +153,11 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   WriteOp& op = write->batch.ops.emplace_back();
   op.meta = residency_->MetaOf(item.ref);
   op.source = residency_->SlotBytes(residency_->at(item.ref).slot);
+  op.replace = renewal;
+  residency_->ClearStale(item.ref);
   residency_->BeginIo(item.ref, kTierDram);
   write->items.push_back(item);
-  write->charged.push_back(bytes);
+  write->charged.push_back(renewal ? 0 : bytes);
   write->tenants.push_back(tenant);
   write->bytes += bytes;
   return true;
@@ -176,6 +191,11 @@ void WriteDown::Pump() {
       } else {
         queue_.pop_front();  // Dropped since, or there already.
         Forget(item);
+        if (Same(item) && residency_->stale(item.ref) &&
+            !residency_->at(item.ref).in_tier(kTierDram)) {
+          residency_->ClearStale(item.ref);
+          if (on_unrenewed) on_unrenewed(item.ref);
+        }
       }
     }
     if (write->items.empty()) break;
@@ -234,9 +254,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
     Forget(item);
   } else if (op.status.ok()) {
-    ++stats_.written_blocks;
-    stats_.written_bytes += write->charged[i];
-    residency_->ArriveOnNvme(item.ref);
+    OnStored(write, i);
   } else if (op.status.code() == Code::kCorrupt) {
     Forget(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
@@ -260,11 +278,26 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   // Its expiry was changed while it was being written with the old one.
   if (op.status.ok() &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
-    residency_->LeaveNvme(item.ref, Leave::kAsked);
-    eraser_->Add(op.meta.id);
-    Add(item.ref);
+    if (residency_->at(item.ref).in_tier(kTierNvme)) Renew(item.ref);
   }
   Forget(item);
+}
+
+void WriteDown::OnStored(WriteBatch* write, size_t i) {
+  const BlockRef ref = write->items[i].ref;
+  const WriteOp& op = write->batch.ops[i];
+  ++stats_.written_blocks;
+  stats_.written_bytes += op.source.size();
+  if (!op.replace) return residency_->ArriveOnNvme(ref);
+  // The old record may have gone while the new one was on its way: deleted for room, which takes
+  // the new one too, or dropped by the tier.
+  if (residency_->at(ref).in_tier(kTierNvme) || eraser_->Owes(op.meta.id)) return;
+  if (!target_->Probe(op.meta.id).ok()) return;
+  if (residency_->ChargeNvme(ref)) {
+    residency_->ArriveOnNvme(ref);
+  } else {
+    eraser_->Add(op.meta.id);
+  }
 }
 
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {

@@ -48,6 +48,9 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump().
   void Add(BlockRef ref);
+  // The block is on NVMe and in DRAM, and its expiry has changed, which the record on NVMe does not
+  // know. A new record replaces it after Pump().
+  void Renew(BlockRef ref);
 
   // Starts what may be started.
   void Pump();
@@ -71,6 +74,9 @@ class WriteDown {
   // still holds on to one of them.
   void Barrier(std::function<void(Status)> on_done);
 
+  // Called with a block that was to be renewed and has left DRAM.
+  std::function<void(BlockRef)> on_unrenewed;
+
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
   const Status& last_failure() const { return last_failure_; }
@@ -88,7 +94,7 @@ class WriteDown {
   struct WriteBatch {
     Batch<WriteOp> batch;
     std::vector<Item> items;
-    std::vector<uint64_t> charged;
+    std::vector<uint64_t> charged;  // 0 for a renewal, which is charged already.
     std::vector<uint16_t> tenants;
     uint64_t bytes = 0;
     uint64_t number = 0;
@@ -113,6 +119,7 @@ class WriteDown {
   bool Same(const Item& item) const;
   // A deletion of the same block is under way, or its old record is still being written.
   bool Barred(BlockRef ref) const;
+  void Enqueue(BlockRef ref);
   // It waits no more: its hold on DRAM ends.
   void Forget(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
@@ -121,6 +128,7 @@ class WriteDown {
   bool AddTo(WriteBatch* write, const Item& item);
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
+  void OnStored(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.

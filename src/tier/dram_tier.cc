@@ -241,7 +241,10 @@ class DramTierImpl final : public DramTier {
         op.source.size() != RoundUpToPage(meta.raw_bytes)) {
       return Status(Code::kInvalid);
     }
-    if (Find(meta.id) != kNoSlot) return Status();
+    if (const SlotId known = Find(meta.id); known != kNoSlot) {
+      if (op.replace) pool_.Record(known).meta.expiry_unix_seconds = meta.expiry_unix_seconds;
+      return Status();
+    }
     if (queued_ops_ >= options_.max_queued_ops) return Refuse();
     auto slot = Allocate(meta.id.tenant, meta.raw_bytes);
     if (!slot.ok()) return slot.status();

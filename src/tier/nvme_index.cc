@@ -45,24 +45,35 @@ NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
     entry = next_++;
     if (entry / kChunkEntries == chunks_.size()) chunks_.push_back(std::make_unique<Chunk>());
   }
-  Entry& at = At(entry);
-  at.key = meta.id.key;
-  at.parent = meta.parent;
-  at.checksum = meta.checksum;
-  at.expiry_unix_seconds = meta.expiry_unix_seconds;
-  at.engine_hash = meta.engine_hash;
-  at.raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
-  at.position = meta.position;
-  at.tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
-  at.form =
-      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
-  at.seal = NewSeal(meta);
-  at.group = meta.id.group;
-  at.part = meta.id.part;
+  Fill(&At(entry), meta);
   Move(entry, sequence, place);
   table_.Reserve(++size_);
   table_.Insert(meta.id.Hash(), entry);
   return entry;
+}
+
+void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
+  at->key = meta.id.key;
+  at->parent = meta.parent;
+  at->checksum = meta.checksum;
+  at->expiry_unix_seconds = meta.expiry_unix_seconds;
+  at->engine_hash = meta.engine_hash;
+  at->raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
+  at->position = meta.position;
+  at->tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
+  at->form =
+      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
+  at->seal = NewSeal(meta);
+  at->group = meta.id.group;
+  at->part = meta.id.part;
+}
+
+void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence,
+                        const BlockPlace& place) {
+  Entry& at = At(entry);
+  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  Fill(&at, meta);
+  Move(entry, sequence, place);
 }
 
 uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {

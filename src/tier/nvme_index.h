@@ -38,6 +38,8 @@ class NvmeIndex {
   EntryId Insert(const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
   void Remove(EntryId entry);
   void Move(EntryId entry, uint64_t sequence, const BlockPlace& place);
+  // The same block, with what travels with it as it is now.
+  void Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
 
   BlockId Id(EntryId entry) const;
   BlockMeta Meta(EntryId entry) const;
@@ -95,6 +97,7 @@ class NvmeIndex {
   const Entry& At(EntryId entry) const {
     return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries];
   }
+  void Fill(Entry* at, const BlockMeta& meta);
   uint32_t NewSeal(const BlockMeta& meta);
 
   IndexTable table_;

@@ -432,12 +432,8 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     ++found.blocks_deleted;
     return;
   }
-  const int64_t expiry = record.meta.expiry_unix_seconds;
-  if (expiry != 0 && expiry <= shared_->clock->UnixSeconds()) {
-    ++found.blocks_expired;
-    return;
-  }
-  // The same block twice: it was being moved. The newer copy counts.
+  // The same block twice: it was being moved or replaced. The newer copy counts, also when its time
+  // is over: the older one may have been given more.
   if (const auto other = shared_->index.Find(record.meta.id); other != NvmeIndex::kNone) {
     if (shared_->index.sequence(other) >= record.sequence) {
       segment.map_dirty = true;

@@ -56,7 +56,8 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
       }
     } else if (const auto* writes = std::get_if<std::unique_ptr<WriteBatch>>(&any)) {
       for (PendingWrite& write : (*writes)->states) {
-        if (!write.settled && write.drive == drive->number()) Settle(&write, drive->why());
+        const bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
+        if (!write.settled && waits) Settle(&write, drive->why());
       }
     } else if (const auto* erases = std::get_if<std::unique_ptr<EraseBatch>>(&any)) {
       for (PendingErase& erase : (*erases)->states) {
@@ -70,8 +71,9 @@ bool NvmeTierImpl::WaitsFor(const PendingErase& erase, const NvmeDrive& drive) c
   if (erase.drive != UINT32_MAX) return erase.drive == drive.number();
   const auto found = pending_.find(erase.id);
   if (found == pending_.end()) return false;
-  return found->second.moving ||
-         (found->second.leader != nullptr && found->second.leader->drive == drive.number());
+  const PendingWrite* const leader = found->second.leader;
+  return found->second.moving || (leader != nullptr && (leader->drive == drive.number() ||
+                                                        leader->replaced_on == drive.number()));
 }
 
 void NvmeTierImpl::OnLost(std::vector<BlockId> ids, Code why) {

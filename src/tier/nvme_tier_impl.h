@@ -98,6 +98,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void OnWriteTaken(PendingWrite* write);
   void OnWriteUntouched(PendingWrite* write) { write->batch->Untouch(write, shared_.executor); }
+  void OnWriteAppended(PendingWrite* write, const Status& status);
   void ResolveWrite(PendingWrite* write, const Status& status);
 
  private:
@@ -105,6 +106,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   struct Pending {
     PendingWrite* leader = nullptr;        // Writes it.
     bool moving = false;                   // Reclaim rewrites it.
+    bool replaced = false;                 // The leader is written, and waits for the move to end.
     std::vector<PendingWrite*> followers;  // Want it written too, and wait for the leader.
     std::vector<PendingErase*> erases;     // Wait until nothing writes it any more.
   };
@@ -141,6 +143,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   // Writes.
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
+  void MarkReplaced(PendingWrite* write);
   Status CheckWrite(const WriteOp& op) const;
   void Verify(std::vector<PendingWrite*> writes);
   void VerifySome(std::vector<PendingWrite*> writes);
