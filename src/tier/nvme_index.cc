@@ -139,17 +139,25 @@ BlockPlace NvmeIndex::Place(EntryId entry) const {
           .record = at.record};
 }
 
-std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
-  std::vector<EntryId> entries;
-  entries.reserve(size_);
-  for (EntryId entry = 0; entry < next_; ++entry) {
-    if (At(entry).record != kUnused) entries.push_back(entry);
+NvmeIndex::EntryId NvmeIndex::Collect(EntryId first, size_t max,
+                                      std::vector<OrderKey>* keys) const {
+  const EntryId end = static_cast<EntryId>(std::min<uint64_t>(uint64_t{first} + max, next_));
+  for (EntryId entry = first; entry < end; ++entry) {
+    const Entry& at = At(entry);
+    if (at.record == kUnused) continue;
+    keys->push_back({.position = at.position, .entry = entry, .sequence = at.sequence});
   }
-  std::sort(entries.begin(), entries.end(), [this](EntryId a, EntryId b) {
-    const Entry& x = At(a);
-    const Entry& y = At(b);
-    return std::pair(x.position, x.sequence) < std::pair(y.position, y.sequence);
-  });
+  return end < next_ ? end : kNone;
+}
+
+std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
+  std::vector<OrderKey> keys;
+  keys.reserve(size_);
+  Collect(0, next_, &keys);
+  std::sort(keys.begin(), keys.end());
+  std::vector<EntryId> entries;
+  entries.reserve(keys.size());
+  for (const OrderKey& key : keys) entries.push_back(key.entry);
   return entries;
 }
 

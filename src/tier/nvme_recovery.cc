@@ -212,6 +212,7 @@ void DriveRecovery::ChooseDriveId() {
 
 // ---- Segments ----
 
+// One in each task: the buffers of a segment take some time to be had.
 void DriveRecovery::StartJobs() {
   while (running_ < kFilesAtOnce && next_file_ < headers_.size()) {
     const auto index = static_cast<uint32_t>(next_file_++);
@@ -242,6 +243,7 @@ void DriveRecovery::StartJobs() {
     }
     Read(index, std::move(pieces), job,
          [this, job](std::vector<IoRequest>& done) { OnMapsAndTail(job, done); });
+    return shared_->Post([this] { StartJobs(); });
   }
   if (running_ == 0 && next_file_ == headers_.size() && !std::exchange(finished_, true)) Finish();
 }

@@ -53,6 +53,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void Recover(std::function<void(Status)> on_done) override;
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
+  void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
+                         std::function<void()> on_done) override;
 
   // ---- Tier ----
 
@@ -113,6 +115,18 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   using AnyBatch = std::variant<std::unique_ptr<ReadBatch>, std::unique_ptr<WriteBatch>,
                                 std::unique_ptr<EraseBatch>>;
+
+  // An enumeration under way.
+  struct Enumeration {
+    std::function<void(const BlockMeta&)> visit;
+    std::function<void()> on_done;
+    std::vector<NvmeIndex::OrderKey> order;
+    size_t cursor = 0;
+  };
+
+  void CollectSlice(std::shared_ptr<Enumeration> enumeration);
+  void VisitSlice(std::shared_ptr<Enumeration> enumeration);
+  bool Visible(NvmeIndex::EntryId entry) const;
 
   template <class PendingBatchType>
   PendingBatchType* NewBatch(Batch<typename PendingBatchType::OpType>* batch);
