@@ -6,7 +6,7 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic>")
 # GCC 13 sees an overrun inside fmt 9's formatting of floating-point numbers that is not there.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13
    AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow>")
 endif()
 if(AQUIFER_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
@@ -34,10 +34,12 @@ if(AQUIFER_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${_sanitize}>")
   add_link_options(${_sanitize})
   # abort_on_error: a signal, unlike a plain exit, lets the fuzz replay say which input it was on.
+  # report_signal_unsafe: GCC 13's runtime believes a thread to be in a signal handler for ever once
+  # it left one by a jump, as io/bus_guard does, and then reports its next allocation.
   list(APPEND AQUIFER_TEST_ENVIRONMENT
     "ASAN_OPTIONS=halt_on_error=1:abort_on_error=1:detect_leaks=1:detect_stack_use_after_return=1"
     "UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1"
-    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0")
   aquifer_note_feature("sanitizer: ${AQUIFER_SANITIZE}")
 endif()
 # GCC's thread sanitizer refuses std::atomic_thread_fence with this warning; -Werror would make a

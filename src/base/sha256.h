@@ -1,11 +1,10 @@
-// SHA-256 by OpenSSL, for many short digests: the algorithm is looked up once and an object keeps
-// its context. (OpenSSL 3.0 takes and frees its 112-byte state for each digest; the 127 ns that a
-// key costs include it.) One thread at a time.
+// SHA-256 by OpenSSL, for many short digests. It calls the function of that name, not the EVP
+// interface: that takes and frees a state for each digest and costs a key of 16 tokens as much
+// again as its two rounds of hashing. One thread at a time; copies nothing, allocates nothing.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -15,7 +14,7 @@ using Sha256Digest = std::array<std::byte, 32>;
 
 class Sha256 {
  public:
-  Sha256();  // Ready for Update().
+  Sha256() { Begin(); }  // Ready for Update().
 
   void Update(std::span<const std::byte> bytes);
   void Update(std::string_view text) { Update(std::as_bytes(std::span(text))); }
@@ -26,13 +25,17 @@ class Sha256 {
  private:
   void Begin();
 
-  struct ContextDeleter {
-    void operator()(void* context) const;
-  };
-  std::unique_ptr<void, ContextDeleter> context_;
+  alignas(8) std::array<std::byte, 112> state_;  // OpenSSL's SHA256_CTX.
 };
 
-// One digest of bytes that lie together, with the calling thread's own context.
+// One digest of bytes that lie together.
 Sha256Digest Sha256Of(std::span<const std::byte> bytes);
+
+// The same in two steps, for short messages that are alike and are hashed where they lie. The first
+// pads the first `bytes` of a buffer that has room for kSha256PaddingBytes more, and returns the
+// padded message; the padding stays good while only the message changes.
+inline constexpr size_t kSha256PaddingBytes = 72;
+std::span<std::byte> PadForSha256(std::span<std::byte> buffer, size_t bytes);
+Sha256Digest Sha256OfPadded(std::span<const std::byte> padded);
 
 }  // namespace aquifer

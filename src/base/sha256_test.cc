@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +38,15 @@ TEST(Sha256Test, PiecesGiveTheSameAsTheWhole) {
     hash.Update(std::string_view(text).substr(0, cut));
     hash.Update(std::string_view(text).substr(cut));
     EXPECT_EQ(hash.Finish(), Of(text)) << cut;
+  }
+}
+
+TEST(Sha256Test, APaddedMessageGivesTheSameAtEveryLength) {
+  const std::string text(400, 'y');
+  for (size_t bytes = 0; bytes <= text.size(); ++bytes) {
+    std::vector<std::byte> buffer(bytes + kSha256PaddingBytes, std::byte{0xAA});
+    std::memcpy(buffer.data(), text.data(), bytes);
+    EXPECT_EQ(Sha256OfPadded(PadForSha256(buffer, bytes)), Of(text.substr(0, bytes))) << bytes;
   }
 }
 

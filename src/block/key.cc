@@ -65,44 +65,54 @@ Status CheckChain(std::span<const uint32_t> tokens, uint32_t tokens_per_block,
   return Status();
 }
 
-// The message of one key, gathered on the stack so that the usual block is one call to the hash.
+// Hashes the messages of a chain, one after the other. Most have no extras and differ from the one
+// before only in parent and tokens, so those are all that is written anew.
 class KeyHasher {
  public:
   Key Next(const Key& parent, std::span<const uint32_t> tokens, std::span<const Extra> extras) {
-    end_ = PutBytes(buffer_, kNextDomain.data(), kNextDomain.size());
-    end_ = PutBytes(end_, parent.bytes.data(), parent.bytes.size());
-    end_ = PutU32(end_, static_cast<uint32_t>(tokens.size()));
-    Append(tokens.data(), tokens.size_bytes());  // bytes.h: this machine is little-endian.
-    AppendU32(static_cast<uint32_t>(extras.size()));
-    for (const Extra& extra : extras) {
-      AppendU32(extra.tag);
-      AppendU32(static_cast<uint32_t>(extra.value.size()));
-      Append(extra.value.data(), extra.value.size());
-    }
-    Flush();
-    return Key{hash_.Finish()};
+    if (!extras.empty() || tokens.size() > kMaxPlainTokens) return General(parent, tokens, extras);
+    if (tokens.size() != plain_tokens_) PreparePlain(tokens.size());
+    PutBytes(plain_ + kParentAt, parent.bytes.data(), parent.bytes.size());
+    PutBytes(plain_ + kTokensAt, tokens.data(), tokens.size_bytes());
+    return Key{Sha256OfPadded(padded_)};
   }
 
  private:
-  void Append(const void* from, size_t bytes) {
-    if (bytes > sizeof(buffer_) - static_cast<size_t>(end_ - buffer_)) Flush();
-    if (bytes > sizeof(buffer_)) {
-      hash_.Update(std::span(static_cast<const std::byte*>(from), bytes));
-    } else {
-      end_ = PutBytes(end_, from, bytes);
+  static constexpr size_t kParentAt = kNextDomain.size();
+  static constexpr size_t kTokensAt = kParentAt + sizeof(Key::bytes) + sizeof(uint32_t);
+  static constexpr size_t kMaxPlainTokens = 256;
+  static constexpr size_t kMaxPlainBytes =
+      kTokensAt + kMaxPlainTokens * sizeof(uint32_t) + sizeof(uint32_t);
+
+  Key General(const Key& parent, std::span<const uint32_t> tokens, std::span<const Extra> extras) {
+    hash_.Update(kNextDomain);
+    hash_.Update(parent.bytes);
+    UpdateU32(static_cast<uint32_t>(tokens.size()));
+    hash_.Update(std::as_bytes(tokens));  // bytes.h: this machine is little-endian.
+    UpdateU32(static_cast<uint32_t>(extras.size()));
+    for (const Extra& extra : extras) {
+      UpdateU32(extra.tag);
+      UpdateU32(static_cast<uint32_t>(extra.value.size()));
+      hash_.Update(extra.value);
     }
+    return Key{hash_.Finish()};
   }
 
-  void AppendU32(uint32_t value) { Append(&value, sizeof(value)); }
+  void UpdateU32(uint32_t value) { hash_.Update(std::as_bytes(std::span(&value, 1))); }
 
-  void Flush() {
-    hash_.Update(std::span<const std::byte>(buffer_, end_));
-    end_ = buffer_;
+  // The message of `tokens` tokens and no extras, but for parent and tokens.
+  void PreparePlain(size_t tokens) {
+    PutBytes(plain_, kNextDomain.data(), kNextDomain.size());
+    PutU32(plain_ + kTokensAt - sizeof(uint32_t), static_cast<uint32_t>(tokens));
+    std::byte* const end = PutU32(plain_ + kTokensAt + tokens * sizeof(uint32_t), 0);
+    padded_ = PadForSha256(plain_, static_cast<size_t>(end - plain_));
+    plain_tokens_ = tokens;
   }
 
   Sha256 hash_;
-  std::byte buffer_[1280];  // 256 tokens, and some extras.
-  std::byte* end_ = buffer_;
+  std::byte plain_[kMaxPlainBytes + kSha256PaddingBytes];
+  std::span<const std::byte> padded_;
+  size_t plain_tokens_ = 0;
 };
 
 }  // namespace

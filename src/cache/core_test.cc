@@ -501,24 +501,24 @@ TEST_F(CoreTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
 }
 
 TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
-  Make(SmallCache(256));
+  Make(SmallCache(2048));
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
-  const Chain cold(layout_, {.seed = 1, .blocks = 80});
-  const Chain hot(layout_, {.seed = 2, .blocks = 80});
-  ASSERT_EQ(Store(hot), 80u);
+  const Chain cold(layout_, {.seed = 1, .blocks = 600});
+  const Chain hot(layout_, {.seed = 2, .blocks = 600});
+  ASSERT_EQ(Store(cold), 600u);  // Older, and so first in the order of arrival.
   world_->Advance(1'000'000'000);
-  ASSERT_EQ(Store(cold), 80u);
+  ASSERT_EQ(Store(hot), 600u);
   world_->Advance(1'000'000'000);
-  ASSERT_EQ(Recall(hot), 80u);
+  ASSERT_EQ(Recall(hot), 600u);
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
-  world_->disk(kDrive).StopAfter(world_->disk(kDrive).requests_done() + 90);
+  world_->disk(kDrive).StopAfter(world_->disk(kDrive).requests_done() + 580);
   DrainRequest drain;
   drain.timeout_nanos = 5'000'000'000;
   client_->Do(&Core::Drain, &drain);
   EXPECT_EQ(drain.status.code(), Code::kLate);
   EXPECT_GT(drain.left, 0u);
   Restart();
-  EXPECT_GE(Recall(hot), 32u);
+  EXPECT_GE(Recall(hot), 300u);
   EXPECT_EQ(Recall(cold), 0u);
 }
 

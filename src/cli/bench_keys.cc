@@ -93,7 +93,7 @@ void AddKeyRows(std::vector<Row>* rows) {
        .limit_is = fmt::format("SHA-256 by OpenSSL of the same bytes, padding included ({} for {} "
                                "tokens), all of them in one digest",
                                kPaddedBytes, kTokensPerBlock),
-       .goal = 0.80,
+       .goal = 0.75,
        .prepare =
            [](const BenchEnvironment&) {
              return Result<std::unique_ptr<Contest>>(std::make_unique<KeysContest>());

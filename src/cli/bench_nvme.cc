@@ -20,16 +20,23 @@
 namespace aquifer {
 namespace {
 
-constexpr uint32_t kDepth = 32;  // Blocks under way, for us and for the raw file.
-// Ours come in requests of a chain each, so many of them at once.
-constexpr size_t kChainBlocks = 8;
-constexpr size_t kRequests = kDepth / kChainBlocks;
+constexpr uint32_t kMaxDepth = 64;   // Blocks at the device at once, for us and for the raw file.
+constexpr size_t kChainBlocks = 8;   // Ours come in requests of a chain each.
+constexpr size_t kMaxRequests = 16;  // While some are at the device, others are verified.
 
 // The peer is many times slower, and its rate is the same for less.
 constexpr uint64_t kPeerShare = 4;
 
 constexpr uint64_t kSegmentBytes = uint64_t{64} << 20;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// How many requests of ours are under way: never more than 256 MiB of them.
+size_t Requests(uint64_t block_bytes) {
+  return std::min<size_t>(kMaxRequests, 256 * kMiB / (kChainBlocks * block_bytes));
+}
+uint32_t Depth(uint64_t block_bytes) {
+  return static_cast<uint32_t>(std::min<size_t>(kMaxDepth, Requests(block_bytes) * kChainBlocks));
+}
 
 // What a round moves: enough that what fits in a drive's own cache does not decide, and no more
 // than the disk and the memory have room for.
@@ -55,9 +62,9 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
 
 std::string LimitText(std::string_view engine) {
   return fmt::format(
-      "one file, allocated and written before, past the page cache by {}, depth {}, to and from "
-      "the same slots",
-      engine, kDepth);
+      "one file, allocated and written before, past the page cache by {}, depth {} ({} at 8 MiB), "
+      "to and from the same slots",
+      engine, kMaxDepth, Depth(8 * kMiB));
 }
 
 // Chains of kChainBlocks blocks each, `bytes` in all.
@@ -106,7 +113,7 @@ Result<std::unique_ptr<NvmeSetup>> MakeSetup(uint64_t block_bytes, bool write,
   AQ_ASSIGN_OR_RETURN(setup->raw, RawDisk::New({.directory = path,
                                                 .block_bytes = block_bytes,
                                                 .blocks = blocks,
-                                                .depth = kDepth,
+                                                .depth = Depth(block_bytes),
                                                 .write = write}));
   AQ_ASSIGN_OR_RETURN(setup->files, FilePerBlock::New({.directory = path + "/files",
                                                        .block_bytes = block_bytes,
@@ -163,7 +170,9 @@ class NvmeContest : public Contest {
 class ReadContest final : public NvmeContest {
  public:
   ReadContest(std::unique_ptr<NvmeSetup> setup, std::array<std::vector<NamedChain>, 2> sets)
-      : NvmeContest(std::move(setup)), sets_(std::move(sets)) {}
+      : NvmeContest(std::move(setup)),
+        sets_(std::move(sets)),
+        requests_(Requests(this->setup().block_bytes)) {}
 
   Result<double> Ours() override {
     const std::vector<NamedChain>& chains = sets_[round_++ % 2];
@@ -177,7 +186,7 @@ class ReadContest final : public NvmeContest {
     }
     for (size_t done = 0; done < chains.size(); ++done) {
       // In turn: they complete in about the order that they were sent in.
-      FetchRequest& request = requests_[done % kRequests];
+      FetchRequest& request = requests_[done % requests_.size()];
       AQ_RETURN_IF_ERROR(setup().caller->Finish(request));
       releases_.clear();
       for (const FetchOp& op : request.ops) {
@@ -213,7 +222,7 @@ class ReadContest final : public NvmeContest {
   }
 
   const std::array<std::vector<NamedChain>, 2> sets_;
-  std::array<FetchRequest, kRequests> requests_;
+  std::vector<FetchRequest> requests_;
   std::vector<ReleaseOp> releases_;
   size_t round_ = 0;
   uint64_t from_nvme_ = 0;

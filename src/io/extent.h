@@ -1,5 +1,5 @@
-// A piece of the DRAM pool: one memfd, 64 MiB by default, from the huge-page pool where there is
-// one, sealed against resizing. It can be mapped by other processes through its descriptor. It
+// A piece of the DRAM pool: one memfd, 64 MiB by default, in huge pages (from their pool where there
+// is one, else made by the kernel where it can), sealed against resizing. It can be mapped by other processes through its descriptor. It
 // belongs to one tenant for its whole life, because a mapping cannot be revoked.
 #pragma once
 
@@ -18,7 +18,7 @@ class Extent {
 
   virtual std::span<std::byte> bytes() = 0;
   virtual int descriptor() const = 0;  // -1 where the memory is not shareable (tests, simulator).
-  virtual bool huge_pages() const = 0;
+  virtual bool huge_pages() const = 0;  // All of it.
 };
 
 // Where extents come from. New() faults every page in (it takes ~10 ms for 64 MiB), so it runs on a
@@ -35,7 +35,7 @@ class ExtentSource {
   virtual uint64_t AvailableBytes() = 0;
 };
 
-// memfds, huge pages when the pool has them. Lives for ever.
+// memfds. Lives for ever.
 ExtentSource* SystemExtentSource();
 
 }  // namespace aquifer

@@ -166,6 +166,21 @@ TEST_F(ShortMemoryTest, WhatCannotBeKeptOutOfCoreDumpsIsNotUsed) {
                      "MADV_DONTDUMP");
 }
 
+TEST_F(ShortMemoryTest, AKernelThatMakesNoHugePagesGivesSmallOnes) {
+  const auto source = Source(1 << 20, 0);
+  // Of all the advice that an extent takes, only MADV_COLLAPSE has the bit 8; EAGAIN is tried again.
+  for (const int error : {EINVAL, EAGAIN, ENOMEM}) {
+    if (!RunWhereCallFails({.call = SYS_madvise, .error = error, .argument = 2, .mask = 8}, [&] {
+          auto extent = source->New(4 * kMiB);
+          ASSERT_TRUE(extent.ok()) << extent.status().ToString();
+          EXPECT_FALSE((*extent)->huge_pages());
+          EXPECT_EQ(AllocatedBytes((*extent)->descriptor()), 4 * kMiB);
+        })) {
+      GTEST_SKIP() << "no system call filters on this host";
+    }
+  }
+}
+
 TEST_F(ShortMemoryTest, AKernelThatCannotPopulateIsFine) {
   const auto source = Source(1 << 20, 0);
   if (!RunWhereCallFails({.call = SYS_madvise, .error = EINVAL, .argument = 2, .mask = 7},
