@@ -82,6 +82,8 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
       if (engine.Store(NumberedChain(number)) != kBlocks) return;
       if (number == 3 && !(flush(3) && erase(1))) return;
       if (number == 4 && !erase(4)) return;  // Perhaps not even written yet.
+      // Written anew with another expiry, which is far away: it stays durable all the while.
+      if (number == 4) engine.NameSession("session", NumberedChain(2), /*ttl_seconds=*/1'000'000);
       if (number == 5 && !(flush(5) && erase(0) && erase(5))) return;
     }
     if (flush(kChains - 1)) erase(6);

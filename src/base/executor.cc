@@ -160,6 +160,7 @@ class QueueThread final : public ThreadExecutor {
   int64_t RunOne(Task task, int64_t start) {
     task();
     task = nullptr;  // What it holds is freed within the time that is measured.
+    if (options_.after_task) options_.after_task();
     const int64_t end = clock_->NowNanos();
     tasks_.store(tasks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (end - start > longest_task_nanos_.load(std::memory_order_relaxed)) {

@@ -44,6 +44,7 @@ class Clock;
 struct ThreadExecutorOptions {
   std::string name = "aq-owner";
   int64_t spin_nanos = 50'000;
+  std::function<void()> after_task{};  // On the thread, behind every task; may be empty.
 };
 
 class ThreadExecutor : public Executor {

@@ -18,6 +18,7 @@ constexpr size_t kMaxKeys = size_t{1} << 20;
 constexpr size_t kExpirySlice = 2048;
 constexpr size_t kDropSlice = 64;
 constexpr size_t kPinExpirySlice = 256;
+constexpr size_t kReturnSlice = 256;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
@@ -320,7 +321,8 @@ Status Core::Build() {
                               ? options_.max_blocks
                               : static_cast<uint32_t>(std::min<uint64_t>(wanted, 1u << 30));
   AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
-                                                 .hash_seed = environment_.random->Next64()}));
+                                                 .hash_seed = environment_.random->Next64(),
+                                                 .meter = environment_.meter}));
   AQ_ASSIGN_OR_RETURN(auto dram_order, NewLeafRecency({.max_blocks = max_blocks}));
   AQ_ASSIGN_OR_RETURN(auto nvme_order, NewLeafRecency({.max_blocks = max_blocks}));
   Quota dram_quota({.capacity_bytes = cache.dram_bytes});
@@ -351,6 +353,8 @@ Status Core::Build() {
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  // Read by the next tick.
+  write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return Status();
 }
@@ -396,8 +400,9 @@ void Core::Housekeep() {
   if (housekeeping_) return;
   const bool more_orphans = residency_->DropOrphans(kDropSlice);
   const bool more_reclaim = residency_->ContinueReclaim(kDropSlice);
+  const bool more_loans = ReturnLoans(kReturnSlice);
   eraser_->Pump();
-  if (!more_orphans && !more_reclaim) return;
+  if (!more_orphans && !more_reclaim && !more_loans) return;
   housekeeping_ = true;
   environment_.owner->Post([this, alive = alive_] {
     if (!*alive) return;
@@ -418,8 +423,9 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_engine_++);  // Nobody's name.
   // Engines of two tenants are different engines, whatever they call themselves.
   const auto [found, made] = engines_.emplace(options.tenant + '\0' + engine, engines_.size());
-  auto free = std::find_if(clients_.begin(), clients_.end(),
-                           [](const Client& client) { return !client.attached; });
+  auto free = std::find_if(clients_.begin(), clients_.end(), [](const Client& client) {
+    return !client.attached && !client.leaving;
+  });
   if (free == clients_.end()) free = clients_.emplace(clients_.end());
   *free = Client{};
   free->attached = true;
@@ -430,7 +436,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   return static_cast<ClientNumber>(free - clients_.begin());
 }
 
-void Core::Detach(ClientNumber client) {
+void Core::Detach(ClientNumber client, std::function<void()> on_done) {
   for (size_t i = running_.size(); i-- > 0;) {
     if (i >= running_.size()) continue;
     Job* const job = running_[i];
@@ -439,11 +445,9 @@ void Core::Detach(ClientNumber client) {
     job->request_ = nullptr;  // Nobody is told.
     job->End(0);
   }
-  while (clients_[client].first_loan != 0) {
-    Loan* const loan = &loans_[clients_[client].first_loan];
-    loan->reservation ? AbortLoan(loan) : EndLoan(loan);
-  }
   clients_[client].attached = false;
+  clients_[client].leaving = true;
+  leaving_.push_back({client, std::move(on_done)});
   if (loader_->pending() > 0) loader_->Pump();
   Housekeep();
 }

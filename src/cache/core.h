@@ -95,8 +95,9 @@ class Core final : private TierListener, private LoadWaiter {
 
   // All of these on the owner.
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
-  // Gives back all that the client holds; its open requests are dropped without a word.
-  void Detach(ClientNumber client);
+  // Gives back all that the client holds, a slice at a time; its open requests are dropped without
+  // a word. `on_done` when it holds nothing any more; may be empty.
+  void Detach(ClientNumber client, std::function<void()> on_done);
 
   void RegisterLayout(ClientNumber client, RegisterLayoutRequest* request);
   void Match(ClientNumber client, MatchRequest* request);
@@ -109,8 +110,9 @@ class Core final : private TierListener, private LoadWaiter {
   void Evict(ClientNumber client, EvictRequest* request);
   void Drain(ClientNumber client, DrainRequest* request);
   void Stats(ClientNumber client, StatsRequest* request);
-  void Release(ClientNumber client, std::span<const ReleaseOp> leases);
-  void Abort(ClientNumber client, std::span<const ReservationId> reservations);
+  // These two take a slice from the front and return how many it was: the rest is another task's.
+  size_t Release(ClientNumber client, std::span<const ReleaseOp> leases);
+  size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
   void Cancel(ClientNumber client, Request* request);
@@ -137,6 +139,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   struct Client {
     bool attached = false;
+    bool leaving = false;  // Detached, and what it holds is being given back.
     uint16_t tenant = 0;
     uint32_t engine = 0;
     ClientSink* sink = nullptr;
@@ -152,6 +155,7 @@ class Core final : private TierListener, private LoadWaiter {
     bool reservation = false;
     bool used = false;
     int64_t since_nanos = 0;
+    uint32_t number = 0;
     uint32_t next = 0;  // In the client's list, or of the free ones.
     uint32_t previous = 0;
   };
@@ -179,6 +183,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnHealth(bool in_service, const Status& why) override;
 
   // LoadWaiter, for blocks that were brought to DRAM only to be written anew.
+  bool Waits(uint64_t) const override { return true; }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
   // The block's expiry changed, and the record on NVMe has the old one, which would count again
   // after a restart.
@@ -190,11 +195,13 @@ class Core final : private TierListener, private LoadWaiter {
   void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
+  void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
   void Tick();
   void TickAgain();
   void Housekeep();
+  bool ReturnLoans(size_t max);
   void VoidOverdue();
 
   // Requests.
@@ -238,8 +245,9 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // The blocks from `head` up to its root that are there, deepest first; at most `max`.
-  void WalkUp(const BlockName& head, size_t max, std::vector<Noted>* blocks) const;
+  // Adds up to `max` blocks from `*next` up its chain, deepest first. False when that was all that
+  // is there; otherwise it goes on at `*next`.
+  bool WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;
@@ -260,13 +268,22 @@ class Core final : private TierListener, private LoadWaiter {
   Status nvme_status_;
   std::function<void(Status)> on_ready_;
 
+  bool finding_ = false;     // The tier's blocks are being taken over.
+  bool find_again_ = false;  // There are more since that began.
+
+  struct Leaving {
+    ClientNumber client = 0;
+    std::function<void()> on_done;
+  };
+
   std::vector<Client> clients_;
+  std::deque<Leaving> leaving_;
   std::map<std::string, uint32_t> engines_;
   uint64_t next_engine_ = 1;
-  std::vector<Loan> loans_;
+  std::deque<Loan> loans_;  // Grows without moving what is there.
   uint32_t free_loan_ = 0;
   size_t overdue_cursor_ = 0;
-  std::vector<Filling> fillings_;
+  std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
   double average_fill_ms_ = 20;
   std::map<std::pair<uint16_t, std::string>, Session> sessions_;

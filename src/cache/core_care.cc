@@ -13,7 +13,7 @@ constexpr size_t kPrestageSlice = 64;
 constexpr size_t kEvictSlice = 64;
 constexpr size_t kSweepSlice = 2048;
 constexpr size_t kHintSlice = 64;
-constexpr size_t kMaxChain = size_t{1} << 20;
+constexpr size_t kWalkSlice = 512;
 constexpr size_t kMaxSessionName = 256;
 constexpr int64_t kRenewNanos = 10'000'000'000;
 
@@ -133,12 +133,15 @@ bool Core::Holds(const Noted& noted) const {
          entry.key.Prefix64() == noted.key_bits;
 }
 
-void Core::WalkUp(const BlockName& head, size_t max, std::vector<Noted>* blocks) const {
-  BlockRef ref = residency_->index().Find(head);
+bool Core::WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const {
+  const Index& index = residency_->index();
+  BlockRef ref = index.Find(*next);
   for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
     blocks->push_back(Note(ref));
-    ref = residency_->index().Parent(ref);
+    ref = index.Parent(ref);
   }
+  if (ref != kNoBlock) next->key = index.at(ref).key;
+  return ref != kNoBlock;
 }
 
 void Core::RememberSession(const std::string& name, const BlockName& head) {
@@ -159,44 +162,45 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
   ttl_seconds_ = forecast.ttl_seconds;
-  blocks_.clear();
-  core().WalkUp(head, kMaxChain, &blocks_);
-  // What other chains share is not this session's to speak of.
-  const Index& index = core().residency_->index();
-  blocks_.erase(
-      std::find_if(blocks_.begin(), blocks_.end(),
-                   [&index](const Core::Noted& block) { return index.at(block.ref).children > 1; }),
-      blocks_.end());
-  std::reverse(blocks_.begin(), blocks_.end());
+  walk_ = head;
 }
 
 void HintJob::Run() {
   Residency& residency = *core().residency_;
-  for (size_t step = 0; step < kHintSlice && !blocks_.empty(); ++step) {
-    const Core::Noted block = blocks_.back();
-    blocks_.pop_back();
-    if (!core().Holds(block)) continue;
-    const BlockRef ref = block.ref;
-    residency.SetForecast(ref, priority_, outlook_);
-    if (ttl_seconds_ <= 0) continue;
-    residency.SetExpiry(ref, static_cast<uint32_t>(core().NowUnix() + ttl_seconds_));
-    core().RenewOnNvme(ref);
+  const Index& index = residency.index();
+  BlockRef ref = index.Find(walk_);
+  for (size_t step = 0; step < kHintSlice && ref != kNoBlock; ++step) {
+    // What other chains share is not this session's to speak of.
+    if (index.at(ref).children > 1) {
+      ref = kNoBlock;
+      break;
+    }
+    Apply(ref);
+    ref = index.Parent(ref);
   }
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
-  if (!blocks_.empty()) return RunAgain();
-  End(0);
+  if (ref == kNoBlock || !index.Exists(ref)) return End(0);
+  walk_.key = index.at(ref).key;
+  RunAgain();
+}
+
+void HintJob::Apply(BlockRef ref) {
+  Residency& residency = *core().residency_;
+  if (residency.at(ref).state != BlockState::kResident) return;
+  residency.SetForecast(ref, priority_, outlook_);
+  if (ttl_seconds_ <= 0) return;
+  residency.SetExpiry(ref, static_cast<uint32_t>(core().NowUnix() + ttl_seconds_));
+  core().RenewOnNvme(ref);
 }
 
 void Core::RenewOnNvme(BlockRef ref) {
   if (!residency_->at(ref).in_tier(kTierNvme)) return;
   if (!residency_->at(ref).in_tier(kTierDram)) {
-    return loader_->Load(ref, DeadlineIn(kRenewNanos), this, 0);
+    return loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
   }
-  residency_->LeaveNvme(ref, Leave::kAsked);
-  eraser_->Add(residency_->IdOf(ref));
-  write_down_->Add(ref);
+  write_down_->Renew(ref);
 }
 
 void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
@@ -218,57 +222,63 @@ void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
 
 void PrestageJob::Reset() {
   blocks_.clear();
-  loading_.clear();
   cursor_ = open_ = 0;
-  in_slice_ = collected_ = false;
+  in_slice_ = collected_ = timer_set_ = false;
   deadline_nanos_ = core().DeadlineIn(r().timeout_nanos);
   r().found = r().staged = 0;
+  if (!r().chain.keys.empty()) return;
+  if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+    walk_ = session->head;
+  }
 }
 
-void PrestageJob::Collect() {
+bool PrestageJob::Collect() {
+  if (r().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, &blocks_)) return true;
   collected_ = true;
+  return false;
+}
+
+size_t PrestageJob::count() const {
+  return r().chain.keys.empty() ? blocks_.size() : r().chain.keys.size();
+}
+
+// From the root on; kNoBlock when it is not there any more.
+BlockRef PrestageJob::Block(size_t i) const {
   const ChainSlice& chain = r().chain;
-  if (chain.keys.empty()) {
-    if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
-      core().WalkUp(session->head, kMaxChain, &blocks_);
-      std::reverse(blocks_.begin(), blocks_.end());
-    }
-  } else {
-    std::vector<BlockRef> refs(chain.keys.size());
-    core().residency_->index().FindMany(tenant(), chain.group, chain.part, chain.keys, refs);
-    for (const BlockRef ref : refs) {
-      if (ref != kNoBlock) blocks_.push_back(core().Note(ref));
-    }
+  if (!chain.keys.empty()) {
+    return core().residency_->index().Find(
+        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
   }
-  std::erase_if(blocks_, [this](const Core::Noted& block) { return !core().Readable(block.ref); });
-  loading_.assign(blocks_.size(), 0);
-  r().found = blocks_.size();
+  const Core::Noted& noted = blocks_[blocks_.size() - 1 - i];
+  return core().Holds(noted) ? noted.ref : BlockRef{kNoBlock};
 }
 
 void PrestageJob::Run() {
-  if (!collected_) Collect();
+  if (!collected_ && Collect()) return RunAgain();
   in_slice_ = true;
-  const size_t end = std::min(cursor_ + kPrestageSlice, blocks_.size());
+  const size_t end = std::min(cursor_ + kPrestageSlice, count());
   for (; cursor_ < end; ++cursor_) {
-    const BlockRef ref = blocks_[cursor_].ref;
-    if (!core().Holds(blocks_[cursor_]) || !core().Readable(ref)) continue;
-    if (core().residency_->at(ref).in_tier(kTierDram)) {
-      ++r().staged;
-      continue;
-    }
-    loading_[cursor_] = 1;
-    ++open_;
-    core().loader_->Load(ref, deadline_nanos_, this, cursor_);
+    const BlockRef ref = Block(cursor_);
+    if (ref != kNoBlock && core().Readable(ref)) StageOne(ref);
   }
   if (open_ > 0) core().loader_->Pump();
   in_slice_ = false;
-  if (cursor_ < blocks_.size()) return RunAgain();
-  if (open_ > 0) WakeAt(deadline_nanos_);
+  if (open_ > 0 && !std::exchange(timer_set_, true)) WakeAt(deadline_nanos_);
+  if (cursor_ < count()) return RunAgain();
   MaybeEnd();
 }
 
-void PrestageJob::OnLoaded(size_t op, BlockRef, const Status& status) {
-  loading_[op] = 0;
+void PrestageJob::StageOne(BlockRef ref) {
+  ++r().found;
+  if (core().residency_->at(ref).in_tier(kTierDram)) {
+    ++r().staged;
+    return;
+  }
+  ++open_;
+  core().loader_->Load(ref, deadline_nanos_, {.waiter = this, .run = run(), .op = cursor_});
+}
+
+void PrestageJob::OnLoaded(size_t, BlockRef, const Status& status) {
   --open_;
   if (status.ok()) {
     ++r().staged;
@@ -278,74 +288,77 @@ void PrestageJob::OnLoaded(size_t op, BlockRef, const Status& status) {
 }
 
 void PrestageJob::MaybeEnd() {
-  if (!in_slice_ && open_ == 0 && cursor_ == blocks_.size()) End(1);
+  if (!in_slice_ && open_ == 0 && collected_ && cursor_ == count()) End(1);
 }
 
 void PrestageJob::Cancel() {
-  Drop();
-  if (open_ > 0) request()->status = Status(Code::kLate);
+  request()->status = Status(Code::kLate, "not every block was brought to DRAM in time");
   End(1);
-}
-
-void PrestageJob::Drop() {
-  for (size_t i = 0; i < cursor_; ++i) {
-    if (loading_[i] != 0) core().loader_->Abandon(blocks_[i].ref, this, i);
-  }
 }
 
 // --- Evict
 
 void EvictJob::Reset() {
-  blocks_.clear();
   cursor_ = evicted_ = 0;
-  collected_ = false;
+  if (r().everything || !r().chain.keys.empty()) return;
+  if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+    walk_ = session->head;
+  }
+}
+
+bool EvictJob::DropOne(BlockRef ref) {
+  const Index& index = core().residency_->index();
+  if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
+  if (index.at(ref).tenant != tenant()) return false;
+  core().residency_->Drop(ref, Leave::kAsked);
+  ++evicted_;
+  return true;
 }
 
 bool EvictJob::DropSlice() {
-  Residency& residency = *core().residency_;
-  const Index& index = residency.index();
-  const auto drop = [&](BlockRef ref) {
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
-    if (index.at(ref).tenant != tenant()) return false;
-    residency.Drop(ref, Leave::kAsked);
-    ++evicted_;
-    return true;
-  };
+  if (r().everything) return DropEverythingSlice();
+  return r().chain.keys.empty() ? DropSessionSlice() : DropChainSlice();
+}
+
+bool EvictJob::DropEverythingSlice() {
+  const Index& index = core().residency_->index();
+  // An erasure of nothing: it fails while a drive's blocks are not known.
   const TenantId id = core().catalog_.tenant(tenant()).id;
-  if (r().everything) {
-    // An erasure of nothing: it fails while a drive's blocks are not known.
-    if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
-    const size_t before = evicted_;
-    for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
-      drop(static_cast<BlockRef>(cursor_));
-      if (evicted_ - before == kEvictSlice) break;
-    }
-    return cursor_ < index.ref_limit();
+  if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
+  const size_t before = evicted_;
+  for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
+    DropOne(static_cast<BlockRef>(cursor_));
+    if (evicted_ - before == kEvictSlice) break;
   }
-  const ChainSlice& chain = r().chain;
-  if (!collected_ && chain.keys.empty()) {
-    collected_ = true;
-    if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
-      core().WalkUp(session->head, kMaxChain, &blocks_);
-    }
+  return cursor_ < index.ref_limit();
+}
+
+bool EvictJob::DropSessionSlice() {
+  const Index& index = core().residency_->index();
+  BlockRef ref = index.Find(walk_);
+  for (size_t step = 0; step < kEvictSlice && ref != kNoBlock; ++step, ++cursor_) {
     // What other chains share stays.
-    blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(),
-                               [&index](const Core::Noted& block) {
-                                 return index.at(block.ref).children > 1;
-                               }),
-                  blocks_.end());
+    if (cursor_ == 0 && index.at(ref).children > 1) return false;
+    const BlockRef parent = index.Parent(ref);
+    const bool parent_shared = parent != kNoBlock && index.at(parent).children > 1;
+    DropOne(ref);
+    if (parent_shared) return false;
+    ref = parent;
   }
-  const size_t count = chain.keys.empty() ? blocks_.size() : chain.keys.size();
+  if (ref != kNoBlock) walk_.key = index.at(ref).key;
+  return ref != kNoBlock;
+}
+
+bool EvictJob::DropChainSlice() {
+  const ChainSlice& chain = r().chain;
+  const TenantId id = core().catalog_.tenant(tenant()).id;
+  const size_t count = chain.keys.size();
   const size_t end = std::min(cursor_ + kEvictSlice, count);
   for (; cursor_ < end; ++cursor_) {
-    if (chain.keys.empty()) {
-      if (core().Holds(blocks_[cursor_])) drop(blocks_[cursor_].ref);
-      continue;
-    }
     // Tails first: what hangs below a dropped block would be dropped too, and not counted here.
     const Key& key = chain.keys[count - 1 - cursor_];
-    const bool dropped = drop(
-        index.Find({.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
+    const bool dropped = DropOne(core().residency_->index().Find(
+        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
     // A drive whose blocks are not known yet may have it.
     if (!dropped) {
       core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});

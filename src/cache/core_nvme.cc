@@ -47,7 +47,8 @@ void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status
         NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes - disks.size() * kPageBytes,
                      .segment_bytes = options_.cache.nvme_segment_bytes,
                      .sync = options_.cache.nvme_sync,
-                     .max_block_bytes = LargestNvmeBlock(options_.cache)},
+                     .max_block_bytes = LargestNvmeBlock(options_.cache),
+                     .meter = environment_.meter},
                     borrowed, this, environment_.workers, environment_.owner, environment_.clock,
                     environment_.random);
     if (tier.ok())
@@ -80,17 +81,27 @@ void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status
 // A drive that could not be read is tried again by the tier, which then says what it found.
 void Core::OnRecovered(const Status& status) {
   nvme_status_ = status;
-  nvme_ready_ = true;
-  loader_->SetSource(nvme_.get());
   eraser_->SetTarget(nvme_.get());
   OnFound();
-  write_down_->SetTarget(nvme_.get());
-  if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
 }
 
 void Core::OnFound() {
-  nvme_->Enumerate([this](const BlockMeta& meta) { TakeOver(meta); });
+  if (std::exchange(finding_, true)) {
+    find_again_ = true;
+    return;
+  }
+  nvme_->EnumerateInSlices([this](const BlockMeta& meta) { TakeOver(meta); },
+                           [this] { OnTakenOver(); });
+}
+
+void Core::OnTakenOver() {
+  finding_ = false;
   eraser_->Pump();
+  if (std::exchange(find_again_, false)) return OnFound();
+  if (std::exchange(nvme_ready_, true)) return;
+  loader_->SetSource(nvme_.get());
+  write_down_->SetTarget(nvme_.get());
+  if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
 }
 
 // A block that NVMe held over a restart.
@@ -150,6 +161,7 @@ std::map<uint16_t, uint64_t> Core::BytesByTenant(std::span<const BlockId> ids) c
 }
 
 bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
+  if (finding_ || !nvme_ready_) return false;  // Whose they are is not known yet.
   uint64_t must_keep = 0;
   for (const auto& [tenant, bytes] : BytesByTenant(ids)) {
     must_keep += bytes - std::min(bytes, residency_->NvmeOverFloor(tenant));

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kMatchSlice = 512;
 constexpr size_t kFetchSlice = 64;
+constexpr size_t kLateSlice = 1024;
 
 // An engine reads DRAM by copying from it: about what one core moves. It is cheap next to any
 // prefill, and only its order of magnitude matters.
@@ -158,31 +159,29 @@ void MatchJob::TouchSlice() {
 // --- Fetch
 
 void FetchJob::Reset() {
-  FetchRequest& fetch = r();
-  const size_t count = fetch.chain.keys.size();
-  fetch.ops.clear();
-  fetch.ops.resize(count);
-  refs_.assign(count, kNoBlock);
-  settled_.assign(count, 0);
-  cursor_ = answered_ = reported_ = loading_ = 0;
-  deadline_nanos_ = core().DeadlineIn(fetch.timeout_nanos);
-  in_slice_ = timer_set_ = false;
+  AQ_CHECK(r().ops.size() == r().chain.keys.size());
+  settled_.clear();
+  cursor_ = answered_ = reported_ = loading_ = late_cursor_ = 0;
+  deadline_nanos_ = core().DeadlineIn(r().timeout_nanos);
+  in_slice_ = timer_set_ = cancelled_ = false;
 }
 
 void FetchJob::Run() {
+  if (cancelled_) return SettleRestLate();
   in_slice_ = true;
   const ChainSlice& chain = r().chain;
   const size_t begin = cursor_;
   const size_t end = std::min(begin + kFetchSlice, chain.keys.size());
+  std::array<BlockRef, kFetchSlice> refs;
   core().residency_->index().FindMany(tenant(), chain.group, chain.part,
-                                      chain.keys.subspan(begin, end - begin),
-                                      std::span(refs_).subspan(begin, end - begin));
-  for (size_t i = begin; i < end; ++i) FetchOne(i);
+                                      chain.keys.subspan(begin, end - begin), refs);
+  settled_.resize(end, 0);
+  for (size_t i = begin; i < end; ++i) FetchOne(i, &refs[i - begin]);
   for (size_t i = end; i-- > begin;) {
     const Index& index = core().residency_->index();
-    if (refs_[i] != kNoBlock && index.Exists(refs_[i]) &&
-        index.at(refs_[i]).state == BlockState::kResident) {
-      core().residency_->Touch(refs_[i]);
+    const BlockRef ref = refs[i - begin];
+    if (ref != kNoBlock && index.Exists(ref) && index.at(ref).state == BlockState::kResident) {
+      core().residency_->Touch(ref);
     }
   }
   cursor_ = end;
@@ -196,23 +195,23 @@ void FetchJob::Run() {
   Advance();
 }
 
-void FetchJob::FetchOne(size_t i) {
+void FetchJob::FetchOne(size_t i, BlockRef* found) {
   // A key that is there twice may have been dropped, as expired, the first time.
-  if (refs_[i] != kNoBlock && !core().residency_->index().Exists(refs_[i])) refs_[i] = kNoBlock;
-  const BlockRef ref = refs_[i];
+  if (*found != kNoBlock && !core().residency_->index().Exists(*found)) *found = kNoBlock;
+  const BlockRef ref = *found;
   if (ref == kNoBlock || !core().Readable(ref)) {
     if (ref != kNoBlock) {
       const BlockEntry& entry = core().residency_->at(ref);
       if (entry.state == BlockState::kResident && entry.expired(core().NowUnix())) {
         core().residency_->Drop(ref, Leave::kExpired);
       }
-      refs_[i] = kNoBlock;
+      *found = kNoBlock;
     }
     return SettleOne(i, Status(Code::kNotFound));
   }
   if (core().residency_->at(ref).in_tier(kTierDram)) return LendOne(i, ref, TierKind::kDram);
   ++loading_;
-  core().loader_->Load(ref, deadline_nanos_, this, i);
+  core().loader_->Load(ref, deadline_nanos_, {.waiter = this, .run = run(), .op = i});
 }
 
 void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
@@ -248,6 +247,7 @@ void FetchJob::SettleOne(size_t i, Status status) {
 
 void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
   --loading_;
+  if (settled_[op] != 0) return;  // Late.
   if (status.ok()) {
     LendOne(op, ref, TierKind::kNvme);
   } else {
@@ -259,27 +259,26 @@ void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
 // Tells the caller how far the answers go without a gap.
 void FetchJob::Advance() {
   while (answered_ < settled_.size() && settled_[answered_] != 0) ++answered_;
-  if (answered_ == settled_.size()) return End(answered_);
+  if (answered_ == r().ops.size()) return End(answered_);
   if (answered_ == reported_) return;
   reported_ = answered_;
   Report(answered_);
 }
 
 void FetchJob::Cancel() {
-  for (size_t i = answered_; i < settled_.size(); ++i) {
-    if (settled_[i] != 0) continue;
-    if (i < cursor_) core().loader_->Abandon(refs_[i], this, i);
-    SettleOne(i, Status(Code::kLate));
-  }
-  cursor_ = settled_.size();
-  loading_ = 0;
-  End(settled_.size());
+  if (std::exchange(cancelled_, true)) return;
+  late_cursor_ = answered_;
+  SettleRestLate();
 }
 
-void FetchJob::Drop() {
-  for (size_t i = answered_; i < cursor_; ++i) {
-    if (settled_[i] == 0) core().loader_->Abandon(refs_[i], this, i);
+void FetchJob::SettleRestLate() {
+  const size_t end = std::min(late_cursor_ + kLateSlice, r().ops.size());
+  if (settled_.size() < end) settled_.resize(end, 0);
+  for (; late_cursor_ < end; ++late_cursor_) {
+    if (settled_[late_cursor_] == 0) SettleOne(late_cursor_, Status(Code::kLate));
   }
+  if (end < r().ops.size()) return RunAgain();
+  End(end);
 }
 
 }  // namespace aquifer

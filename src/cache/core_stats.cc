@@ -87,6 +87,9 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
       stats.counters.emplace_back("nvme_" + counter.first, counter.second);
     }
   }
+  if (environment_.meter != nullptr) {
+    stats.counters.emplace_back("owner_largest_task_entries", environment_.meter->most());
+  }
   if (environment_.owner_longest_task) {
     stats.counters.emplace_back("owner_longest_task_us",
                                 static_cast<uint64_t>(environment_.owner_longest_task() / 1000));

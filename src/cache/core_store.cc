@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kReserveSlice = 32;
 constexpr size_t kCommitSlice = 64;
 constexpr size_t kOverdueSlice = 1024;
+constexpr size_t kReturnSlice = 256;
 
 }  // namespace
 
@@ -45,7 +46,7 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   } else {
     if (loans_.empty()) loans_.emplace_back();
     number = static_cast<uint32_t>(loans_.size());
-    loans_.emplace_back();
+    loans_.emplace_back().number = number;
   }
   Loan& loan = loans_[number];
   loan.ref = ref;
@@ -82,12 +83,13 @@ void Core::EndLoan(Loan* loan) {
   loan->used = false;
   ++loan->generation;
   loan->next = free_loan_;
-  free_loan_ = static_cast<uint32_t>(loan - loans_.data());
+  free_loan_ = loan->number;
   residency_->Unlease(loan->ref);
 }
 
-void Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
-  for (const ReleaseOp& op : leases) {
+size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
+  const size_t count = std::min(leases.size(), kReturnSlice);
+  for (const ReleaseOp& op : leases.first(count)) {
     Loan* const loan = FindLoan(client, op.lease, false);
     if (loan == nullptr) continue;
     if (op.corrupt && residency_->at(loan->ref).state == BlockState::kResident) {
@@ -99,6 +101,7 @@ void Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
   eraser_->Pump();
   if (loader_->pending() > 0) loader_->Pump();
   Housekeep();
+  return count;
 }
 
 // --- Reserve
@@ -209,9 +212,8 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
 }
 
 void ReserveJob::Reset() {
+  AQ_CHECK(r().ops.size() == r().chain.keys.size());
   cursor_ = 0;
-  r().ops.clear();
-  r().ops.resize(r().chain.keys.size());
 }
 
 void ReserveJob::Run() {
@@ -308,12 +310,31 @@ void Core::AbortLoan(Loan* loan) {
   EndLoan(loan);
 }
 
-void Core::Abort(ClientNumber client, std::span<const ReservationId> reservations) {
-  for (const ReservationId id : reservations) {
+size_t Core::Abort(ClientNumber client, std::span<const ReservationId> reservations) {
+  const size_t count = std::min(reservations.size(), kReturnSlice);
+  for (const ReservationId id : reservations.first(count)) {
     if (Loan* const loan = FindLoan(client, id, true); loan != nullptr) AbortLoan(loan);
   }
   if (loader_->pending() > 0) loader_->Pump();
   Housekeep();
+  return count;
+}
+
+// Of clients that are gone; false when none is left.
+bool Core::ReturnLoans(size_t max) {
+  while (!leaving_.empty()) {
+    Client& client = clients_[leaving_.front().client];
+    for (; client.first_loan != 0 && max > 0; --max) {
+      Loan* const loan = &loans_[client.first_loan];
+      loan->reservation ? AbortLoan(loan) : EndLoan(loan);
+    }
+    if (client.first_loan != 0) return true;
+    client.leaving = false;
+    const std::function<void()> on_done = std::move(leaving_.front().on_done);
+    leaving_.pop_front();
+    if (on_done) on_done();
+  }
+  return false;
 }
 
 // Ranks that died or hang keep everyone else from storing these blocks. They are void from now on;

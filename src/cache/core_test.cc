@@ -469,6 +469,37 @@ TEST_F(CoreTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
   EXPECT_EQ(Recall(on_nvme), 0u);
 }
 
+// The old record stays until the new one is there, and never comes back after it.
+TEST_F(CoreTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 3});
+  const auto live = [&](uint64_t stop_after) {
+    Make(SmallCache());
+    EXPECT_EQ(Store(chain), 3u);
+    EXPECT_TRUE(Flush().ok());
+    const uint64_t before = world_->disk(kDrive).requests_done();
+    world_->disk(kDrive).StopAfter(before + stop_after);
+    SessionForecast forecast;
+    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+    forecast.ttl_seconds = 60;
+    world_->core().Hint(client_->number(), forecast, chain[2]);
+    FlushRequest flush;
+    flush.timeout_nanos = 100'000'000;
+    client_->Do(&Core::Flush, &flush);
+    const uint64_t requests = world_->disk(kDrive).requests_done() - before;
+    Restart();
+    EXPECT_EQ(Recall(chain), 3u) << "stopped after " << stop_after;
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+    Restart();
+    if (flush.status.ok()) {
+      EXPECT_EQ(Recall(chain), 0u) << "stopped after " << stop_after;
+    }
+    return requests;
+  };
+  const uint64_t steps = live(1000);
+  ASSERT_GT(steps, 3u);
+  for (uint64_t step = 0; step <= steps; ++step) live(step);
+}
+
 TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
   Make(SmallCache(2048));
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);

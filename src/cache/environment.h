@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/random.h"
+#include "base/task_meter.h"
 #include "io/disk.h"
 #include "io/extent.h"
 
@@ -25,6 +26,8 @@ struct CacheEnvironment {
   // Opens the drive in a directory; called again, now and then, when it failed. Completions run on
   // `owner`.
   std::function<Result<std::unique_ptr<Disk>>(const std::string& directory)> open_disk;
+  // Counts what each task of `owner` looks at; may be null. Whoever runs the owner ends its tasks.
+  TaskMeter* meter = nullptr;
   // Nanoseconds that the owner's longest task took; may be empty.
   std::function<int64_t()> owner_longest_task;
 };

@@ -7,6 +7,7 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kMaxBatchOps = 256;
+constexpr size_t kMaxInFlightBatches = 4;
 constexpr int64_t kRetryNanos = 200'000'000;
 
 }  // namespace
@@ -18,10 +19,10 @@ Eraser::~Eraser() { *alive_ = false; }
 
 void Eraser::Pump() {
   if (target_ == nullptr) return;  // What it may hold is deleted when it opens.
-  while (!waiting_.empty()) {
+  if (!waiting_.empty() && in_flight_batches_.size() < kMaxInFlightBatches) {
     auto erase = std::make_unique<EraseBatch>();
-    erase->number = next_batch_++;
     const size_t count = std::min(kMaxBatchOps, waiting_.size());
+    erase->first = std::exchange(next_deletion_, next_deletion_ + count);
     erase->batch.ops.resize(count);
     for (size_t i = 0; i < count; ++i) erase->batch.ops[i].id = waiting_[i];
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(count));
@@ -48,6 +49,7 @@ void Eraser::OnDone(EraseBatch* erase) {
   std::shared_ptr<EraseBatch> finished = std::move(*found);
   in_flight_batches_.erase(found);
   executor_->Post([finished] {});
+  Pump();
   CheckBarriers();
   if (on_erased) on_erased();
 }
@@ -58,35 +60,31 @@ void Eraser::RetryLater() {
   executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
     if (!*alive) return;
     retry_posted_ = false;
-    waiting_.insert(waiting_.end(), failed_.begin(), failed_.end());
-    failed_.clear();
+    if (waiting_.empty()) {
+      waiting_.swap(failed_);
+    } else {
+      for (; !failed_.empty(); failed_.pop_front()) waiting_.push_back(failed_.front());
+    }
     Pump();
   });
 }
 
 void Eraser::Barrier(std::function<void(Status)> on_done) {
   Pump();
-  barriers_.push_back({next_batch_ - 1, std::move(on_done)});
+  barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
   executor_->Post([this, alive = alive_] {
     if (*alive) CheckBarriers();
   });
 }
 
 void Eraser::CheckBarriers() {
-  uint64_t oldest = next_batch_;
-  for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->number);
-  std::vector<BarrierWait> ready;
-  std::erase_if(barriers_, [&ready, oldest](BarrierWait& wait) {
-    if (oldest <= wait.batch) return false;
-    ready.push_back(std::move(wait));
-    return true;
-  });
-  const Status status =
-      failed_.empty()
-          ? Status()
-          : Status(last_failure_.code(),
-                   "not deleted from NVMe yet, will be tried again: " + last_failure_.ToString());
-  for (BarrierWait& wait : ready) wait.on_done(status);
+  uint64_t oldest = next_deletion_;
+  for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
+  barriers_.Settle(oldest, failed_.empty()
+                               ? Status()
+                               : Status(last_failure_.code(),
+                                        "not deleted from NVMe yet, will be tried again: " +
+                                            last_failure_.ToString()));
 }
 
 }  // namespace aquifer

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -15,6 +16,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cache/barriers.h"
 #include "tier/tier.h"
 
 namespace aquifer {
@@ -43,13 +45,9 @@ class Eraser {
   size_t pending() const { return owed_.size(); }
 
  private:
-  struct BarrierWait {
-    uint64_t batch = 0;
-    std::function<void(Status)> on_done;
-  };
   struct EraseBatch {
     Batch<EraseOp> batch;
-    uint64_t number = 0;
+    uint64_t first = 0;  // The number of its first deletion.
   };
 
   void OnDone(EraseBatch* erase);
@@ -60,14 +58,14 @@ class Eraser {
   Executor* const executor_;
   Clock* const clock_;
   Tier* target_ = nullptr;
-  std::set<BlockId> owed_;        // Everything below.
-  std::vector<BlockId> waiting_;  // Not asked for yet.
-  std::vector<BlockId> failed_;   // To be tried again.
+  std::set<BlockId> owed_;       // Everything below.
+  std::deque<BlockId> waiting_;  // Not asked for yet.
+  std::deque<BlockId> failed_;   // To be tried again.
   Status last_failure_;
   std::vector<std::unique_ptr<EraseBatch>> in_flight_batches_;
-  uint64_t next_batch_ = 1;
+  uint64_t next_deletion_ = 1;  // The number of waiting_.front(): they are asked for in order.
   bool retry_posted_ = false;
-  std::vector<BarrierWait> barriers_;
+  Barriers barriers_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -89,15 +90,15 @@ class FetchJob final : public Job, public LoadWaiter {
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
-  void Drop() override;
+  bool Waits(uint64_t run) const override { return run == this->run(); }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
   FetchRequest& r() const { return static_cast<FetchRequest&>(*request()); }
-  void Start();
-  void FetchOne(size_t i);
+  void FetchOne(size_t i, BlockRef* ref);
   void LendOne(size_t i, BlockRef ref, TierKind tier);
   void SettleOne(size_t i, Status status);
+  void SettleRestLate();
   void Advance();
 
   size_t cursor_ = 0;
@@ -107,8 +108,9 @@ class FetchJob final : public Job, public LoadWaiter {
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
   bool timer_set_ = false;
-  std::vector<BlockRef> refs_;
-  std::vector<uint8_t> settled_;
+  bool cancelled_ = false;        // What is open is late.
+  size_t late_cursor_ = 0;        // How far that has been said.
+  std::vector<uint8_t> settled_;  // As far as the slices have come.
 };
 
 class ReserveJob final : public Job {
@@ -176,21 +178,26 @@ class PrestageJob final : public Job, public LoadWaiter {
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
-  void Drop() override;
+  bool Waits(uint64_t run) const override { return run == this->run(); }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
   PrestageRequest& r() const { return static_cast<PrestageRequest&>(*request()); }
-  void Collect();
+  // A slice of the session's chain; false when it is all there.
+  bool Collect();
+  size_t count() const;
+  BlockRef Block(size_t i) const;
+  void StageOne(BlockRef ref);
   void MaybeEnd();
 
-  std::vector<Core::Noted> blocks_;  // What there is, head first.
-  std::vector<uint8_t> loading_;
-  size_t cursor_ = 0;
+  BlockName walk_;                  // The next of the session's blocks to be collected.
+  std::deque<Core::Noted> blocks_;  // The session's, deepest first.
+  size_t cursor_ = 0;               // From the root on.
   size_t open_ = 0;
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
   bool collected_ = false;
+  bool timer_set_ = false;
 };
 
 class EvictJob final : public Job {
@@ -206,12 +213,15 @@ class EvictJob final : public Job {
   EvictRequest& r() const { return static_cast<EvictRequest&>(*request()); }
   // A slice of what is to go; false when that was all.
   bool DropSlice();
+  bool DropEverythingSlice();
+  bool DropSessionSlice();
+  bool DropChainSlice();
+  bool DropOne(BlockRef ref);
   void WaitForTiers();
 
-  std::vector<Core::Noted> blocks_;  // A session's.
+  BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
-  bool collected_ = false;
 };
 
 class DrainJob final : public Job {
@@ -241,10 +251,12 @@ class HintJob final : public Job {
   void Cancel() override {}
 
  private:
+  void Apply(BlockRef ref);
+
   int8_t priority_ = 0;
   SessionHint outlook_ = SessionHint::kNone;
   int64_t ttl_seconds_ = 0;
-  std::vector<Core::Noted> blocks_;  // The session's own, head of the chain last.
+  BlockName walk_;  // The next of the session's blocks, deepest first.
 };
 
 inline constexpr size_t kJobKinds = 10;

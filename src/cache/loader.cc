@@ -13,6 +13,9 @@ namespace {
 constexpr size_t kMaxBatchOps = 16;
 constexpr uint64_t kMaxBatchBytes = uint64_t{4} << 20;
 constexpr int64_t kRetryNanos = 1'000'000;
+constexpr size_t kPumpSlice = 64;
+// Keeps several drives busy, and half of the tier's queue free.
+constexpr size_t kMaxInFlightBatches = 32;
 
 }  // namespace
 
@@ -40,31 +43,30 @@ uint32_t Loader::NewLoad(BlockRef ref) {
   return load;
 }
 
-void Loader::Load(BlockRef ref, int64_t deadline_nanos, LoadWaiter* waiter, size_t op) {
+void Loader::Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket) {
   const uint32_t known = residency_->at(ref).owner_data;
   if (known != 0) ++stats_.shared_loads;
   const uint32_t load = known != 0 ? known - 1 : NewLoad(ref);
   loads_[load].deadline_nanos = std::max(loads_[load].deadline_nanos, deadline_nanos);
-  loads_[load].waiters.push_back({waiter, op});
+  loads_[load].waiters.push_back(ticket);
 }
 
-void Loader::Abandon(BlockRef ref, LoadWaiter* waiter, size_t op) {
-  const uint32_t known = residency_->at(ref).owner_data;
-  if (known == 0) return;
-  std::erase_if(loads_[known - 1].waiters, [waiter, op](const Waiting& waiting) {
-    return waiting.waiter == waiter && waiting.op == op;
-  });
+bool Loader::Wanted(const OneLoad& load) const {
+  return std::any_of(load.waiters.begin(), load.waiters.end(),
+                     [](const LoadTicket& ticket) { return ticket.waiter->Waits(ticket.run); });
 }
 
 // Tells everyone and forgets the load. Waiters may start other loads from inside.
 void Loader::Finish(uint32_t load, const Status& status) {
-  const BlockRef ref = loads_[load].ref;
-  std::vector<Waiting> waiters = std::move(loads_[load].waiters);
-  loads_[load].waiters.clear();
+  OneLoad& one = loads_[load];
+  const BlockRef ref = one.ref;
+  residency_->SetOwnerData(ref, 0);
+  for (const LoadTicket& ticket : one.waiters) {
+    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, ref, status);
+  }
+  one.waiters.clear();
   free_loads_.push_back(load);
   --pending_;
-  residency_->SetOwnerData(ref, 0);
-  for (const Waiting& waiting : waiters) waiting.waiter->OnLoaded(waiting.op, ref, status);
   residency_->EndIo(ref, kTierNvme);
 }
 
@@ -77,11 +79,17 @@ Status Loader::TakeSlot(OneLoad* load) {
 }
 
 void Loader::Pump() {
-  if (pumping_) return;  // A waiter called from Finish() below.
+  if (pumping_ || tier_busy_) return;  // A waiter called from Finish() below.
   pumping_ = true;
+  PumpSlice();
+  pumping_ = false;
+}
+
+void Loader::PumpSlice() {
   ReadBatch* read = nullptr;
   bool starved = false;
-  for (size_t left = queue_.size(); left > 0 && !starved; --left) {
+  size_t left = std::min(queue_.size(), kPumpSlice);
+  for (; left > 0 && !starved && in_flight_batches_ < kMaxInFlightBatches; --left) {
     const uint32_t load = queue_.front();
     OneLoad& one = loads_[load];
     queue_.pop_front();
@@ -89,7 +97,7 @@ void Loader::Pump() {
       Finish(load, Status(Code::kNotFound));
       continue;
     }
-    if (one.waiters.empty()) {  // Everyone left before it began.
+    if (!Wanted(one)) {  // Everyone left before it began.
       Finish(load, Status(Code::kLate));
       continue;
     }
@@ -122,8 +130,15 @@ void Loader::Pump() {
     }
   }
   if (read != nullptr) Submit(read);
-  pumping_ = false;
-  if (starved) RetrySoon();
+  if (starved) return RetrySoon();
+  // A batch that ends pumps on.
+  if (queue_.empty() || in_flight_batches_ >= kMaxInFlightBatches) return;
+  if (std::exchange(again_posted_, true)) return;
+  executor_->Post([this, alive = alive_] {
+    if (!*alive) return;
+    again_posted_ = false;
+    Pump();
+  });
 }
 
 void Loader::RetrySoon() {
@@ -131,7 +146,7 @@ void Loader::RetrySoon() {
   retry_posted_ = true;
   executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
     if (!*alive) return;
-    retry_posted_ = false;
+    retry_posted_ = tier_busy_ = false;
     Pump();
   });
 }
@@ -153,6 +168,7 @@ Loader::ReadBatch* Loader::TakeBatch() {
 
 void Loader::Submit(ReadBatch* read) {
   const int64_t now = clock_->NowNanos();
+  ++in_flight_batches_;
   read->submitted_nanos = now;
   read->queued_bytes = speed_->queued_bytes();
   speed_->Submitted(now, read->bytes, static_cast<uint32_t>(read->loads.size()));
@@ -160,6 +176,7 @@ void Loader::Submit(ReadBatch* read) {
 }
 
 void Loader::OnDone(ReadBatch* read) {
+  --in_flight_batches_;
   const int64_t now = clock_->NowNanos();
   const auto ops = static_cast<uint32_t>(read->loads.size());
   const SpeedSample sample{.bytes = read->bytes,
@@ -202,11 +219,12 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   if (gone) return Finish(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
   switch (op.status.code()) {
     case Code::kBusy:
+      tier_busy_ = true;
       queue_.push_front(load);
       return RetrySoon();
     case Code::kLate:
       ++stats_.late_loads;
-      if (!loads_[load].waiters.empty() && loads_[load].deadline_nanos > clock_->NowNanos()) {
+      if (Wanted(loads_[load]) && loads_[load].deadline_nanos > clock_->NowNanos()) {
         queue_.push_front(load);  // Someone with more time joined after it was submitted.
         return RetrySoon();
       }

@@ -22,15 +22,24 @@
 
 namespace aquifer {
 
-// Whoever waits for a block.
+// Whoever waits for a block. It outlives the loader, or lasts until it does not wait any more.
 class LoadWaiter {
  public:
-  // Exactly once for each Load() that was not abandoned. With ok the block is in DRAM now; lease it
-  // before returning.
+  // Whether it still wants what it asked for in its `run`: to stop waiting it need only say no.
+  virtual bool Waits(uint64_t run) const = 0;
+  // At most once for each Load(), and only while it waits. With ok the block is in DRAM now; lease
+  // it before returning.
   virtual void OnLoaded(size_t op, BlockRef ref, const Status& status) = 0;
 
  protected:
   ~LoadWaiter() = default;
+};
+
+// Who wants a block, and as what.
+struct LoadTicket {
+  LoadWaiter* waiter = nullptr;
+  uint64_t run = 0;
+  size_t op = 0;
 };
 
 struct LoaderStats {
@@ -49,12 +58,10 @@ class Loader {
   void SetSource(Tier* source) { source_ = source; }
 
   // `ref` is on NVMe and not in DRAM. Nothing is read before Pump().
-  void Load(BlockRef ref, int64_t deadline_nanos, LoadWaiter* waiter, size_t op);
+  void Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket);
 
-  // The waiter is not interested any more and will not be called for this operation.
-  void Abandon(BlockRef ref, LoadWaiter* waiter, size_t op);
-
-  // Starts what can be started. Call after Load(), and whenever a slot may have become free.
+  // Starts what can be started, a slice at a time. Call after Load(), and whenever a slot may have
+  // become free.
   void Pump();
 
   const LoaderStats& stats() const { return stats_; }
@@ -62,15 +69,11 @@ class Loader {
   size_t pending() const { return pending_; }
 
  private:
-  struct Waiting {
-    LoadWaiter* waiter = nullptr;
-    size_t op = 0;
-  };
   struct OneLoad {
     BlockRef ref = kNoBlock;
     SlotId slot = kNoSlot;
     int64_t deadline_nanos = 0;
-    std::vector<Waiting> waiters;
+    std::vector<LoadTicket> waiters;
   };
   struct ReadBatch {
     Batch<ReadOp> batch;
@@ -86,6 +89,8 @@ class Loader {
   // The load's number is in the entry's owner data, plus one.
   uint32_t NewLoad(BlockRef ref);
   void Finish(uint32_t load, const Status& status);
+  bool Wanted(const OneLoad& load) const;
+  void PumpSlice();
   Status TakeSlot(OneLoad* load);
   ReadBatch* TakeBatch();
   void Submit(ReadBatch* read);
@@ -100,13 +105,16 @@ class Loader {
   Executor* const executor_;
   Clock* const clock_;
   Tier* source_ = nullptr;
-  std::vector<OneLoad> loads_;
+  std::deque<OneLoad> loads_;  // Grows without moving what is there.
   std::vector<uint32_t> free_loads_;
   std::deque<uint32_t> queue_;  // Loads without a slot, in the order asked for.
   std::vector<std::unique_ptr<ReadBatch>> batches_;
   std::vector<ReadBatch*> free_batches_;
   size_t pending_ = 0;
   bool retry_posted_ = false;
+  bool again_posted_ = false;
+  bool tier_busy_ = false;  // Its queue was full: it is asked again with the next retry.
+  size_t in_flight_batches_ = 0;
   bool pumping_ = false;
   LoaderStats stats_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Timers outlive nobody.

@@ -55,7 +55,9 @@ class Embedded {
  public:
   static Result<std::shared_ptr<Embedded>> Start(const CacheOptions& options) {
     auto embedded = std::make_shared<Embedded>();
-    embedded->owner_ = NewThreadExecutor({.name = "aq-owner"}, SystemClock());
+    embedded->owner_ = NewThreadExecutor(
+        {.name = "aq-owner", .after_task = [meter = &embedded->meter_] { meter->EndTask(); }},
+        SystemClock());
     embedded->workers_ =
         NewThreadWorkerPool(static_cast<int>(std::max(1u, options.worker_threads)), "aq-worker");
     CacheEnvironment environment;
@@ -68,6 +70,7 @@ class Embedded {
                              engine = EngineOf(options.nvme_engine)](const std::string& directory) {
       return OpenDisk({.directory = directory, .engine = engine}, owner);
     };
+    environment.meter = &embedded->meter_;
     environment.owner_longest_task = [owner = embedded->owner_.get()] {
       return owner->stats().longest_task_nanos;
     };
@@ -110,6 +113,7 @@ class Embedded {
     owner_->PostAt(now + kWarmLookNanos, [this, bytes, until, done] { Look(bytes, until, done); });
   }
 
+  TaskMeter meter_;  // The owner's.
   std::unique_ptr<ThreadExecutor> owner_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<Core> core_;
@@ -138,8 +142,8 @@ class LocalCache final : public Cache, public ClientSink {
   ~LocalCache() override {
     if (!attached_) return;
     RunAndWait(owner(), [this](const std::function<void()>& done) {
-      core()->Detach(client_);
-      done();
+      *alive_ = false;
+      core()->Detach(client_, done);
     });
   }
 
@@ -199,12 +203,12 @@ class LocalCache final : public Cache, public ClientSink {
     const std::lock_guard lock(mutex_);
     const bool posted = !releases_.empty();
     releases_.insert(releases_.end(), leases.begin(), leases.end());
-    if (!posted && !releases_.empty()) owner()->Post([this] { ReleaseOnOwner(); });
+    if (!posted && !releases_.empty()) PostRelease();
   }
   void Abort(std::span<const ReservationId> reservations) override {
-    owner()->Post([this, ids = std::vector(reservations.begin(), reservations.end())] {
-      core()->Abort(client_, ids);
-    });
+    PostAbort(std::make_shared<const std::vector<ReservationId>>(reservations.begin(),
+                                                                 reservations.end()),
+              0);
   }
   void Hint(const SessionForecast& forecast) override {
     if (forecast.chain.keys.empty()) return;
@@ -235,13 +239,33 @@ class LocalCache final : public Cache, public ClientSink {
   Core* core() { return embedded_->core(); }
   ThreadExecutor* owner() { return embedded_->owner(); }
 
+  void PostRelease() {
+    owner()->Post([this, alive = alive_] {
+      if (*alive) ReleaseOnOwner();
+    });
+  }
+
+  // A slice of what was given back. There may be more by then.
   void ReleaseOnOwner() {
-    {
+    if (released_ == releasing_.size()) {
+      releasing_.clear();
+      released_ = 0;
       const std::lock_guard lock(mutex_);
       releasing_.swap(releases_);
     }
-    core()->Release(client_, releasing_);
-    releasing_.clear();
+    released_ += core()->Release(client_, std::span(releasing_).subspan(released_));
+    if (released_ < releasing_.size()) return PostRelease();
+    const std::lock_guard lock(mutex_);
+    if (!releases_.empty()) PostRelease();
+  }
+
+  // Shared by the tasks that each take a slice.
+  void PostAbort(std::shared_ptr<const std::vector<ReservationId>> ids, size_t first) {
+    owner()->Post([this, ids = std::move(ids), first, alive = alive_] {
+      if (!*alive) return;
+      const size_t next = first + core()->Abort(client_, std::span(*ids).subspan(first));
+      if (next < ids->size()) PostAbort(ids, next);
+    });
   }
 
   const std::shared_ptr<Embedded> embedded_;  // Shared by all clients of this process.
@@ -251,6 +275,9 @@ class LocalCache final : public Cache, public ClientSink {
   std::mutex mutex_;
   std::vector<ReleaseOp> releases_;   // Guarded by mutex_.
   std::vector<ReleaseOp> releasing_;  // The owner's; swapped, so that neither allocates.
+  size_t released_ = 0;               // Of those; the owner's.
+  // Cleared on the owner when the client leaves: tasks that are posted by then do nothing.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
-// The implementations' door into a Request's progress.
+// The implementations' door into a Request's progress. Begin() runs on the caller's thread, which
+// also makes the room for the answers there: for a long chain that takes longer than a task of the
+// owner may.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +16,19 @@ class RequestProgress {
     request->done_ = false;
     request->completed_ = 0;
   }
+  static void Begin(FetchRequest* request) { BeginWithOps(request); }
+  static void Begin(ReserveRequest* request) { BeginWithOps(request); }
   static void Advance(Request* request, size_t completed, bool done) {
     request->completed_ = completed;
     request->done_ = done;
+  }
+
+ private:
+  template <class R>
+  static void BeginWithOps(R* request) {
+    Begin(static_cast<Request*>(request));
+    request->ops.clear();
+    request->ops.resize(request->chain.keys.size());
   }
 };
 

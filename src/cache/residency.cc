@@ -9,11 +9,10 @@
 namespace aquifer {
 namespace {
 
-// Marks in the index a block that waits in DRAM to be written down.
-constexpr uint8_t kFlagDirtyHeld = 0x80;
 // How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
 // owner's tasks stay short.
 constexpr int kMaxEvictions = 16;
+constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
 
 }  // namespace
 
@@ -209,6 +208,7 @@ void Residency::LeaveNvme(BlockRef ref, Leave why) {
   if (!at(ref).in_tier(kTierNvme)) return;
   if (!at(ref).in_tier(kTierDram)) return Drop(ref, why);
   SetTier(ref, kTierNvme, false);
+  ClearStale(ref);
   nvme_quota_.Uncharge(at(ref).tenant, SlotBytesOf(ref));
 }
 
@@ -247,7 +247,7 @@ void Residency::Settle(BlockRef ref) {
 }
 
 bool Residency::DropOrphans(size_t max_blocks) {
-  while (max_blocks > 0 && !orphaned_.empty()) {
+  for (; max_blocks > 0 && !orphaned_.empty(); --max_blocks) {
     const BlockName name = orphaned_.front();
     // Stored again in the meantime, it is a parent like any other.
     const BlockRef child =
@@ -257,7 +257,6 @@ bool Residency::DropOrphans(size_t max_blocks) {
       continue;
     }
     Drop(child, Leave::kOrphaned);
-    --max_blocks;
   }
   return !orphaned_.empty();
 }
@@ -317,6 +316,12 @@ void Residency::UnholdDirty(BlockRef ref) {
   if (!dram_order_->Contains(ref)) return;
   dram_order_->Unhold(ref);
   LeaveIfRetiring(ref);
+}
+
+bool Residency::SetStale(BlockRef ref) {
+  if (stale(ref)) return false;
+  index_->SetFlags(ref, kFlagStale);
+  return true;
 }
 
 bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {
@@ -381,7 +386,7 @@ bool Residency::Retiring(SlotId slot) const {
 }
 
 bool Residency::ReclaimExtent(uint16_t for_pool) {
-  if (!reclaim_.empty()) return true;
+  if (reclaim_slot_ != kNoReclaim || !reclaim_.empty()) return true;
   std::vector<uint16_t> spared = {for_pool};
   uint32_t extent = 0;
   for (;;) {
@@ -393,45 +398,46 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     extent = dram_->SlotExtent(at(victim).slot);
     if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
     // A whole extent goes; nobody is pushed below its floor by that.
-    if (dram_quota_.OverFloor(at(victim).tenant) >= ExtentBytes(extent)) break;
+    const ExtentInfo info = dram_->ExtentOf(extent);
+    if (dram_quota_.OverFloor(at(victim).tenant) >= info.used_slots * info.slot_bytes) break;
     spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
   }
-
-  // Extents that were emptied and closed are of no interest any more.
-  const std::vector<ExtentInfo> extents = dram_->Extents();
-  std::erase_if(retiring_, [&extents](uint32_t old) {
-    return std::none_of(extents.begin(), extents.end(),
-                        [old](const ExtentInfo& info) { return info.extent == old; });
-  });
+  ForgetClosedExtents();
   retiring_.push_back(extent);
-  dram_->VisitExtent(extent, [this](SlotId, const BlockId& id) { reclaim_.push_back(Find(id)); });
-  // Taken from the back: tails before heads, so that what is left are whole prefixes.
-  std::sort(reclaim_.begin(), reclaim_.end(), [this](BlockRef a, BlockRef b) {
-    return std::pair(at(a).position, a) < std::pair(at(b).position, b);
-  });
+  reclaim_extent_ = extent;
+  reclaim_slot_ = 0;
   dram_->Retire(extent);
   return true;
 }
 
-uint64_t Residency::ExtentBytes(uint32_t extent) const {
-  uint64_t bytes = 0;
-  dram_->VisitExtent(extent, [this, &bytes](SlotId slot, const BlockId&) {
-    bytes += dram_->SlotBytes(slot).size();
-  });
-  return bytes;
+void Residency::ForgetClosedExtents() {
+  std::erase_if(retiring_, [this](uint32_t old) { return dram_->ExtentOf(old).slots == 0; });
 }
 
+// First all of its blocks are found, then they leave: tails before heads, so that what is left are
+// whole prefixes.
 bool Residency::ContinueReclaim(size_t max_blocks) {
-  while (max_blocks > 0 && !reclaim_.empty()) {
-    const BlockRef ref = reclaim_.back();
+  for (; max_blocks > 0 && reclaim_slot_ != kNoReclaim; --max_blocks) {
+    const uint32_t end = reclaim_slot_ + kSlotsPerStep;
+    const bool more =
+        dram_->VisitSlots(reclaim_extent_, reclaim_slot_, end, [this](SlotId, const BlockId& id) {
+          const BlockRef ref = Find(id);
+          if (ref == kNoBlock) return;
+          reclaim_.emplace_back(at(ref).position, ref);
+          std::push_heap(reclaim_.begin(), reclaim_.end());
+        });
+    reclaim_slot_ = more ? end : kNoReclaim;
+  }
+  for (; max_blocks > 0 && !reclaim_.empty(); --max_blocks) {
+    std::pop_heap(reclaim_.begin(), reclaim_.end());
+    const BlockRef ref = reclaim_.back().second;
     reclaim_.pop_back();
     if (!index_->Exists(ref) || !at(ref).in_tier(kTierDram) || !Retiring(at(ref).slot)) continue;
     // It leaves when the last lease ends, or when it has been written down.
     if (at(ref).held() || (at(ref).flags & kFlagDirtyHeld) != 0) continue;
     LeaveDram(ref, Leave::kPressure);
-    --max_blocks;
   }
-  return !reclaim_.empty();
+  return reclaim_slot_ != kNoReclaim || !reclaim_.empty();
 }
 
 bool Residency::ChargeNvme(BlockRef ref) {

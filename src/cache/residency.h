@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -116,6 +117,10 @@ class Residency {
   // Keeps it in DRAM until it is written down.
   void HoldDirty(BlockRef ref);
   void UnholdDirty(BlockRef ref);
+  // The record that NVMe has of it is out of date, and to be replaced. False: it was already.
+  [[nodiscard]] bool SetStale(BlockRef ref);
+  void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
+  bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
   // False: too many pins.
   [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
   void Unpin(BlockRef ref, uint64_t owner);
@@ -166,6 +171,11 @@ class Residency {
   std::function<void(const BlockId&)> on_erase;
 
  private:
+  // In the index's flags.
+  static constexpr uint8_t kFlagDirtyHeld = 0x80;  // Waits in DRAM to be written down.
+  static constexpr uint8_t kFlagStale = 0x40;
+  static constexpr uint32_t kNoReclaim = UINT32_MAX;
+
   struct Forecast {
     int8_t priority = 0;
     SessionHint session = SessionHint::kNone;
@@ -184,8 +194,8 @@ class Residency {
   // Nothing holds it any more: if its extent is being emptied, it goes.
   void LeaveIfRetiring(BlockRef ref);
   void UnholdPin(BlockRef ref);
-  // Of its published blocks.
-  uint64_t ExtentBytes(uint32_t extent) const;
+  // Extents that were emptied and closed are of no interest any more.
+  void ForgetClosedExtents();
 
   Catalog* const catalog_;
   DramTier* const dram_;
@@ -199,7 +209,9 @@ class Residency {
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
   std::deque<BlockName> orphaned_;          // Names whose children are to be dropped.
   std::vector<uint32_t> retiring_;          // Extents being emptied.
-  std::vector<BlockRef> reclaim_;           // Of those, blocks still to be moved out.
+  uint32_t reclaim_extent_ = 0;             // Of those, the one whose blocks are being moved out.
+  uint32_t reclaim_slot_ = kNoReclaim;      // Its next slot to look at.
+  std::vector<std::pair<uint32_t, BlockRef>> reclaim_;  // Its blocks by position: a heap.
   BlockRef expiry_cursor_ = 0;
   std::array<uint64_t, kLeaveReasons> left_{};
   uint64_t demoted_ = 0;

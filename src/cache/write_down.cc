@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +19,8 @@ constexpr size_t kMaxInFlightBatches = 8;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
 constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
+constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
+constexpr size_t kSlice = 256;
 
 uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
   if (counts->size() <= number) counts->resize(size_t{number} + 1);
@@ -53,6 +56,16 @@ void WriteDown::Add(BlockRef ref) {
     ++At(&refused_, residency_->at(ref).tenant);
     return;
   }
+  Enqueue(ref);
+}
+
+void WriteDown::Renew(BlockRef ref) {
+  // The end of a write under way sees that the expiry is another.
+  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
+  if (residency_->SetStale(ref)) Enqueue(ref);
+}
+
+void WriteDown::Enqueue(BlockRef ref) {
   const uint16_t tenant = residency_->at(ref).tenant;
   Item item{ref, next_sequence_++, residency_->at(ref).checksum, tenant, 0};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
@@ -64,12 +77,26 @@ void WriteDown::Add(BlockRef ref) {
     At(&held_by_, tenant) += bytes;
     residency_->HoldDirty(ref);
   }
-  queue_.push_back(item);
-  if (queue_.size() <= 2 * residency_->dram_blocks() + kSpareItems) return;
-  std::erase_if(queue_, [this](const Item& waiting) {
-    if (Current(waiting)) return false;
-    Forget(waiting);
-    return true;
+  queue_.emplace_hint(queue_.end(), item.sequence, item);
+  if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
+}
+
+void WriteDown::TrimSome() {
+  auto next = queue_.lower_bound(trim_cursor_);
+  for (size_t step = 0; step < kTrimSlice && next != queue_.end(); ++step) {
+    if (Current(next->second)) {
+      ++next;
+      continue;
+    }
+    Forget(next->second);
+    next = queue_.erase(next);
+  }
+  trim_cursor_ = next == queue_.end() ? 0 : next->first;
+}
+
+void WriteDown::PostToSelf(void (WriteDown::*step)()) {
+  executor_->Post([this, step, alive = alive_] {
+    if (*alive) (this->*step)();
   });
 }
 
@@ -83,17 +110,25 @@ void WriteDown::Forget(const Item& item) {
 }
 
 void WriteDown::ReleaseHolds() {
-  for (Item& item : queue_) {
-    Forget(item);
-    item.held_bytes = 0;
+  release_cursor_ = 0;
+  if (!std::exchange(releasing_, true)) ReleaseSomeHolds();
+}
+
+void WriteDown::ReleaseSomeHolds() {
+  auto next = queue_.lower_bound(release_cursor_);
+  for (size_t step = 0; step < kSlice && next != queue_.end(); ++step, ++next) {
+    Forget(next->second);
+    next->second.held_bytes = 0;
   }
+  releasing_ = next != queue_.end() && !target_->in_service();
+  if (!releasing_) return;
+  release_cursor_ = next->first;
+  PostToSelf(&WriteDown::ReleaseSomeHolds);
 }
 
 void WriteDown::Requeue(const Item& item) {
-  const auto place = std::upper_bound(
-      queue_.begin(), queue_.end(), item.sequence,
-      [](uint64_t sequence, const Item& other) { return sequence < other.sequence; });
-  queue_.insert(place, item);
+  if (residency_->at(item.ref).in_tier(kTierNvme)) std::ignore = residency_->SetStale(item.ref);
+  queue_.emplace(item.sequence, item);
 }
 
 bool WriteDown::Same(const Item& item) const {
@@ -106,8 +141,8 @@ bool WriteDown::Same(const Item& item) const {
 bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;
   const BlockEntry& entry = residency_->at(item.ref);
-  return entry.in_tier(kTierDram) && !entry.in_tier(kTierNvme) &&
-         (entry.io_tiers & TierBit(kTierDram)) == 0;
+  const bool wanted = !entry.in_tier(kTierNvme) || residency_->stale(item.ref);
+  return entry.in_tier(kTierDram) && wanted && (entry.io_tiers & TierBit(kTierDram)) == 0;
 }
 
 bool WriteDown::Barred(BlockRef ref) const {
@@ -134,7 +169,8 @@ WriteDown::WriteBatch* WriteDown::TakeBatch() {
 bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   const uint64_t bytes = residency_->SlotBytesOf(item.ref);
   const uint16_t tenant = residency_->at(item.ref).tenant;
-  if (!residency_->ChargeNvme(item.ref)) {
+  const bool renewal = residency_->at(item.ref).in_tier(kTierNvme);
+  if (!renewal && !residency_->ChargeNvme(item.ref)) {
     ++stats_.refused_blocks;
     ++At(&refused_, tenant);
     return false;
@@ -142,24 +178,28 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   WriteOp& op = write->batch.ops.emplace_back();
   op.meta = residency_->MetaOf(item.ref);
   op.source = residency_->SlotBytes(residency_->at(item.ref).slot);
+  op.replace = renewal;
+  residency_->ClearStale(item.ref);
   residency_->BeginIo(item.ref, kTierDram);
   write->items.push_back(item);
-  write->charged.push_back(bytes);
+  write->charged.push_back(renewal ? 0 : bytes);
   write->tenants.push_back(tenant);
   write->bytes += bytes;
   return true;
 }
 
 void WriteDown::Pump() {
-  if (target_ == nullptr || !target_->in_service()) return;
+  if (target_ == nullptr || !target_->in_service() || sorting_) return;
   const int64_t now = clock_->NowNanos();
   if (now < paused_until_nanos_) return PumpAt(paused_until_nanos_);
   size_t busy = 0;
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
-  while (!queue_.empty() && busy < kMaxInFlightBatches) {
+  size_t steps = 0;
+  while (!queue_.empty() && busy < kMaxInFlightBatches && steps < kSlice) {
     WriteBatch* const write = TakeBatch();
-    while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes) {
-      const Item item = queue_.front();
+    while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes &&
+           steps++ < kSlice) {
+      const Item item = queue_.begin()->second;
       if (Current(item)) {
         if (Barred(item.ref)) break;  // Until the deletion or the write before it has ended.
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
@@ -170,14 +210,19 @@ void WriteDown::Pump() {
           }
           budget_.ChargeBytes(now, bytes);
         }
-        queue_.pop_front();
+        queue_.erase(queue_.begin());
         if (!AddTo(write, item)) {
           budget_.RefundBytes(now, bytes);
           Forget(item);
         }
       } else {
-        queue_.pop_front();  // Dropped since, or there already.
+        queue_.erase(queue_.begin());  // Dropped since, or there already.
         Forget(item);
+        if (Same(item) && residency_->stale(item.ref) &&
+            !residency_->at(item.ref).in_tier(kTierDram)) {
+          residency_->ClearStale(item.ref);
+          if (on_unrenewed) on_unrenewed(item.ref);
+        }
       }
     }
     if (write->items.empty()) break;
@@ -187,6 +232,7 @@ void WriteDown::Pump() {
     ++busy;
     target_->Write(&write->batch);
   }
+  if (steps >= kSlice) PumpAt(now);
   if (!flushes_.empty()) CheckFlushes();
 }
 
@@ -236,9 +282,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
     Forget(item);
   } else if (op.status.ok()) {
-    ++stats_.written_blocks;
-    stats_.written_bytes += write->charged[i];
-    residency_->ArriveOnNvme(item.ref);
+    OnStored(write, i);
   } else if (op.status.code() == Code::kCorrupt) {
     Forget(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
@@ -262,11 +306,26 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   // Its expiry was changed while it was being written with the old one.
   if (op.status.ok() &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
-    residency_->LeaveNvme(item.ref, Leave::kAsked);
-    eraser_->Add(op.meta.id);
-    Add(item.ref);
+    if (residency_->at(item.ref).in_tier(kTierNvme)) Renew(item.ref);
   }
   Forget(item);
+}
+
+void WriteDown::OnStored(WriteBatch* write, size_t i) {
+  const BlockRef ref = write->items[i].ref;
+  const WriteOp& op = write->batch.ops[i];
+  ++stats_.written_blocks;
+  stats_.written_bytes += op.source.size();
+  if (!op.replace) return residency_->ArriveOnNvme(ref);
+  // The old record may have gone while the new one was on its way: deleted for room, which takes
+  // the new one too, or dropped by the tier.
+  if (residency_->at(ref).in_tier(kTierNvme) || eraser_->Owes(op.meta.id)) return;
+  if (!target_->Probe(op.meta.id).ok()) return;
+  if (residency_->ChargeNvme(ref)) {
+    residency_->ArriveOnNvme(ref);
+  } else {
+    eraser_->Add(op.meta.id);
+  }
 }
 
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
@@ -286,7 +345,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 // --- Flush
 
 uint64_t WriteDown::OldestUnwritten() const {
-  uint64_t oldest = queue_.empty() ? next_sequence_ : queue_.front().sequence;
+  uint64_t oldest = queue_.empty() ? next_sequence_ : queue_.begin()->first;
   for (const auto& write : batches_) {
     if (!write->busy) continue;
     for (const Item& item : write->items) oldest = std::min(oldest, item.sequence);
@@ -310,20 +369,41 @@ uint64_t WriteDown::Flush(uint16_t tenant, uint32_t teller, std::function<void(S
 }
 
 void WriteDown::HottestFirst() {
-  std::erase_if(queue_, [this](const Item& item) {
-    if (Current(item)) return false;
-    Forget(item);
-    return true;
-  });
-  std::sort(queue_.begin(), queue_.end(), [this](const Item& a, const Item& b) {
-    return std::pair(-residency_->DramValue(a.ref), a.sequence) <
-           std::pair(-residency_->DramValue(b.ref), b.sequence);
-  });
-  for (Item& item : queue_) item.sequence = next_sequence_++;
+  if (std::exchange(sorting_, true)) return;
+  sort_end_ = next_sequence_;
+  SortSome();
+}
+
+// First everything that waits is put onto the heap, then it comes back from there with new numbers.
+void WriteDown::SortSome() {
+  for (size_t step = 0; step < kSlice && sorting_; ++step) {
+    if (!queue_.empty() && queue_.begin()->first < sort_end_) {
+      const Item item = queue_.begin()->second;
+      queue_.erase(queue_.begin());
+      if (!Current(item)) {
+        Forget(item);
+        continue;
+      }
+      by_value_.push_back({residency_->DramValue(item.ref), item});
+      std::push_heap(by_value_.begin(), by_value_.end());
+    } else if (!by_value_.empty()) {
+      sort_end_ = 0;
+      std::pop_heap(by_value_.begin(), by_value_.end());
+      Item item = by_value_.back().item;
+      by_value_.pop_back();
+      item.sequence = next_sequence_++;
+      queue_.emplace_hint(queue_.end(), item.sequence, item);
+    } else {
+      sorting_ = false;
+    }
+  }
+  if (sorting_) return PostToSelf(&WriteDown::SortSome);
   // Their blocks may stand anywhere now: they wait for all of it.
   for (FlushWait& wait : flushes_) {
     if (!wait.at_tier) wait.sequence = next_sequence_ - 1;
   }
+  Pump();
+  CheckFlushes();
 }
 
 void WriteDown::EndFlush(uint64_t flush) {
@@ -363,7 +443,7 @@ void WriteDown::CheckFlushes() {
   for (FlushWait& wait : flushes_) {
     if (!usable) {
       unavailable.push_back(wait.number);
-    } else if (!wait.at_tier && oldest > wait.sequence) {
+    } else if (!wait.at_tier && !sorting_ && oldest > wait.sequence) {
       wait.at_tier = true;
       written.push_back(wait.number);
     }
@@ -381,10 +461,8 @@ void WriteDown::CheckFlushes() {
 // --- Barrier
 
 void WriteDown::Barrier(std::function<void(Status)> on_done) {
-  barriers_.push_back({next_batch_ - 1, std::move(on_done)});
-  executor_->Post([this, alive = alive_] {
-    if (*alive) CheckBarriers();
-  });
+  barriers_.Add(next_batch_ - 1, std::move(on_done));
+  PostToSelf(&WriteDown::CheckBarriers);
 }
 
 void WriteDown::CheckBarriers() {
@@ -394,16 +472,9 @@ void WriteDown::CheckBarriers() {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
     held |= write->busy && write->done;
   }
-  std::vector<BarrierWait> ready;
-  std::erase_if(barriers_, [&ready, oldest](BarrierWait& wait) {
-    if (oldest <= wait.batch) return false;
-    ready.push_back(std::move(wait));
-    return true;
-  });
-  const Status status =
-      held ? Status(Code::kUnavailable, "a drive hangs in a write; deleted once it lets go")
-           : Status();
-  for (BarrierWait& wait : ready) wait.on_done(status);
+  barriers_.Settle(
+      oldest, held ? Status(Code::kUnavailable, "a drive hangs in a write; deleted once it lets go")
+                   : Status());
 }
 
 }  // namespace aquifer

@@ -7,14 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cache/barriers.h"
 #include "cache/eraser.h"
 #include "cache/residency.h"
 #include "policy/admission.h"
@@ -48,6 +49,9 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump().
   void Add(BlockRef ref);
+  // The block is on NVMe and in DRAM, and its expiry has changed, which the record on NVMe does not
+  // know. A new record replaces it after Pump().
+  void Renew(BlockRef ref);
 
   // Starts what may be started.
   void Pump();
@@ -59,23 +63,27 @@ class WriteDown {
   uint64_t Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done);
   // A new client: what was lost before it came is none of its business.
   void StartTelling(uint32_t teller, uint16_t tenant);
-  // The tier is out of service: what waits for it may be evicted.
+  // The tier is out of service: what waits for it may be evicted, a slice after the other.
   void ReleaseHolds();
   // Its time is over: `on_done` will not run.
   void EndFlush(uint64_t flush);
 
-  // What waits is written in the order of its value from now on: there may not be time for all.
+  // What waits is written in the order of its value, once it has been sorted, a slice at a time:
+  // there may not be time for all.
   void HottestFirst();
 
   // `on_done` when every write that is at the tier now has been answered; kUnavailable when a drive
   // still holds on to one of them.
   void Barrier(std::function<void(Status)> on_done);
 
+  // Called with a block that was to be renewed and has left DRAM.
+  std::function<void(BlockRef)> on_unrenewed;
+
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
   const Status& last_failure() const { return last_failure_; }
   // Blocks of any tenant that are waiting or being written.
-  size_t waiting() const { return queue_.size() + in_flight_blocks_; }
+  size_t waiting() const { return queue_.size() + by_value_.size() + in_flight_blocks_; }
 
  private:
   struct Item {
@@ -88,7 +96,7 @@ class WriteDown {
   struct WriteBatch {
     Batch<WriteOp> batch;
     std::vector<Item> items;
-    std::vector<uint64_t> charged;
+    std::vector<uint64_t> charged;  // 0 for a renewal, which is charged already.
     std::vector<uint16_t> tenants;
     uint64_t bytes = 0;
     uint64_t number = 0;
@@ -104,15 +112,24 @@ class WriteDown {
     bool at_tier = false;   // Written; the tier makes it last.
     std::function<void(Status)> on_done;
   };
-  struct BarrierWait {
-    uint64_t batch = 0;
-    std::function<void(Status)> on_done;
+  struct Valued {
+    double value = 0;
+    Item item;
+
+    friend bool operator<(const Valued& a, const Valued& b) {
+      return a.value != b.value ? a.value < b.value : a.item.sequence > b.item.sequence;
+    }
   };
 
   // Still the block that was added, wherever it is.
   bool Same(const Item& item) const;
   // A deletion of the same block is under way, or its old record is still being written.
   bool Barred(BlockRef ref) const;
+  void Enqueue(BlockRef ref);
+  void TrimSome();
+  void ReleaseSomeHolds();
+  void SortSome();
+  void PostToSelf(void (WriteDown::*step)());
   // It waits no more: its hold on DRAM ends.
   void Forget(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
@@ -121,6 +138,7 @@ class WriteDown {
   bool AddTo(WriteBatch* write, const Item& item);
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
+  void OnStored(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
@@ -140,7 +158,13 @@ class WriteDown {
   Clock* const clock_;
   Tier* target_ = nullptr;
   WriteBudget budget_;
-  std::deque<Item> queue_;  // By sequence.
+  std::map<uint64_t, Item> queue_;  // By sequence.
+  uint64_t trim_cursor_ = 0;        // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;     // Up to here holds are released.
+  bool releasing_ = false;
+  bool sorting_ = false;          // Nothing is written until what waits is in its new order.
+  uint64_t sort_end_ = 0;         // What was added later stays behind it.
+  std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
   uint64_t next_sequence_ = 1;
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
@@ -151,7 +175,7 @@ class WriteDown {
   int64_t timer_nanos_ = INT64_MAX;
   std::vector<FlushWait> flushes_;
   uint64_t next_flush_ = 1;
-  std::vector<BarrierWait> barriers_;
+  Barriers barriers_;
   std::vector<uint64_t> told_;     // By teller: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
   WriteDownStats stats_;

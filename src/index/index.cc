@@ -53,6 +53,7 @@ Result<std::unique_ptr<Index>> Index::Create(const IndexOptions& options) {
 
 Index::Index(const IndexOptions& options)
     : max_blocks_(options.max_blocks),
+      meter_(options.meter != nullptr ? options.meter : &unmetered_),
       table_(options.max_blocks),
       slab_memory_(TakeLazyMemory(uint64_t{options.max_blocks} * sizeof(BlockEntry))),
       slab_(static_cast<BlockEntry*>(AlignedIn(slab_memory_.get()))) {
@@ -67,11 +68,13 @@ Index::~Index() = default;
 
 BlockEntry& Index::Mutable(BlockRef ref) {
   AQ_CHECK(Exists(ref));
+  meter_->Count();
   return slab_[ref];
 }
 
 const BlockEntry& Index::at(BlockRef ref) const {
   AQ_CHECK(Exists(ref));
+  meter_->Count();
   return slab_[ref];
 }
 
@@ -131,6 +134,7 @@ void Index::LookupMany(uint16_t tenant, uint16_t group, uint16_t part, std::span
 }
 
 BlockRef Index::Find(const BlockName& name) const {
+  meter_->Count();
   const BlockRef ref = Lookup(name);
   return ref != kNoBlock && IsFindable(slab_[ref].state) ? ref : kNoBlock;
 }
@@ -138,6 +142,7 @@ BlockRef Index::Find(const BlockName& name) const {
 void Index::FindMany(uint16_t tenant, uint16_t group, uint16_t part, std::span<const Key> keys,
                      std::span<BlockRef> refs) const {
   AQ_CHECK(refs.size() >= keys.size());
+  meter_->Count(keys.size());
   LookupMany(tenant, group, part, keys, [&](size_t i, BlockRef ref) {
     refs[i] = ref != kNoBlock && IsFindable(slab_[ref].state) ? ref : kNoBlock;
     return true;
@@ -150,6 +155,7 @@ MatchResult Index::Match(const MatchQuery& query, std::span<BlockRef> refs) cons
   const size_t steps = std::min(left, query.max_steps);
   AQ_CHECK(refs.size() >= steps);
   MatchResult result;
+  meter_->Count(steps);
   result.end = steps == left ? MatchEnd::kChainEnd : MatchEnd::kSlice;
   LookupMany(query.tenant, query.group, query.part, query.chain.subspan(query.from, steps),
              [&](size_t i, BlockRef ref) {
@@ -414,6 +420,7 @@ BlockRef Index::FirstChildOf(const BlockName& name) const {
 
 size_t Index::CollectExpired(uint32_t unix_seconds, size_t max_steps, BlockRef* cursor,
                              std::span<BlockRef> refs) const {
+  const BlockRef begin = *cursor;
   size_t found = 0;
   for (size_t steps = 0; steps < max_steps && *cursor < limit_ && found < refs.size(); ++steps) {
     const BlockEntry& entry = slab_[*cursor];
@@ -422,6 +429,7 @@ size_t Index::CollectExpired(uint32_t unix_seconds, size_t max_steps, BlockRef* 
     }
     ++*cursor;
   }
+  meter_->Count(*cursor - begin);
   if (*cursor >= limit_) *cursor = 0;
   return found;
 }

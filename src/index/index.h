@@ -24,6 +24,7 @@
 #include "aquifer/checksum.h"
 #include "aquifer/key.h"
 #include "aquifer/status.h"
+#include "base/task_meter.h"
 #include "index/block_table.h"
 
 namespace aquifer {
@@ -151,6 +152,7 @@ struct IndexOptions {
   // Commit the slab in Create(), in huge pages where the host has them: lookups are then half
   // as fast again. Otherwise it grows by page faults of about a microsecond, one for 32 new blocks.
   bool populate = false;
+  TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
 };
 
 class Index {
@@ -288,6 +290,8 @@ class Index {
   void HandOver(BlockRef gone, BlockRef ref);
 
   const uint32_t max_blocks_;
+  TaskMeter unmetered_;
+  TaskMeter* const meter_;
   std::array<uint64_t, 6> seeds_;
   BlockTable table_;
   std::unique_ptr<void, FreeMemory> slab_memory_;

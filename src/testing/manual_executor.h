@@ -29,6 +29,7 @@ class ManualExecutor final : public Executor, public WorkerPool {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     task();
+    if (after_task) after_task();
     return true;
   }
 
@@ -58,6 +59,9 @@ class ManualExecutor final : public Executor, public WorkerPool {
     clock_->SetNanos(end);
     RunAll();
   }
+
+  // Called behind every task; may be empty.
+  Task after_task;
 
   bool idle() const { return tasks_.empty(); }
   size_t timers() const { return timers_.size(); }

@@ -58,6 +58,8 @@ class ManualWorld {
   Core& core() { return *core_; }
   ManualClock& clock() { return clock_; }
   MemoryExtents& extents() { return extents_; }
+  // Of the owner's tasks.
+  TaskMeter& meter() { return meter_; }
   MemoryDisk& disk(const std::string& directory) { return *mounted_.at(directory); }
   MemoryMedia& media(const std::string& directory) { return *Media(directory); }
   bool ready() const { return ready_; }
@@ -85,6 +87,8 @@ class ManualWorld {
     environment.owner = owner_.get();
     environment.workers = workers_.get();
     environment.extents = &extents_;
+    environment.meter = &meter_;
+    owner_->after_task = [this] { meter_.EndTask(); };
     environment.open_disk = [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
       if (open_failure_ != Code::kOk) return Status(open_failure_, "injected");
       auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{}, owner_.get(),
@@ -113,6 +117,7 @@ class ManualWorld {
   ManualClock clock_;
   SeededRandom random_{7};
   MemoryExtents extents_;
+  TaskMeter meter_;
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;
   Code open_failure_ = Code::kOk;
@@ -133,7 +138,21 @@ class ManualClient final : public ClientSink {
   }
 
   ClientNumber number() const { return number_; }
-  void Detach() { world_->core().Detach(number_); }
+  void Detach() { world_->core().Detach(number_, nullptr); }
+
+  // As tasks of the owner, one behind the other.
+  void Release(std::span<const ReleaseOp> leases) {
+    while (!leases.empty()) {
+      leases = leases.subspan(world_->core().Release(number_, leases));
+      world_->meter().EndTask();
+    }
+  }
+  void Abort(std::span<const ReservationId> reservations) {
+    while (!reservations.empty()) {
+      reservations = reservations.subspan(world_->core().Abort(number_, reservations));
+      world_->meter().EndTask();
+    }
+  }
 
   // Submits, and runs the world until the request is done.
   template <class R>
@@ -145,6 +164,7 @@ class ManualClient final : public ClientSink {
   void Submit(void (Core::*call)(ClientNumber, R*), R* request) {
     RequestProgress::Begin(request);
     (world_->core().*call)(number_, request);
+    world_->meter().EndTask();  // In production every call is a task.
   }
 
   void OnProgress(Request* request, size_t completed, bool done) override {

@@ -36,7 +36,7 @@ SteppedCache::SteppedCache(std::shared_ptr<MemoryMedia> media, const SteppedCach
 }
 
 SteppedCache::~SteppedCache() {
-  core_->Detach(client_);
+  core_->Detach(client_, nullptr);
   core_.reset();
 }
 
@@ -98,9 +98,13 @@ void SteppedCache::Stats(StatsRequest* request) {
   RequestProgress::Begin(request);
   executor_.Post([this, request] { core_->Stats(client_, request); });
 }
-void SteppedCache::Release(std::span<const ReleaseOp> leases) { core_->Release(client_, leases); }
+void SteppedCache::Release(std::span<const ReleaseOp> leases) {
+  while (!leases.empty()) leases = leases.subspan(core_->Release(client_, leases));
+}
 void SteppedCache::Abort(std::span<const ReservationId> reservations) {
-  core_->Abort(client_, reservations);
+  while (!reservations.empty()) {
+    reservations = reservations.subspan(core_->Abort(client_, reservations));
+  }
 }
 void SteppedCache::Hint(const SessionForecast& forecast) {
   if (!forecast.chain.keys.empty()) core_->Hint(client_, forecast, forecast.chain.keys.back());

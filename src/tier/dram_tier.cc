@@ -131,13 +131,16 @@ class DramTierImpl final : public DramTier {
   std::vector<ExtentInfo> Extents() const override { return pool_.Extents(); }
 
   // Collects first: `visit` may retract and free what it is shown.
-  void VisitExtent(uint32_t extent,
-                   const std::function<void(SlotId, const BlockId&)>& visit) const override {
-    std::vector<std::pair<SlotId, BlockId>> found;
-    pool_.VisitPublished(extent, [&](SlotId slot, const SlotRecord& record) {
+  ExtentInfo ExtentOf(uint32_t extent) const override { return pool_.InfoOf(extent); }
+  bool VisitSlots(uint32_t extent, uint32_t begin, uint32_t end,
+                  const std::function<void(SlotId, const BlockId&)>& visit) const override {
+    std::vector<std::pair<SlotId, BlockId>> found;  // `visit` may drop them.
+    const auto note = [&](SlotId slot, const SlotRecord& record) {
       found.emplace_back(slot, record.meta.id);
-    });
+    };
+    const bool more = pool_.VisitPublished(extent, begin, end, note);
     for (const auto& [slot, id] : found) visit(slot, id);
+    return more;
   }
 
   void Retire(uint32_t extent) override { pool_.Retire(extent); }
@@ -176,7 +179,7 @@ class DramTierImpl final : public DramTier {
     std::vector<Entry> entries;
     entries.reserve(blocks_.size());
     for (const ExtentInfo& extent : pool_.Extents()) {
-      pool_.VisitPublished(extent.extent, [&](SlotId, const SlotRecord& record) {
+      pool_.VisitPublished(extent.extent, 0, extent.slots, [&](SlotId, const SlotRecord& record) {
         entries.push_back({record.meta.position, record.sequence, record.meta.id});
       });
     }
@@ -241,7 +244,10 @@ class DramTierImpl final : public DramTier {
         op.source.size() != RoundUpToPage(meta.raw_bytes)) {
       return Status(Code::kInvalid);
     }
-    if (Find(meta.id) != kNoSlot) return Status();
+    if (const SlotId known = Find(meta.id); known != kNoSlot) {
+      if (op.replace) pool_.Record(known).meta.expiry_unix_seconds = meta.expiry_unix_seconds;
+      return Status();
+    }
     if (queued_ops_ >= options_.max_queued_ops) return Refuse();
     auto slot = Allocate(meta.id.tenant, meta.raw_bytes);
     if (!slot.ok()) return slot.status();

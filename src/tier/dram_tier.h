@@ -82,9 +82,11 @@ class DramTier : public Tier {
 
   // Extents in the order they were made.
   virtual std::vector<ExtentInfo> Extents() const = 0;
-  // Published slots of an extent.
-  virtual void VisitExtent(uint32_t extent,
-                           const std::function<void(SlotId, const BlockId&)>& visit) const = 0;
+  // No slots: it is closed.
+  virtual ExtentInfo ExtentOf(uint32_t extent) const = 0;
+  // The blocks that are published in slots [begin, end) of an extent; false: it has no more slots.
+  virtual bool VisitSlots(uint32_t extent, uint32_t begin, uint32_t end,
+                          const std::function<void(SlotId, const BlockId&)>& visit) const = 0;
   // No slot of it is allocated any more; an empty one closes at once.
   virtual void Retire(uint32_t extent) = 0;
 

@@ -76,7 +76,7 @@ TEST_F(DramTierTest, VisitingAnExtentShowsWhatIsPublishedAndMayDropIt) {
   for (const uint64_t i : {1, 3, 5}) tier_->Free(slots[i]);
   tier_->Retire(extent);
   std::vector<SlotId> visited;
-  tier_->VisitExtent(extent, [&](SlotId slot, const BlockId& id) {
+  tier_->VisitSlots(extent, 0, UINT32_MAX, [&](SlotId slot, const BlockId& id) {
     EXPECT_EQ(tier_->Find(id), slot);
     visited.push_back(slot);
     tier_->Retract(slot);
@@ -84,7 +84,7 @@ TEST_F(DramTierTest, VisitingAnExtentShowsWhatIsPublishedAndMayDropIt) {
   });
   EXPECT_THAT(visited, ElementsAre(slots[0], slots[2], slots[4]));
   EXPECT_THAT(tier_->Extents(), IsEmpty());
-  tier_->VisitExtent(extent, [&](SlotId, const BlockId&) { ADD_FAILURE(); });
+  tier_->VisitSlots(extent, 0, UINT32_MAX, [&](SlotId, const BlockId&) { ADD_FAILURE(); });
 }
 
 using DramTierDeathTest = DramTierTest;
@@ -661,7 +661,7 @@ TEST(DramTierThreadsTest, CopiesDeadlinesAndCancelsOnRealThreadsSettleExactlyOnc
     if (const auto infos = tier->Extents(); !infos.empty() && random.Below(8) == 0) {
       const uint32_t extent = infos[random.Below(infos.size())].extent;
       tier->Retire(extent);
-      tier->VisitExtent(extent, [&](SlotId victim, const BlockId&) {
+      tier->VisitSlots(extent, 0, UINT32_MAX, [&](SlotId victim, const BlockId&) {
         tier->Retract(victim);
         tier->Free(victim);
       });

@@ -20,7 +20,8 @@ struct HistoryOptions {
   uint64_t segments = 8;
   int steps = 12;
   bool sync = false;
-  bool keep = true;  // What reclaim may keep, it keeps.
+  bool keep = true;      // What reclaim may keep, it keeps.
+  bool replace = false;  // What is there is written again, with another expiry.
   size_t drives = 1;
 };
 
@@ -36,6 +37,7 @@ class History {
       blocks_.push_back(std::make_unique<TestBlock>(i, 1 + i * 777 % 8192));
     }
     known_.resize(blocks_.size());
+    expiries_.resize(blocks_.size());
     for (size_t i = 0; i < options.drives; ++i) {
       media_.push_back(std::make_shared<MemoryMedia>());
       if (options.sync) media_.back()->set_reorder_until_sync(true);
@@ -58,15 +60,27 @@ class History {
   uint64_t requests_done() const { return harness_->disks_[0]->requests_done(); }
 
   void CrashAndRestart() {
-    for (const auto& disk : harness_->disks_) {
-      if (history_.sync) {
-        disk->PowerLoss(&random_);
-      } else {
-        disk->Crash(&random_);
-      }
-    }
-    Stop();
+    Crash();
     Mount();
+  }
+
+  // What a restart at once would find with an expiry is gone when the restart comes after that:
+  // no older record without one takes its place.
+  void CrashAndRestartLater() {
+    Crash();
+    const std::vector<std::shared_ptr<MemoryMedia>> media = media_;
+    for (auto& copy : media_) copy = copy->Clone();
+    Mount();
+    const std::map<BlockId, int64_t> expiries = Expiries();
+    Stop();
+    media_ = media;
+    unix_seconds_ += 2 * kLifeSeconds;
+    Mount();
+    for (const auto& block : blocks_) {
+      const auto found = expiries.find(block->id());
+      if (found == expiries.end() || found->second == 0) continue;
+      EXPECT_FALSE(harness_->Read(*block).ok()) << "past its time, and back";
+    }
   }
 
   void Check() {
@@ -82,6 +96,7 @@ class History {
         EXPECT_FALSE(status.ok()) << "an erased block came back: " << i;
       }
     }
+    CheckExpiries();
     uint64_t bytes = 0;
     for (const auto& media : media_) bytes += media->used_bytes();
     EXPECT_LE(bytes, tier_.capacity_bytes);
@@ -114,9 +129,21 @@ class History {
   const NvmeRecovery& recovery() { return harness_->nvme()->recovery(); }
 
  private:
+  void Crash() {
+    for (const auto& disk : harness_->disks_) {
+      if (history_.sync) {
+        disk->PowerLoss(&random_);
+      } else {
+        disk->Crash(&random_);
+      }
+    }
+    Stop();
+  }
+
   void Mount() {
     harness_ = std::make_unique<NvmeHarness>(tier_, media_);
     harness_->random_ = SeededRandom(++mounts_ * 1000);
+    harness_->clock_.SetUnixSeconds(unix_seconds_);
     if (history_.keep) {
       harness_->listener_.choose = [](std::span<const BlockId> ids, std::vector<size_t>* order) {
         for (size_t i = 0; i < ids.size(); ++i) order->push_back(i);
@@ -145,13 +172,18 @@ class History {
     for (uint64_t n = 1 + random_.Below(5); n > 0; --n) {
       written.push_back(random_.Below(blocks_.size()));
       write.ops.push_back(blocks_[written.back()]->ToWrite());
+      if (!history_.replace || known_[written.back()] != Known::kWritten) continue;
+      write.ops.back().replace = true;
+      write.ops.back().meta.expiry_unix_seconds = unix_seconds_ + kLifeSeconds + ++replacements_;
     }
     for (uint64_t n = random_.Below(4); n > 0; --n) {
       erased.push_back(random_.Below(blocks_.size()));
       erase.ops.push_back({.id = blocks_[erased.back()]->id(), .status = {}});
     }
     // What is known to be there stays there. Otherwise it is open until the answer comes.
-    for (const size_t i : written) {
+    for (size_t n = 0; n < written.size(); ++n) {
+      const size_t i = written[n];
+      expiries_[i].push_back(write.ops[n].meta.expiry_unix_seconds);
       if (known_[i] != Known::kWritten) known_[i] = Known::kUnsure;
     }
     bool write_done = false;
@@ -169,6 +201,10 @@ class History {
       for (size_t i = 0; i < written.size(); ++i) {
         EXPECT_TRUE(write.ops[i].status.ok()) << write.ops[i].status.ToString();
         OnWritten(written[i], std::ranges::count(erased, written[i]) > 0);
+        // One that is there twice has the later one's.
+        if (write.ops[i].replace) {
+          expiries_[written[i]] = {write.ops[i].meta.expiry_unix_seconds};
+        }
       }
     }
     if (erase_done) {
@@ -179,6 +215,23 @@ class History {
       }
     }
     return write_done && erase_done;
+  }
+
+  std::map<BlockId, int64_t> Expiries() {
+    std::map<BlockId, int64_t> found;
+    harness_->tier()->Enumerate(
+        [&](const BlockMeta& meta) { found[meta.id] = meta.expiry_unix_seconds; });
+    return found;
+  }
+
+  void CheckExpiries() {
+    const std::map<BlockId, int64_t> found = Expiries();
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const auto block = found.find(blocks_[i]->id());
+      if (block == found.end()) continue;
+      EXPECT_GT(std::ranges::count(expiries_[i], block->second), 0)
+          << "block " << i << " has an expiry that was replaced: " << block->second;
+    }
   }
 
   void OnWritten(size_t block, bool erased_too) {
@@ -194,11 +247,16 @@ class History {
     }
   }
 
+  static constexpr int64_t kLifeSeconds = 1'000'000;
+
   const HistoryOptions history_;
   NvmeTierOptions tier_;
   SeededRandom random_;
   std::vector<std::unique_ptr<TestBlock>> blocks_;
   std::vector<Known> known_;
+  std::vector<std::vector<int64_t>> expiries_;  // Of each block, those that it may have.
+  int64_t unix_seconds_ = 1'700'000'000;
+  int64_t replacements_ = 0;
   std::map<BlockId, Code> lost_;  // By reclaim, in earlier mounts.
   std::vector<std::shared_ptr<MemoryMedia>> media_;
   std::vector<std::unique_ptr<Batch<WriteOp>>> writes_;  // Kept until the disk is gone.
@@ -207,7 +265,10 @@ class History {
   uint64_t mounts_ = 0;
 };
 
-void CrashEverywhere(const HistoryOptions& options, uint64_t seed, bool erase_all = false) {
+// What comes after the crash.
+enum class Then : uint8_t { kGoOn, kEraseAll, kRestartLater };
+
+void CrashEverywhere(const HistoryOptions& options, uint64_t seed, Then then = Then::kGoOn) {
   uint64_t requests = 0;
   {
     History whole(options, seed);
@@ -218,12 +279,12 @@ void CrashEverywhere(const HistoryOptions& options, uint64_t seed, bool erase_al
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", crash after request " << stop);
     History history(options, seed);
     history.Run(stop);
-    history.CrashAndRestart();
-    history.Check();
-    if (erase_all) {
-      history.EraseAll();
+    if (then == Then::kRestartLater) {
+      history.CrashAndRestartLater();
     } else {
-      history.GoOn();
+      history.CrashAndRestart();
+      history.Check();
+      then == Then::kEraseAll ? history.EraseAll() : history.GoOn();
     }
     if (testing::Test::HasFailure()) return;
   }
@@ -241,7 +302,7 @@ TEST(NvmeCrashTest, TheSameWhileSegmentsAreReclaimed) {
 
 TEST(NvmeCrashTest, AfterACrashInTheMiddleOfMovingBlocksTheyCanBeErasedForGood) {
   for (uint64_t seed = 51; seed <= 54; ++seed) {
-    CrashEverywhere({.segments = 4, .steps = 30}, seed, /*erase_all=*/true);
+    CrashEverywhere({.segments = 4, .steps = 30}, seed, Then::kEraseAll);
   }
 }
 
@@ -252,6 +313,29 @@ TEST(NvmeCrashTest, TheSameWhenReclaimKeepsNothing) {
 TEST(NvmeCrashTest, SyncedWritesSurviveTheLossOfPower) {
   for (uint64_t seed = 31; seed <= 34; ++seed) {
     CrashEverywhere({.segments = 4, .steps = 20, .sync = true}, seed);
+  }
+}
+
+TEST(NvmeCrashTest, ABlockThatIsBeingReplacedIsAlwaysThere) {
+  for (uint64_t seed = 61; seed <= 64; ++seed) {
+    CrashEverywhere({.steps = 20, .replace = true}, seed);
+    CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed);
+    CrashEverywhere({.segments = 4, .steps = 20, .replace = true, .drives = 2}, seed);
+  }
+  CrashEverywhere({.segments = 4, .steps = 20, .sync = true, .replace = true}, 65);
+}
+
+TEST(NvmeCrashTest, WhatWasReplacedDoesNotComeBackWhenItIsErased) {
+  for (uint64_t seed = 71; seed <= 73; ++seed) {
+    CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed, Then::kEraseAll);
+    CrashEverywhere({.steps = 20, .replace = true, .drives = 2}, seed, Then::kEraseAll);
+  }
+}
+
+TEST(NvmeCrashTest, WhatWasReplacedDoesNotComeBackWhenItsTimeIsOver) {
+  for (uint64_t seed = 81; seed <= 83; ++seed) {
+    CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed, Then::kRestartLater);
+    CrashEverywhere({.steps = 20, .replace = true, .drives = 2}, seed, Then::kRestartLater);
   }
 }
 

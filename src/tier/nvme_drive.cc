@@ -16,6 +16,7 @@ constexpr uint64_t kWriteBytesWithReads = uint64_t{8} << 20;
 constexpr uint64_t kWriteBytesAlone = uint64_t{16} << 20;
 // Maps are built on the owner's thread; a round of so many takes under 100 us.
 constexpr size_t kMapsPerRound = 8;
+constexpr size_t kSweptPerTask = 256;
 
 }  // namespace
 
@@ -283,19 +284,22 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
   if (item == nullptr) {
     // Dead from the start.
   } else if (item->moved_entry == NvmeIndex::kNone) {
-    if (index.Find(item->meta.id) == NvmeIndex::kNone) {
+    const NvmeIndex::EntryId known = index.Find(item->meta.id);
+    if (known == NvmeIndex::kNone) {
       entry = index.Insert(item->meta, sequence, place);
+    } else if (item->replace) {
+      const BlockPlace old = index.Place(known);
+      owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.raw_bytes(known)));
+      item->replaced_on = old.drive;
+      index.Replace(known, item->meta, sequence, place);
+      entry = known;
     }
     ++shared_->counters.blocks_written;
     shared_->counters.bytes_written += item->meta.raw_bytes;
   } else if (index.Holds(item->moved_entry, item->meta.id) &&
              index.Place(item->moved_entry) == item->moved_from) {
     entry = item->moved_entry;
-    Segment& old = segments_[item->moved_from.segment];
-    old.records[item->moved_from.record] = NvmeIndex::kNone;
-    old.map_dirty = true;
-    old.live_bytes -= item->source.size();
-    live_bytes_ -= item->source.size();
+    Unlist(item->moved_from, item->source.size());
     index.Move(entry, sequence, place);
   }
   if (entry == NvmeIndex::kNone) {
@@ -350,14 +354,17 @@ void NvmeDrive::Read(std::vector<ReadRequest> reads,
 
 void NvmeDrive::Drop(NvmeIndex::EntryId entry) {
   const BlockPlace place = shared_->index.Place(entry);
-  Segment& segment = segments_[place.segment];
-  const uint64_t bytes = RoundUpToPage(shared_->index.raw_bytes(entry));
-  AQ_CHECK(segment.records[place.record] == entry);
-  segment.records[place.record] = NvmeIndex::kNone;
-  segment.live_bytes -= bytes;
-  live_bytes_ -= bytes;
-  segment.map_dirty = true;
+  AQ_CHECK(segments_[place.segment].records[place.record] == entry);
+  Unlist(place, RoundUpToPage(shared_->index.raw_bytes(entry)));
   shared_->index.Remove(entry);
+}
+
+void NvmeDrive::Unlist(const BlockPlace& place, uint64_t payload_bytes) {
+  Segment& segment = segments_[place.segment];
+  segment.records[place.record] = NvmeIndex::kNone;
+  segment.live_bytes -= payload_bytes;
+  live_bytes_ -= payload_bytes;
+  segment.map_dirty = true;
 }
 
 void NvmeDrive::FlushMaps(std::function<void(Status)> done) {
@@ -451,6 +458,24 @@ void NvmeDrive::FinishMapCycle() {
 // Older copies of moved blocks came up at recovery. Until they are marked no erase is acknowledged.
 void NvmeDrive::MarkLosers(std::function<void()> done) {
   FlushMaps([done = std::move(done)](const Status&) { done(); });
+}
+
+void NvmeDrive::SweepExpired(uint32_t segment, size_t record) {
+  const int64_t unix_seconds = shared_->clock->UnixSeconds();
+  size_t steps = 0;
+  for (; segment < segments_.size(); ++segment, record = 0) {
+    const std::vector<NvmeIndex::EntryId>& records = segments_[segment].records;
+    for (; record < records.size(); ++record) {
+      if (steps++ == kSweptPerTask) {
+        return shared_->Post([this, segment, record] { SweepExpired(segment, record); });
+      }
+      const NvmeIndex::EntryId entry = records[record];
+      if (entry == NvmeIndex::kNone || !shared_->index.Expired(entry, unix_seconds)) continue;
+      ++shared_->recovery.blocks_expired;
+      --shared_->recovery.blocks;
+      Drop(entry);
+    }
+  }
 }
 
 // ---- Usage ----

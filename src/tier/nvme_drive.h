@@ -196,6 +196,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   void WriteFirstPages(uint32_t segment);
   void OnCreated(uint32_t segment, const Status& status);
   void OnOpened(uint32_t segment, const Status& status);
+  // The record is dead from now on; its bit is to be written.
+  void Unlist(const BlockPlace& place, uint64_t payload_bytes);
   void SealOpen();
   void PumpChunks();
   uint64_t WriteBudget() const;
@@ -207,6 +209,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   void WriteMaps(std::vector<uint32_t> segments, size_t from);
   void FinishMapCycle();
   void MarkLosers(std::function<void()> done);
+  // Forgets what a restart found past its time, a slice at a time, from here on.
+  void SweepExpired(uint32_t segment, size_t record);
 
   // Health (nvme_health.cc).
   void ArmTimer();

@@ -218,6 +218,8 @@ void NvmeDrive::OnRecovered(const Status& status) {
     if (on_recovered_ == nullptr) owner_->OnFound(this);
     if (on_recovered_) std::exchange(on_recovered_, nullptr)(Status());
     Changed();
+    // Not before what they stand against is marked.
+    if (!unmarked_) shared_->Post([this] { SweepExpired(0, 0); });
   };
   if (unmarked_) return MarkLosers(finish);
   finish();

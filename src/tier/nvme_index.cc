@@ -45,24 +45,35 @@ NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
     entry = next_++;
     if (entry / kChunkEntries == chunks_.size()) chunks_.push_back(std::make_unique<Chunk>());
   }
-  Entry& at = At(entry);
-  at.key = meta.id.key;
-  at.parent = meta.parent;
-  at.checksum = meta.checksum;
-  at.expiry_unix_seconds = meta.expiry_unix_seconds;
-  at.engine_hash = meta.engine_hash;
-  at.raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
-  at.position = meta.position;
-  at.tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
-  at.form =
-      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
-  at.seal = NewSeal(meta);
-  at.group = meta.id.group;
-  at.part = meta.id.part;
+  Fill(&At(entry), meta);
   Move(entry, sequence, place);
   table_.Reserve(++size_);
   table_.Insert(meta.id.Hash(), entry);
   return entry;
+}
+
+void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
+  at->key = meta.id.key;
+  at->parent = meta.parent;
+  at->checksum = meta.checksum;
+  at->expiry_unix_seconds = meta.expiry_unix_seconds;
+  at->engine_hash = meta.engine_hash;
+  at->raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
+  at->position = meta.position;
+  at->tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
+  at->form =
+      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
+  at->seal = NewSeal(meta);
+  at->group = meta.id.group;
+  at->part = meta.id.part;
+}
+
+void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence,
+                        const BlockPlace& place) {
+  Entry& at = At(entry);
+  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  Fill(&at, meta);
+  Move(entry, sequence, place);
 }
 
 uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
@@ -128,17 +139,25 @@ BlockPlace NvmeIndex::Place(EntryId entry) const {
           .record = at.record};
 }
 
-std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
-  std::vector<EntryId> entries;
-  entries.reserve(size_);
-  for (EntryId entry = 0; entry < next_; ++entry) {
-    if (At(entry).record != kUnused) entries.push_back(entry);
+NvmeIndex::EntryId NvmeIndex::Collect(EntryId first, size_t max,
+                                      std::vector<OrderKey>* keys) const {
+  const EntryId end = static_cast<EntryId>(std::min<uint64_t>(uint64_t{first} + max, next_));
+  for (EntryId entry = first; entry < end; ++entry) {
+    const Entry& at = At(entry);
+    if (at.record == kUnused) continue;
+    keys->push_back({.position = at.position, .entry = entry, .sequence = at.sequence});
   }
-  std::sort(entries.begin(), entries.end(), [this](EntryId a, EntryId b) {
-    const Entry& x = At(a);
-    const Entry& y = At(b);
-    return std::pair(x.position, x.sequence) < std::pair(y.position, y.sequence);
-  });
+  return end < next_ ? end : kNone;
+}
+
+std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
+  std::vector<OrderKey> keys;
+  keys.reserve(size_);
+  Collect(0, next_, &keys);
+  std::sort(keys.begin(), keys.end());
+  std::vector<EntryId> entries;
+  entries.reserve(keys.size());
+  for (const OrderKey& key : keys) entries.push_back(key.entry);
   return entries;
 }
 

@@ -11,8 +11,10 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "base/task_meter.h"
 #include "block/block_meta.h"
 #include "tier/index_table.h"
 
@@ -32,12 +34,17 @@ class NvmeIndex {
   using EntryId = uint32_t;
   static constexpr EntryId kNone = UINT32_MAX;
 
+  // Counts the entries that are looked at from now on; null: nobody does.
+  void SetMeter(TaskMeter* meter) { meter_ = meter; }
+
   EntryId Find(const BlockId& id) const;
 
   // The id is not there yet.
   EntryId Insert(const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
   void Remove(EntryId entry);
   void Move(EntryId entry, uint64_t sequence, const BlockPlace& place);
+  // The same block, with what travels with it as it is now.
+  void Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
 
   BlockId Id(EntryId entry) const;
   BlockMeta Meta(EntryId entry) const;
@@ -51,7 +58,22 @@ class NvmeIndex {
     return expiry != 0 && expiry <= unix_seconds;
   }
 
-  // Every entry, by chain position and then by sequence: parents before children.
+  bool Used(EntryId entry) const { return At(entry).record != kUnused; }
+
+  // Sorts entries by chain position and then by sequence: parents before children.
+  struct OrderKey {
+    uint32_t position = 0;
+    EntryId entry = kNone;
+    uint64_t sequence = 0;
+
+    friend bool operator<(const OrderKey& a, const OrderKey& b) {
+      return std::pair(a.position, a.sequence) < std::pair(b.position, b.sequence);
+    }
+  };
+  // Looks at up to `max` entries from `first` on and adds those in use, unsorted. Returns where to
+  // go on; kNone: that was all.
+  EntryId Collect(EntryId first, size_t max, std::vector<OrderKey>* keys) const;
+  // Every entry, sorted.
   std::vector<EntryId> Ordered() const;
 
   size_t size() const { return size_; }
@@ -91,12 +113,18 @@ class NvmeIndex {
 
   using Chunk = std::array<Entry, kChunkEntries>;
 
-  Entry& At(EntryId entry) { return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries]; }
-  const Entry& At(EntryId entry) const {
+  Entry& At(EntryId entry) {
+    if (meter_ != nullptr) meter_->Count();
     return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries];
   }
+  const Entry& At(EntryId entry) const {
+    if (meter_ != nullptr) meter_->Count();
+    return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries];
+  }
+  void Fill(Entry* at, const BlockMeta& meta);
   uint32_t NewSeal(const BlockMeta& meta);
 
+  TaskMeter* meter_ = nullptr;
   IndexTable table_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<EntryId> free_;

@@ -29,7 +29,7 @@ void Verification::Run() {
 
 void PendingWrite::OnTaken() { tier->OnWriteTaken(this); }
 void PendingWrite::OnPayloadDone() { tier->OnWriteUntouched(this); }
-void PendingWrite::OnAppended(const Status& status) { tier->ResolveWrite(this, status); }
+void PendingWrite::OnAppended(const Status& status) { tier->OnWriteAppended(this, status); }
 
 // ---- Reading ----
 
@@ -214,11 +214,14 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   if (Status status = CheckWrite(op); !status.ok()) return settle(std::move(status));
   if (const NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id); entry != NvmeIndex::kNone) {
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
-    if (!shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
+    if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
+      ++shared_.counters.blocks_expired;
+      drive->Drop(entry);
+    } else if (!op.replace) {
       return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
+    } else if (!drive->writable()) {  // The old record could not be marked.
+      return settle(Status(Code::kUnavailable, drive->why().message()));
     }
-    ++shared_.counters.blocks_expired;
-    drive->Drop(entry);
   }
   const bool writable = std::any_of(drives_.begin(), drives_.end(),
                                     [](const auto& drive) { return drive->writable(); });
@@ -228,6 +231,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   write->counted = true;
   write->meta = op.meta;
   write->source = op.source;
+  write->replace = op.replace;
   Pending& pending = pending_[op.meta.id];
   if (pending.leader != nullptr) {
     write->stage = PendingWrite::Stage::kFollowing;
@@ -292,6 +296,25 @@ void NvmeTierImpl::OnWriteTaken(PendingWrite* write) {
   write->touched = true;
 }
 
+// A block that replaced another is written when that one is marked as gone: an erase or the block's
+// expiry relies on it. A move under way would leave one more copy of the old to be marked.
+void NvmeTierImpl::OnWriteAppended(PendingWrite* write, const Status& status) {
+  if (!status.ok() || write->replaced_on == AppendItem::kNoDrive) {
+    return ResolveWrite(write, status);
+  }
+  Pending& pending = pending_.find(write->meta.id)->second;
+  if (pending.moving) {
+    pending.replaced = true;
+  } else {
+    MarkReplaced(write);
+  }
+}
+
+void NvmeTierImpl::MarkReplaced(PendingWrite* write) {
+  drives_[write->replaced_on]->FlushMaps(
+      [this, write](const Status& status) { ResolveWrite(write, status); });
+}
+
 // The block is written, or will not be.
 void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
   const auto found = pending_.find(write->meta.id);
@@ -307,11 +330,14 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     return late;
   });
   if (status.ok()) {
-    for (PendingWrite* follower : followers) {
+    std::erase_if(followers, [this](PendingWrite* follower) {
+      if (follower->replace) return false;
       Settle(follower, Status());
       Retire(follower);
-    }
-  } else if (!followers.empty()) {
+      return true;
+    });
+  }
+  if (!followers.empty()) {
     // The next one tries with its own bytes.
     pending.leader = followers.front();
     pending.followers.assign(followers.begin() + 1, followers.end());
@@ -451,6 +477,7 @@ bool NvmeTierImpl::MayHoldUnmarkedCopies() const {
 void NvmeTierImpl::OnMoveEnds(const BlockId& id) {
   const auto found = pending_.find(id);
   found->second.moving = false;
+  if (std::exchange(found->second.replaced, false)) return MarkReplaced(found->second.leader);
   if (found->second.leader != nullptr) return;
   std::vector<PendingErase*> erases = std::move(found->second.erases);
   pending_.erase(found);

@@ -212,6 +212,7 @@ void DriveRecovery::ChooseDriveId() {
 
 // ---- Segments ----
 
+// One in each task: the buffers of a segment take some time to be had.
 void DriveRecovery::StartJobs() {
   while (running_ < kFilesAtOnce && next_file_ < headers_.size()) {
     const auto index = static_cast<uint32_t>(next_file_++);
@@ -242,6 +243,7 @@ void DriveRecovery::StartJobs() {
     }
     Read(index, std::move(pieces), job,
          [this, job](std::vector<IoRequest>& done) { OnMapsAndTail(job, done); });
+    return shared_->Post([this] { StartJobs(); });
   }
   if (running_ == 0 && next_file_ == headers_.size() && !std::exchange(finished_, true)) Finish();
 }
@@ -432,12 +434,8 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     ++found.blocks_deleted;
     return;
   }
-  const int64_t expiry = record.meta.expiry_unix_seconds;
-  if (expiry != 0 && expiry <= shared_->clock->UnixSeconds()) {
-    ++found.blocks_expired;
-    return;
-  }
-  // The same block twice: it was being moved. The newer copy counts.
+  // The same block twice: it was being moved or replaced. The newer copy counts, also when its time
+  // is over: the older one may have been given more.
   if (const auto other = shared_->index.Find(record.meta.id); other != NvmeIndex::kNone) {
     if (shared_->index.sequence(other) >= record.sequence) {
       segment.map_dirty = true;

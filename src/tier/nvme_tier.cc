@@ -9,6 +9,12 @@
 #include "tier/nvme_tier_impl.h"
 
 namespace aquifer {
+namespace {
+
+constexpr size_t kCollectedPerTask = 2048;
+constexpr size_t kVisitedPerTask = 128;
+
+}  // namespace
 
 // ---- Batches ----
 
@@ -56,7 +62,8 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
       }
     } else if (const auto* writes = std::get_if<std::unique_ptr<WriteBatch>>(&any)) {
       for (PendingWrite& write : (*writes)->states) {
-        if (!write.settled && write.drive == drive->number()) Settle(&write, drive->why());
+        const bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
+        if (!write.settled && waits) Settle(&write, drive->why());
       }
     } else if (const auto* erases = std::get_if<std::unique_ptr<EraseBatch>>(&any)) {
       for (PendingErase& erase : (*erases)->states) {
@@ -70,8 +77,9 @@ bool NvmeTierImpl::WaitsFor(const PendingErase& erase, const NvmeDrive& drive) c
   if (erase.drive != UINT32_MAX) return erase.drive == drive.number();
   const auto found = pending_.find(erase.id);
   if (found == pending_.end()) return false;
-  return found->second.moving ||
-         (found->second.leader != nullptr && found->second.leader->drive == drive.number());
+  const PendingWrite* const leader = found->second.leader;
+  return found->second.moving || (leader != nullptr && (leader->drive == drive.number() ||
+                                                        leader->replaced_on == drive.number()));
 }
 
 void NvmeTierImpl::OnLost(std::vector<BlockId> ids, Code why) {
@@ -112,12 +120,51 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
 // ---- Asking ----
 
 void NvmeTierImpl::Enumerate(const std::function<void(const BlockMeta&)>& visit) const {
-  const int64_t unix_seconds = shared_.clock->UnixSeconds();
   for (const NvmeIndex::EntryId entry : shared_.index.Ordered()) {
-    if (shared_.index.Expired(entry, unix_seconds)) continue;
-    if (!drives_[shared_.index.Place(entry).drive]->in_service()) continue;
-    visit(shared_.index.Meta(entry));
+    if (Visible(entry)) visit(shared_.index.Meta(entry));
   }
+}
+
+bool NvmeTierImpl::Visible(NvmeIndex::EntryId entry) const {
+  return !shared_.index.Expired(entry, shared_.clock->UnixSeconds()) &&
+         drives_[shared_.index.Place(entry).drive]->in_service();
+}
+
+void NvmeTierImpl::EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
+                                     std::function<void()> on_done) {
+  auto enumeration = std::make_shared<Enumeration>();  // Of whichever task has it next.
+  enumeration->visit = std::move(visit);
+  enumeration->on_done = std::move(on_done);
+  enumeration->order.reserve(shared_.index.size());
+  shared_.Post([this, enumeration] { CollectSlice(enumeration); });
+}
+
+void NvmeTierImpl::CollectSlice(std::shared_ptr<Enumeration> enumeration) {
+  const auto next = static_cast<NvmeIndex::EntryId>(enumeration->cursor);
+  enumeration->cursor = shared_.index.Collect(next, kCollectedPerTask, &enumeration->order);
+  if (enumeration->cursor != NvmeIndex::kNone) {
+    return shared_.Post([this, enumeration] { CollectSlice(enumeration); });
+  }
+  enumeration->cursor = 0;
+  // Sorting a million takes a tenth of a second: a worker's.
+  Executor* const executor = shared_.executor;
+  Task visit = shared_.Guard([this, enumeration] { VisitSlice(enumeration); });
+  shared_.workers->Run([enumeration, executor, visit = std::move(visit)] {
+    std::sort(enumeration->order.begin(), enumeration->order.end());
+    executor->Post(visit);
+  });
+}
+
+void NvmeTierImpl::VisitSlice(std::shared_ptr<Enumeration> enumeration) {
+  const std::vector<NvmeIndex::OrderKey>& order = enumeration->order;
+  const size_t end = std::min(enumeration->cursor + kVisitedPerTask, order.size());
+  for (; enumeration->cursor < end; ++enumeration->cursor) {
+    const NvmeIndex::EntryId entry = order[enumeration->cursor].entry;
+    if (!shared_.index.Used(entry) || !Visible(entry)) continue;
+    enumeration->visit(shared_.index.Meta(entry));
+  }
+  if (end == order.size()) return enumeration->on_done();
+  shared_.Post([this, enumeration] { VisitSlice(enumeration); });
 }
 
 Status NvmeTierImpl::Probe(const BlockId& id) const {
@@ -247,6 +294,7 @@ Result<std::unique_ptr<NvmeTier>> NewNvmeTier(const NvmeTierOptions& options,
   NvmeShared shared;
   shared.options = options;
   AQ_ASSIGN_OR_RETURN(shared.options.segment_bytes, ChooseSegmentBytes(options, disks.size()));
+  shared.index.SetMeter(options.meter);
   shared.workers = workers;
   shared.executor = executor;
   shared.clock = clock;

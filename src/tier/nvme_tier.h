@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/random.h"
+#include "base/task_meter.h"
 #include "io/disk.h"
 #include "tier/tier.h"
 
@@ -33,6 +34,7 @@ struct NvmeTierOptions {
   int64_t probe_interval_nanos = 1'000'000'000;  // How often a drive out of service is tried.
   // A drive whose oldest request is older than this is hanging, and out of service.
   int64_t hang_nanos = 5'000'000'000;
+  TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
 };
 
 // What recovery found, for the log and for tests.
@@ -57,6 +59,11 @@ class NvmeTier : public Tier {
   // the tier can be used at all.
   virtual void Recover(std::function<void(Status)> on_done) = 0;
   virtual const NvmeRecovery& recovery() const = 0;
+
+  // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
+  // meanwhile may be visited or not.
+  virtual void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
+                                 std::function<void()> on_done) = 0;
 };
 
 Result<std::unique_ptr<NvmeTier>> NewNvmeTier(const NvmeTierOptions& options,

@@ -53,6 +53,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void Recover(std::function<void(Status)> on_done) override;
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
+  void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
+                         std::function<void()> on_done) override;
 
   // ---- Tier ----
 
@@ -98,6 +100,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void OnWriteTaken(PendingWrite* write);
   void OnWriteUntouched(PendingWrite* write) { write->batch->Untouch(write, shared_.executor); }
+  void OnWriteAppended(PendingWrite* write, const Status& status);
   void ResolveWrite(PendingWrite* write, const Status& status);
 
  private:
@@ -105,12 +108,25 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   struct Pending {
     PendingWrite* leader = nullptr;        // Writes it.
     bool moving = false;                   // Reclaim rewrites it.
+    bool replaced = false;                 // The leader is written, and waits for the move to end.
     std::vector<PendingWrite*> followers;  // Want it written too, and wait for the leader.
     std::vector<PendingErase*> erases;     // Wait until nothing writes it any more.
   };
 
   using AnyBatch = std::variant<std::unique_ptr<ReadBatch>, std::unique_ptr<WriteBatch>,
                                 std::unique_ptr<EraseBatch>>;
+
+  // An enumeration under way.
+  struct Enumeration {
+    std::function<void(const BlockMeta&)> visit;
+    std::function<void()> on_done;
+    std::vector<NvmeIndex::OrderKey> order;
+    size_t cursor = 0;
+  };
+
+  void CollectSlice(std::shared_ptr<Enumeration> enumeration);
+  void VisitSlice(std::shared_ptr<Enumeration> enumeration);
+  bool Visible(NvmeIndex::EntryId entry) const;
 
   template <class PendingBatchType>
   PendingBatchType* NewBatch(Batch<typename PendingBatchType::OpType>* batch);
@@ -141,6 +157,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   // Writes.
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
+  void MarkReplaced(PendingWrite* write);
   Status CheckWrite(const WriteOp& op) const;
   void Verify(std::vector<PendingWrite*> writes);
   void VerifySome(std::vector<PendingWrite*> writes);

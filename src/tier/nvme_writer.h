@@ -40,6 +40,10 @@ struct AppendItem {
   std::span<const std::byte> source;                  // Whole pages.
   NvmeIndex::EntryId moved_entry = NvmeIndex::kNone;  // For a move: whose place is to change.
   BlockPlace moved_from;
+
+  bool replace = false;  // A record that is there gives way to this one.
+  static constexpr uint32_t kNoDrive = UINT32_MAX;
+  uint32_t replaced_on = kNoDrive;  // Set when one did: whose map has yet to say so.
 };
 
 // The records of a segment in footer pages, gathered as they are committed.

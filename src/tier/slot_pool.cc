@@ -355,19 +355,23 @@ void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone) {
   if (making_ == 0) StartMaking();
 }
 
+ExtentInfo SlotPool::InfoOf(uint32_t extent) const {
+  const auto found = by_name_.find(extent);
+  if (found == by_name_.end()) return {.extent = extent, .tenant = {}};
+  const AssignedExtent& assigned = extents_[found->second];
+  return {.extent = extent,
+          .tenant = shelves_[assigned.shelf].tenant,
+          .slot_bytes = assigned.slot_bytes,
+          .slots = assigned.slots,
+          .used_slots = assigned.used,
+          .retired = assigned.retired,
+          .descriptor = assigned.extent->descriptor()};
+}
+
 std::vector<ExtentInfo> SlotPool::Extents() const {
   std::vector<ExtentInfo> infos;
   infos.reserve(by_name_.size());
-  for (const auto& [name, index] : by_name_) {
-    const AssignedExtent& extent = extents_[index];
-    infos.push_back({.extent = name,
-                     .tenant = shelves_[extent.shelf].tenant,
-                     .slot_bytes = extent.slot_bytes,
-                     .slots = extent.slots,
-                     .used_slots = extent.used,
-                     .retired = extent.retired,
-                     .descriptor = extent.extent->descriptor()});
-  }
+  for (const auto& [name, index] : by_name_) infos.push_back(InfoOf(name));
   return infos;
 }
 

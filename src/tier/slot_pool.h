@@ -98,10 +98,12 @@ class SlotPool {
   // Slots of the assigned extents together: how many blocks there can be.
   uint64_t total_slots() const { return total_slots_; }
 
-  std::vector<ExtentInfo> Extents() const;  // Assigned ones.
-  // Calls `visit(slot, record)` for the published slots of an extent, in order of slots.
+  std::vector<ExtentInfo> Extents() const;   // Assigned ones.
+  ExtentInfo InfoOf(uint32_t extent) const;  // No slots: it is closed.
+  // Calls `visit(slot, record)` for those of slots [begin, end) of an extent that are published, in
+  // order. False: it has no more slots.
   template <class Visit>
-  void VisitPublished(uint32_t extent, Visit visit) const;
+  bool VisitPublished(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const;
   void Retire(uint32_t extent);
 
   uint64_t Tick();
@@ -216,14 +218,15 @@ class SlotPool {
 };
 
 template <class Visit>
-void SlotPool::VisitPublished(uint32_t extent, Visit visit) const {
+bool SlotPool::VisitPublished(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const {
   const auto found = by_name_.find(extent);
-  if (found == by_name_.end()) return;
+  if (found == by_name_.end()) return false;
   const AssignedExtent& assigned = extents_[found->second];
-  for (uint32_t number = 0; number < assigned.touched; ++number) {
+  for (uint32_t number = begin; number < std::min(end, assigned.touched); ++number) {
     const SlotRecord& record = assigned.records[number];
     if (record.published) visit(SlotAt(found->second, number), record);
   }
+  return end < assigned.touched;
 }
 
 }  // namespace aquifer

@@ -42,7 +42,10 @@ struct ReadOp {
 struct WriteOp {
   BlockMeta meta;
   std::span<const std::byte> source;  // stored_bytes rounded up to 4 KiB long, and so aligned.
-  Status status;                      // kNoSpace when the tier is full and may not reclaim.
+  // What travels with the block has changed (its expiry): it is written although it is there. Until
+  // that is complete the old one counts, after it only the new one, whatever happens in between.
+  bool replace = false;
+  Status status;  // kNoSpace when the tier is full and may not reclaim.
   bool in_flight = false;
 };
 
@@ -104,7 +107,8 @@ class Tier {
   // One block's failure is its own: the others of the batch still complete.
   virtual void Read(Batch<ReadOp>* batch) = 0;
 
-  // An id names its content, so writing one that is already there succeeds and writes nothing.
+  // An id names its content, so writing one that is already there succeeds and writes nothing,
+  // unless it is to `replace` what is there.
   virtual void Write(Batch<WriteOp>* batch) = 0;
 
   virtual void Erase(Batch<EraseOp>* batch) = 0;

@@ -73,6 +73,33 @@ TEST_P(TierContract, WhatIsWrittenIsReadWhateverItsSize) {
   }
 }
 
+TEST_P(TierContract, ABlockThatIsReplacedHasTheNewExpiryAndStaysReadable) {
+  Make();
+  TestBlock block(1, 8192);
+  const auto expiry = [this] {
+    std::vector<int64_t> found;
+    harness_->Do([&] {
+      tier()->Enumerate([&](const BlockMeta& meta) { found.push_back(meta.expiry_unix_seconds); });
+    });
+    return found;
+  };
+  ASSERT_TRUE(Write(block).ok());
+  block.meta().expiry_unix_seconds = INT64_MAX;
+  ASSERT_TRUE(Write(block).ok());
+  EXPECT_EQ(expiry(), std::vector<int64_t>{0});  // It was there, and nobody asked for more.
+  Batch<WriteOp> batch;
+  batch.ops.push_back(block.ToWrite());
+  batch.ops[0].replace = true;
+  bool done = false;
+  batch.on_done = [&](Batch<WriteOp>&) { done = true; };
+  harness_->Do([&] { tier()->Write(&batch); });
+  EXPECT_TRUE(harness_->RunUntil([&] { return done; }));
+  EXPECT_TRUE(batch.ops[0].status.ok()) << batch.ops[0].status.ToString();
+  EXPECT_EQ(expiry(), std::vector<int64_t>{INT64_MAX});
+  EXPECT_EQ(Usage().block_count, 1u);
+  EXPECT_TRUE(Read(block).ok());
+}
+
 TEST_P(TierContract, EachBlockOfABatchHasAStatusOfItsOwn) {
   Make();
   const TestBlock here(1, 8192);
