@@ -256,11 +256,11 @@ void Encode(const CommitCall& call, FrameWriter* to) {
 
 Status Decode(FrameReader* from, CommitCall* call) {
   call->total = TakeTotal(from);
-  const Status status = DecodeOps(from, &call->ops);
-  if (status.ok() && call->ops.size() / kCommitOpBytes > call->total) {
+  AQ_RETURN_IF_ERROR(DecodeOps(from, &call->ops));
+  if (call->ops.size() / kCommitOpBytes > call->total) {
     return Status(Code::kInvalid, "a commit with more operations than it said");
   }
-  return status;
+  return Status();
 }
 
 void EncodeOps(std::span<const std::byte> ops, FrameWriter* to) {

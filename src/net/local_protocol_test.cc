@@ -20,8 +20,8 @@ struct Sample {
 };
 
 template <class Message>
-Sample SampleOf(std::string name, const Message& message) {
-  return {.name = std::move(name),
+Sample SampleOf(const std::string& name, const Message& message) {
+  return {.name = name,
           .encode = [message](FrameWriter* to) { Encode(message, to); },
           .again =
               [](FrameReader* from, FrameWriter* to) {
