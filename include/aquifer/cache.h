@@ -257,14 +257,22 @@ struct DrainRequest : Request {
   size_t left = 0;  // Blocks that are still only in DRAM.
 };
 
+struct DriveStats {
+  std::string directory;
+  bool in_service = true;
+  bool writable = true;
+  std::string why;  // Why it is not in service, or not writable.
+};
+
 struct TierStats {
   TierKind tier = TierKind::kDram;
   bool in_service = true;
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t tenant_bytes = 0;  // Of the asking tenant.
-  double read_gbps = 0;       // Observed; 0: nothing yet.
+  uint64_t tenant_bytes = 0;       // Of the asking tenant.
+  double read_gbps = 0;            // Observed; 0: nothing yet.
+  std::vector<DriveStats> drives;  // NVMe: one a directory, in the order of the options.
 };
 
 struct CacheStats {
@@ -360,9 +368,10 @@ struct CacheOptions {
   double assumed_prefill_ms_per_token = 0;
 };
 
-// Returns when the cache serves; what NVMe held before is found again by then. A tier that cannot
-// be used (a read-only directory, one that another process has) does not stop the cache: Stats()
-// shows it out of service, and it is tried again. Wrong options are kInvalid, with what to change.
+// Returns when the cache serves; what NVMe held before is found again by then. A drive that cannot
+// be used (a read-only directory, one that another process has, one that hangs) stops neither the
+// cache nor the other drives: Stats() shows it out of service and why, it is tried again, and its
+// blocks come when it does. Wrong options are kInvalid, with what to change.
 Result<std::unique_ptr<Cache>> Open(const CacheOptions& options, const ClientOptions& client);
 
 }  // namespace aquifer

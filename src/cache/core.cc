@@ -356,7 +356,7 @@ Status Core::Build() {
   // Read by the next tick.
   write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
   eraser_->on_erased = [this] { write_down_->Pump(); };
-  return Status();
+  return nvme_bytes == 0 ? Status() : BuildNvme();
 }
 
 void Core::Start(std::function<void(Status)> on_ready) {
@@ -367,7 +367,18 @@ void Core::Start(std::function<void(Status)> on_ready) {
     std::exchange(on_ready_, nullptr)(Status());
     return;
   }
-  OpenDisks();
+  {
+    const MutexLock lock(&openings_->mutex);
+    openings_->owner = environment_.owner;
+  }
+  for (size_t drive = 0; drive < disks_.size(); ++drive) {
+    unanswered_.insert(drive);
+    OpenDrive(drive);
+  }
+  environment_.owner->PostAt(environment_.clock->NowNanos() + options_.open_wait_nanos,
+                             [this, alive = alive_] {
+                               if (*alive) RecoverNvme();
+                             });
 }
 
 bool Core::pool_complete() const {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,9 +20,11 @@
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
+#include "base/mutex.h"
 #include "cache/catalog.h"
 #include "cache/environment.h"
 #include "cache/eraser.h"
+#include "cache/late_disk.h"
 #include "cache/loader.h"
 #include "cache/residency.h"
 #include "cache/write_down.h"
@@ -45,6 +48,8 @@ struct CoreOptions {
   uint32_t max_sessions = 100'000;
   int64_t tick_nanos = 50'000'000;
   int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
+  // Drives that have not opened by then come later: the cache starts without them.
+  int64_t open_wait_nanos = 5'000'000'000;
 };
 
 using ClientNumber = uint32_t;
@@ -87,8 +92,8 @@ class Core final : private TierListener, private LoadWaiter {
   // When nothing of it runs any more: the owner has stopped, or is stepped by hand.
   ~Core() override;
 
-  // On the owner, once: `on_ready` when what NVMe held is known again. A tier that cannot be used
-  // is tried again later and does not hold this up; options that cannot work are kInvalid.
+  // On the owner, once: `on_ready` when what NVMe held is known again, of those drives that can be
+  // used soon enough. The others are tried again and come later, each on its own.
   void Start(std::function<void(Status)> on_ready);
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
@@ -97,7 +102,7 @@ class Core final : private TierListener, private LoadWaiter {
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
   // Gives back all that the client holds, a slice at a time; its open requests are dropped without
   // a word. `on_done` when it holds nothing any more; may be empty.
-  void Detach(ClientNumber client, std::function<void()> on_done);
+  void Detach(ClientNumber client, std::function<void()> on_done = {});
 
   void RegisterLayout(ClientNumber client, RegisterLayoutRequest* request);
   void Match(ClientNumber client, MatchRequest* request);
@@ -111,8 +116,8 @@ class Core final : private TierListener, private LoadWaiter {
   void Drain(ClientNumber client, DrainRequest* request);
   void Stats(ClientNumber client, StatsRequest* request);
   // These two take a slice from the front and return how many it was: the rest is another task's.
-  size_t Release(ClientNumber client, std::span<const ReleaseOp> leases);
-  size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
+  [[nodiscard]] size_t Release(ClientNumber client, std::span<const ReleaseOp> leases);
+  [[nodiscard]] size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
   void Cancel(ClientNumber client, Request* request);
@@ -191,8 +196,10 @@ class Core final : private TierListener, private LoadWaiter {
 
   // NVMe.
   std::map<uint16_t, uint64_t> BytesByTenant(std::span<const BlockId> ids) const;
-  void OpenDisks();
-  void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
+  Status BuildNvme();
+  void OpenDrive(size_t drive);
+  void OnOpened(size_t drive, Result<OpenedDisk> opened);
+  void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
   void OnTakenOver();
@@ -261,8 +268,16 @@ class Core final : private TierListener, private LoadWaiter {
   PrefillModels prefill_;
   WorthOptions worth_;
 
-  std::vector<std::span<std::byte>> extents_;  // For disks that open later.
-  std::vector<std::unique_ptr<Disk>> disks_;
+  std::vector<std::span<std::byte>> extents_;     // For disks that open later.
+  std::vector<std::unique_ptr<LateDisk>> disks_;  // One a directory.
+  std::set<size_t> unanswered_;                   // Drives whose first opening has not ended.
+  bool recovering_ = false;                       // It has begun.
+  struct Openings {
+    Mutex mutex;
+    Executor* owner AQ_GUARDED_BY(mutex) = nullptr;  // Null: nobody waits for them any more.
+  };
+  // Shared with openings under way, which may outlast everything here.
+  std::shared_ptr<Openings> openings_ = std::make_shared<Openings>();
   std::unique_ptr<NvmeTier> nvme_;
   bool nvme_ready_ = false;
   Status nvme_status_;

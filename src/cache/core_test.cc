@@ -96,7 +96,7 @@ class CoreTest : public ::testing::Test {
       leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
       ++served;
     }
-    world_->core().Release(client_->number(), leases);
+    client_->Release(leases);
     return served;
   }
 
@@ -159,7 +159,7 @@ TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
       leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
       ++served;
     }
-    world_->core().Release(client_->number(), leases);
+    client_->Release(leases);
   }
   EXPECT_EQ(served, 100u);
 }
@@ -200,6 +200,54 @@ TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
   world_->FailOpening(Code::kOk);
   world_->Advance(3'000'000'000);
   EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, EachDriveStartsFailsAndComesBackOnItsOwn) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  const Chain before(layout_, {.seed = 1, .blocks = 32});
+  const Chain during(layout_, {.seed = 2, .blocks = 8});
+  for (const bool hang : {false, true}) {
+    SCOPED_TRACE(hang ? "opening hangs" : "opening fails");
+    Make(options);
+    ASSERT_EQ(Store(before), 32u);
+    ASSERT_TRUE(Flush().ok());
+    if (hang) {
+      world_->HangOpening("two");
+    } else {
+      world_->FailOpeningOf("two", true);
+    }
+    Restart();  // Does not wait for it.
+    const size_t served = Recall(before);
+    EXPECT_GT(served, 0u);
+    EXPECT_LT(served, 32u);
+    ASSERT_EQ(Store(during), 8u);
+    EXPECT_TRUE(Flush().ok());
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    const TierStats& nvme = stats.stats.tiers[1];
+    EXPECT_TRUE(nvme.in_service);
+    ASSERT_EQ(nvme.drives.size(), 2u);
+    EXPECT_EQ(nvme.drives[0].directory, "one");
+    EXPECT_TRUE(nvme.drives[0].in_service && nvme.drives[0].writable);
+    EXPECT_TRUE(nvme.drives[0].why.empty());
+    EXPECT_FALSE(nvme.drives[1].in_service);
+    EXPECT_NE(nvme.drives[1].why.find(hang ? "hangs" : "injected"), std::string::npos)
+        << nvme.drives[1].why;
+
+    if (hang) {
+      world_->HangOpening("");
+    } else {
+      world_->FailOpeningOf("two", false);
+    }
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(before), 32u);
+    EXPECT_EQ(Recall(during), 8u);
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_TRUE(stats.stats.tiers[1].drives[1].in_service);
+    Restart();
+    EXPECT_EQ(Recall(during), 8u);
+  }
 }
 
 TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {

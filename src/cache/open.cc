@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "base/detached_task.h"
 #include "cache/completion_queue.h"
 #include "cache/core.h"
 #include "cache/environment.h"
@@ -69,6 +70,9 @@ class Embedded {
     environment.open_disk = [owner = embedded->owner_.get(),
                              engine = EngineOf(options.nvme_engine)](const std::string& directory) {
       return OpenDisk({.directory = directory, .engine = engine}, owner);
+    };
+    environment.run_opening = [workers = embedded->workers_.get()](const std::string&, Task open) {
+      if (!RunDetached("aq-open", open)) workers->Run(open);
     };
     environment.meter = &embedded->meter_;
     environment.owner_longest_task = [owner = embedded->owner_.get()] {

@@ -57,8 +57,8 @@ void* MapAligned(int descriptor, uint64_t bytes) {
   if (whole == MAP_FAILED) return MAP_FAILED;
   std::byte* const first = static_cast<std::byte*>(whole);
   const uint64_t before = (0 - reinterpret_cast<uintptr_t>(first)) % kHugePageBytes;
-  void* begin = ::mmap(first + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                       descriptor, 0);
+  void* begin =
+      ::mmap(first + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0);
   const int error = errno;
   if (begin == MAP_FAILED) {
     ::munmap(whole, reserved);

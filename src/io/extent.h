@@ -1,6 +1,7 @@
-// A piece of the DRAM pool: one memfd, 64 MiB by default, in huge pages (from their pool where there
-// is one, else made by the kernel where it can), sealed against resizing. It can be mapped by other processes through its descriptor. It
-// belongs to one tenant for its whole life, because a mapping cannot be revoked.
+// A piece of the DRAM pool: one memfd, 64 MiB by default, in huge pages (from their pool where
+// there is one, else made by the kernel where it can), sealed against resizing. It can be mapped by
+// other processes through its descriptor. It belongs to one tenant for its whole life, because a
+// mapping cannot be revoked.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ class Extent {
   virtual ~Extent() = default;  // Punches the memory out, unmaps and closes.
 
   virtual std::span<std::byte> bytes() = 0;
-  virtual int descriptor() const = 0;  // -1 where the memory is not shareable (tests, simulator).
+  virtual int descriptor() const = 0;   // -1 where the memory is not shareable (tests, simulator).
   virtual bool huge_pages() const = 0;  // All of it.
 };
 

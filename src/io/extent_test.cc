@@ -168,7 +168,8 @@ TEST_F(ShortMemoryTest, WhatCannotBeKeptOutOfCoreDumpsIsNotUsed) {
 
 TEST_F(ShortMemoryTest, AKernelThatMakesNoHugePagesGivesSmallOnes) {
   const auto source = Source(1 << 20, 0);
-  // Of all the advice that an extent takes, only MADV_COLLAPSE has the bit 8; EAGAIN is tried again.
+  // Of all the advice that an extent takes, only MADV_COLLAPSE has the bit 8; EAGAIN is tried
+  // again.
   for (const int error : {EINVAL, EAGAIN, ENOMEM}) {
     if (!RunWhereCallFails({.call = SYS_madvise, .error = error, .argument = 2, .mask = 8}, [&] {
           auto extent = source->New(4 * kMiB);
