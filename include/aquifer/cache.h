@@ -68,6 +68,7 @@ class Request {
  private:
   friend class RequestProgress;  // The implementations' door.
   bool done_ = true;
+  bool cancelled_ = false;
   size_t completed_ = 0;
 };
 
@@ -314,7 +315,8 @@ class Cache {
   virtual void Drain(DrainRequest* request) = 0;
   virtual void Stats(StatsRequest* request) = 0;
 
-  // These need no answer: what they name and is not there is ignored.
+  // These need no answer: what they name and is not there is ignored. Hints and reports are
+  // dropped, and counted ("dropped_notes"), while this client has too many of them under way.
   virtual void Release(std::span<const ReleaseOp> leases) = 0;
   virtual void Abort(std::span<const ReservationId> reservations) = 0;
   virtual void Hint(const SessionForecast& forecast) = 0;
@@ -362,7 +364,8 @@ struct CacheOptions {
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 
   uint32_t worker_threads = 2;
-  // Reservations held longer are void, and counted.
+  // Reservations held longer are void, and counted; leases held longer are only counted
+  // ("overdue_reservations", "overdue_leases").
   int64_t overdue_nanos = 60 * kDefaultTimeoutNanos;
   // Milliseconds to prefill one token, used until an engine has reported; 0: loading always pays.
   double assumed_prefill_ms_per_token = 0;

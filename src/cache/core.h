@@ -70,7 +70,9 @@ struct CoreCounters {
   uint64_t committed = 0;
   uint64_t aborted = 0;
   uint64_t reported_corrupt = 0;  // By readers, with Release().
-  uint64_t overdue = 0;
+  uint64_t overdue = 0;           // Reservations.
+  uint64_t overdue_leases = 0;
+  uint64_t dropped_notes = 0;  // Hints and prefill reports of clients that sent too many at once.
   uint64_t prestaged = 0;
 };
 
@@ -120,6 +122,8 @@ class Core final : private TierListener, private LoadWaiter {
   [[nodiscard]] size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
+  // So many hints and reports never got here.
+  void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
   void Cancel(ClientNumber client, Request* request);
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
@@ -147,6 +151,7 @@ class Core final : private TierListener, private LoadWaiter {
     bool leaving = false;  // Detached, and what it holds is being given back.
     uint16_t tenant = 0;
     uint32_t engine = 0;
+    std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
     uint32_t leases = 0;      // Reservations included.
@@ -159,6 +164,7 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t generation = 1;
     bool reservation = false;
     bool used = false;
+    bool overdue = false;  // Counted as such.
     int64_t since_nanos = 0;
     uint32_t number = 0;
     uint32_t next = 0;  // In the client's list, or of the free ones.
@@ -202,14 +208,19 @@ class Core final : private TierListener, private LoadWaiter {
   void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
+  // Every drive has been read, so that no block can come to light any more.
+  bool nvme_known() const { return nvme_ == nullptr || (nvme_ready_ && nvme_->AllRead()); }
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
   void Tick();
   void TickAgain();
+  // Jobs that want to be woken: one timer for all of them, and none for what has ended.
+  void ArmWake();
+  void OnWake();
   void Housekeep();
   bool ReturnLoans(size_t max);
-  void VoidOverdue();
+  void LookForOverdue();
 
   // Requests.
   template <class J, class R>
@@ -285,6 +296,8 @@ class Core final : private TierListener, private LoadWaiter {
 
   bool finding_ = false;     // The tier's blocks are being taken over.
   bool find_again_ = false;  // There are more since that began.
+  // All of their blocks were deleted while a drive had not been read.
+  std::set<uint16_t> forgotten_tenants_;
 
   struct Leaving {
     ClientNumber client = 0;
@@ -293,8 +306,13 @@ class Core final : private TierListener, private LoadWaiter {
 
   std::vector<Client> clients_;
   std::deque<Leaving> leaving_;
-  std::map<std::string, uint32_t> engines_;
-  uint64_t next_engine_ = 1;
+  struct Engine {
+    uint32_t number = 0;
+    uint32_t clients = 0;
+  };
+  std::map<std::string, Engine> engines_;  // Those that have clients.
+  uint32_t next_engine_ = 1;
+  uint64_t next_nameless_ = 1;
   std::deque<Loan> loans_;  // Grows without moving what is there.
   uint32_t free_loan_ = 0;
   size_t overdue_cursor_ = 0;
@@ -309,6 +327,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::vector<Job*> running_;
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;
+  std::map<std::pair<int64_t, uint64_t>, Job*> wakes_;  // By time and run.
+  int64_t armed_nanos_ = INT64_MAX;
   bool draining_ = false;
   bool housekeeping_ = false;
   CoreCounters counters_;

@@ -112,6 +112,7 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
+  if (nvme_->AllRead()) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
   write_down_->SetTarget(nvme_.get());
@@ -133,7 +134,7 @@ void Core::TakeOver(const BlockMeta& meta) {
     // Being written right now: that will end as it should.
     if (same && (entry.io_tiers & TierBit(kTierDram)) != 0) return;
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
-  } else if (usable) {
+  } else if (usable && !forgotten_tenants_.contains(*tenant)) {
     const Result<BlockRef> added = residency_->AddOnNvme(
         {.name =
              {.tenant = *tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
@@ -147,7 +148,9 @@ void Core::TakeOver(const BlockMeta& meta) {
          .now_nanos = environment_.clock->NowNanos()});
     if (added.ok()) return;
   }
-  eraser_->Add(meta.id);  // Nothing will ever ask for it: over a ceiling, or not understood.
+  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
+  // will ever ask for this record.
+  eraser_->Add(meta.id);
 }
 
 void Core::CloseDisks() {

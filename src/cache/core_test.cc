@@ -432,6 +432,87 @@ TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   EXPECT_EQ(Recall(chain), 1u);
 }
 
+TEST_F(CoreTest, ALeaseOverdueIsCountedOnceAndNotTakenBack) {
+  CoreOptions options = SmallCache(64, false);
+  options.cache.overdue_nanos = 1'000'000'000;
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 3});
+  ASSERT_EQ(Store(chain), 3u);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Do(&Core::Fetch, &fetch);
+  world_->Advance(900'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 0u);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 3u);
+  EXPECT_EQ(Counter("overdue_reservations"), 0u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(IsPayload(chain[i], 0, fetch.ops[i].bytes));
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = false});
+  client_->Release(leases);
+  EXPECT_EQ(Recall(chain), 3u);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 3u);
+}
+
+TEST_F(CoreTest, ARequestThatIsDoneLeavesNoTimerBehind) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  const size_t before = world_->timers();
+  for (int i = 0; i < 100; ++i) {
+    Restart();
+    for (int again = 0; again < 3; ++again) ASSERT_TRUE(Flush().ok());
+    ASSERT_EQ(Recall(chain), 4u);  // From NVMe, with a deadline.
+  }
+  for (int again = 0; again < 100; ++again) ASSERT_TRUE(Flush().ok());
+  EXPECT_LE(world_->timers(), before + 4);
+}
+
+TEST_F(CoreTest, AnEngineIsForgottenWithItsLastClient) {
+  Make(SmallCache(64, false));
+  const uint64_t before = Counter("engines");
+  for (int i = 0; i < 100; ++i) {
+    ManualClient first(world_.get(), {.tenant = "local", .engine = std::to_string(i)});
+    ManualClient second(world_.get(), {.tenant = "local", .engine = std::to_string(i)});
+    EXPECT_EQ(Counter("engines"), before + 1);
+    first.Detach();
+    EXPECT_EQ(Counter("engines"), before + 1);
+    second.Detach();
+    world_->Run();
+  }
+  EXPECT_EQ(Counter("engines"), before);
+}
+
+// The drive holds an older record of what is deleted from memory while it cannot be read.
+TEST_F(CoreTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  const Chain unseen(layout_, {.seed = 2, .blocks = 8});
+  for (const bool everything : {false, true}) {
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 8u);
+    ASSERT_EQ(Store(unseen), 8u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    ASSERT_EQ(Store(chain), 8u);
+    EvictRequest evict;
+    evict.chain = Slice(chain);
+    evict.everything = everything;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+    EXPECT_EQ(evict.evicted, 8u);
+    world_->FailOpening(Code::kOk);
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+  }
+}
+
 TEST_F(CoreTest, MemoryPressureMakesThePoolSmaller) {
   CoreOptions options = SmallCache(64);
   options.cache.keep_available_bytes = 1 << 20;

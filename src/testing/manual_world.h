@@ -59,6 +59,8 @@ class ManualWorld {
   Core& core() { return *core_; }
   ManualClock& clock() { return clock_; }
   MemoryExtents& extents() { return extents_; }
+  // Waiting on the owner.
+  size_t timers() const { return owner_->timers(); }
   // Of the owner's tasks.
   TaskMeter& meter() { return meter_; }
   MemoryDisk& disk(const std::string& directory) { return *mounted_.at(directory); }
