@@ -68,6 +68,7 @@ class Request {
  private:
   friend class RequestProgress;  // The implementations' door.
   bool done_ = true;
+  bool cancelled_ = false;
   size_t completed_ = 0;
 };
 
@@ -257,14 +258,22 @@ struct DrainRequest : Request {
   size_t left = 0;  // Blocks that are still only in DRAM.
 };
 
+struct DriveStats {
+  std::string directory;
+  bool in_service = true;
+  bool writable = true;
+  std::string why;  // Why it is not in service, or not writable.
+};
+
 struct TierStats {
   TierKind tier = TierKind::kDram;
   bool in_service = true;
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t tenant_bytes = 0;  // Of the asking tenant.
-  double read_gbps = 0;       // Observed; 0: nothing yet.
+  uint64_t tenant_bytes = 0;       // Of the asking tenant.
+  double read_gbps = 0;            // Observed; 0: nothing yet.
+  std::vector<DriveStats> drives;  // NVMe: one a directory, in the order of the options.
 };
 
 struct CacheStats {
@@ -306,7 +315,8 @@ class Cache {
   virtual void Drain(DrainRequest* request) = 0;
   virtual void Stats(StatsRequest* request) = 0;
 
-  // These need no answer: what they name and is not there is ignored.
+  // These need no answer: what they name and is not there is ignored. Hints and reports are
+  // dropped, and counted ("dropped_notes"), while this client has too many of them under way.
   virtual void Release(std::span<const ReleaseOp> leases) = 0;
   virtual void Abort(std::span<const ReservationId> reservations) = 0;
   virtual void Hint(const SessionForecast& forecast) = 0;
@@ -354,15 +364,17 @@ struct CacheOptions {
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 
   uint32_t worker_threads = 2;
-  // Reservations held longer are void, and counted.
+  // Reservations held longer are void, and counted; leases held longer are only counted
+  // ("overdue_reservations", "overdue_leases").
   int64_t overdue_nanos = 60 * kDefaultTimeoutNanos;
   // Milliseconds to prefill one token, used until an engine has reported; 0: loading always pays.
   double assumed_prefill_ms_per_token = 0;
 };
 
-// Returns when the cache serves; what NVMe held before is found again by then. A tier that cannot
-// be used (a read-only directory, one that another process has) does not stop the cache: Stats()
-// shows it out of service, and it is tried again. Wrong options are kInvalid, with what to change.
+// Returns when the cache serves; what NVMe held before is found again by then. A drive that cannot
+// be used (a read-only directory, one that another process has, one that hangs) stops neither the
+// cache nor the other drives: Stats() shows it out of service and why, it is tried again, and its
+// blocks come when it does. Wrong options are kInvalid, with what to change.
 Result<std::unique_ptr<Cache>> Open(const CacheOptions& options, const ClientOptions& client);
 
 }  // namespace aquifer

@@ -82,9 +82,31 @@ void Job::RunAgain() {
 }
 
 void Job::WakeAt(int64_t nanos) {
-  core_->environment_.owner->PostAt(nanos, [this, run = run_, alive = core_->alive_] {
-    if (*alive && run_ == run) OnTimer();
+  if (nanos == kNoWake) return;
+  wake_nanos_ = nanos;
+  core_->wakes_.emplace(std::pair(nanos, run_), this);
+  core_->ArmWake();
+}
+
+void Core::ArmWake() {
+  if (wakes_.empty() || wakes_.begin()->first.first >= armed_nanos_) return;
+  armed_nanos_ = wakes_.begin()->first.first;
+  environment_.owner->PostAt(armed_nanos_, [this, at = armed_nanos_, alive = alive_] {
+    if (!*alive) return;
+    if (at == armed_nanos_) armed_nanos_ = INT64_MAX;
+    OnWake();
   });
+}
+
+// One in each task: what a job does then may take its time.
+void Core::OnWake() {
+  if (!wakes_.empty() && wakes_.begin()->first.first <= environment_.clock->NowNanos()) {
+    Job* const job = wakes_.begin()->second;
+    wakes_.erase(wakes_.begin());
+    job->wake_nanos_ = Job::kNoWake;
+    job->OnTimer();
+  }
+  ArmWake();
 }
 
 void Job::Answer(size_t completed) {
@@ -94,6 +116,8 @@ void Job::Answer(size_t completed) {
 
 void Job::End(size_t completed) {
   Answer(completed);
+  if (wake_nanos_ != kNoWake) core_->wakes_.erase(std::pair(wake_nanos_, run_));
+  wake_nanos_ = kNoWake;
   run_ = 0;
   Job* const last = core_->running_.back();
   core_->running_[place_] = last;
@@ -356,7 +380,7 @@ Status Core::Build() {
   // Read by the next tick.
   write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
   eraser_->on_erased = [this] { write_down_->Pump(); };
-  return Status();
+  return nvme_bytes == 0 ? Status() : BuildNvme();
 }
 
 void Core::Start(std::function<void(Status)> on_ready) {
@@ -367,7 +391,18 @@ void Core::Start(std::function<void(Status)> on_ready) {
     std::exchange(on_ready_, nullptr)(Status());
     return;
   }
-  OpenDisks();
+  {
+    const MutexLock lock(&openings_->mutex);
+    openings_->owner = environment_.owner;
+  }
+  for (size_t drive = 0; drive < disks_.size(); ++drive) {
+    unanswered_.insert(drive);
+    OpenDrive(drive);
+  }
+  environment_.owner->PostAt(environment_.clock->NowNanos() + options_.open_wait_nanos,
+                             [this, alive = alive_] {
+                               if (*alive) RecoverNvme();
+                             });
 }
 
 bool Core::pool_complete() const {
@@ -387,7 +422,7 @@ void Core::Tick() {
   if (dram_->Tick() > 0) residency_->ReclaimExtent(UINT16_MAX);
   residency_->DropExpired(kExpirySlice);
   residency_->ExpirePins(kPinExpirySlice);
-  VoidOverdue();
+  LookForOverdue();
   eraser_->Pump();
   write_down_->Pump();
   if (loader_->pending() > 0) loader_->Pump();
@@ -420,9 +455,11 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   AQ_ASSIGN_OR_RETURN(const uint16_t tenant,
                       catalog_.Tenant(options.tenant, OptionsOf(options_.cache, options.tenant)));
   std::string engine = options.engine;
-  if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_engine_++);  // Nobody's name.
+  if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_nameless_++);  // Nobody's name.
   // Engines of two tenants are different engines, whatever they call themselves.
-  const auto [found, made] = engines_.emplace(options.tenant + '\0' + engine, engines_.size());
+  engine = options.tenant + '\0' + engine;
+  Engine& known = engines_[engine];
+  if (known.clients++ == 0) known.number = next_engine_++;
   auto free = std::find_if(clients_.begin(), clients_.end(), [](const Client& client) {
     return !client.attached && !client.leaving;
   });
@@ -430,7 +467,8 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   *free = Client{};
   free->attached = true;
   free->tenant = tenant;
-  free->engine = found->second;
+  free->engine = known.number;
+  free->engine_name = std::move(engine);
   free->sink = sink;
   write_down_->StartTelling(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
@@ -444,6 +482,11 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
     job->Drop();
     job->request_ = nullptr;  // Nobody is told.
     job->End(0);
+  }
+  if (const auto engine = engines_.find(clients_[client].engine_name);
+      --engine->second.clients == 0) {
+    prefill_.Forget(engine->second.number);
+    engines_.erase(engine);
   }
   clients_[client].attached = false;
   clients_[client].leaving = true;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,9 +20,11 @@
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
+#include "base/mutex.h"
 #include "cache/catalog.h"
 #include "cache/environment.h"
 #include "cache/eraser.h"
+#include "cache/late_disk.h"
 #include "cache/loader.h"
 #include "cache/residency.h"
 #include "cache/write_down.h"
@@ -45,6 +48,8 @@ struct CoreOptions {
   uint32_t max_sessions = 100'000;
   int64_t tick_nanos = 50'000'000;
   int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
+  // Drives that have not opened by then come later: the cache starts without them.
+  int64_t open_wait_nanos = 5'000'000'000;
 };
 
 using ClientNumber = uint32_t;
@@ -65,7 +70,9 @@ struct CoreCounters {
   uint64_t committed = 0;
   uint64_t aborted = 0;
   uint64_t reported_corrupt = 0;  // By readers, with Release().
-  uint64_t overdue = 0;
+  uint64_t overdue = 0;           // Reservations.
+  uint64_t overdue_leases = 0;
+  uint64_t dropped_notes = 0;  // Hints and prefill reports of clients that sent too many at once.
   uint64_t prestaged = 0;
 };
 
@@ -87,8 +94,8 @@ class Core final : private TierListener, private LoadWaiter {
   // When nothing of it runs any more: the owner has stopped, or is stepped by hand.
   ~Core() override;
 
-  // On the owner, once: `on_ready` when what NVMe held is known again. A tier that cannot be used
-  // is tried again later and does not hold this up; options that cannot work are kInvalid.
+  // On the owner, once: `on_ready` when what NVMe held is known again, of those drives that can be
+  // used soon enough. The others are tried again and come later, each on its own.
   void Start(std::function<void(Status)> on_ready);
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
@@ -97,7 +104,7 @@ class Core final : private TierListener, private LoadWaiter {
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
   // Gives back all that the client holds, a slice at a time; its open requests are dropped without
   // a word. `on_done` when it holds nothing any more; may be empty.
-  void Detach(ClientNumber client, std::function<void()> on_done);
+  void Detach(ClientNumber client, std::function<void()> on_done = {});
 
   void RegisterLayout(ClientNumber client, RegisterLayoutRequest* request);
   void Match(ClientNumber client, MatchRequest* request);
@@ -111,10 +118,12 @@ class Core final : private TierListener, private LoadWaiter {
   void Drain(ClientNumber client, DrainRequest* request);
   void Stats(ClientNumber client, StatsRequest* request);
   // These two take a slice from the front and return how many it was: the rest is another task's.
-  size_t Release(ClientNumber client, std::span<const ReleaseOp> leases);
-  size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
+  [[nodiscard]] size_t Release(ClientNumber client, std::span<const ReleaseOp> leases);
+  [[nodiscard]] size_t Abort(ClientNumber client, std::span<const ReservationId> reservations);
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
+  // So many hints and reports never got here.
+  void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
   void Cancel(ClientNumber client, Request* request);
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
@@ -142,6 +151,7 @@ class Core final : private TierListener, private LoadWaiter {
     bool leaving = false;  // Detached, and what it holds is being given back.
     uint16_t tenant = 0;
     uint32_t engine = 0;
+    std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
     uint32_t leases = 0;      // Reservations included.
@@ -154,6 +164,7 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t generation = 1;
     bool reservation = false;
     bool used = false;
+    bool overdue = false;  // Counted as such.
     int64_t since_nanos = 0;
     uint32_t number = 0;
     uint32_t next = 0;  // In the client's list, or of the free ones.
@@ -191,18 +202,25 @@ class Core final : private TierListener, private LoadWaiter {
 
   // NVMe.
   std::map<uint16_t, uint64_t> BytesByTenant(std::span<const BlockId> ids) const;
-  void OpenDisks();
-  void OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status);
+  Status BuildNvme();
+  void OpenDrive(size_t drive);
+  void OnOpened(size_t drive, Result<OpenedDisk> opened);
+  void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
+  // Every drive has been read, so that no block can come to light any more.
+  bool nvme_known() const { return nvme_ == nullptr || (nvme_ready_ && nvme_->AllRead()); }
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
   void Tick();
   void TickAgain();
+  // Jobs that want to be woken: one timer for all of them, and none for what has ended.
+  void ArmWake();
+  void OnWake();
   void Housekeep();
   bool ReturnLoans(size_t max);
-  void VoidOverdue();
+  void LookForOverdue();
 
   // Requests.
   template <class J, class R>
@@ -261,8 +279,16 @@ class Core final : private TierListener, private LoadWaiter {
   PrefillModels prefill_;
   WorthOptions worth_;
 
-  std::vector<std::span<std::byte>> extents_;  // For disks that open later.
-  std::vector<std::unique_ptr<Disk>> disks_;
+  std::vector<std::span<std::byte>> extents_;     // For disks that open later.
+  std::vector<std::unique_ptr<LateDisk>> disks_;  // One a directory.
+  std::set<size_t> unanswered_;                   // Drives whose first opening has not ended.
+  bool recovering_ = false;                       // It has begun.
+  struct Openings {
+    Mutex mutex;
+    Executor* owner AQ_GUARDED_BY(mutex) = nullptr;  // Null: nobody waits for them any more.
+  };
+  // Shared with openings under way, which may outlast everything here.
+  std::shared_ptr<Openings> openings_ = std::make_shared<Openings>();
   std::unique_ptr<NvmeTier> nvme_;
   bool nvme_ready_ = false;
   Status nvme_status_;
@@ -270,6 +296,8 @@ class Core final : private TierListener, private LoadWaiter {
 
   bool finding_ = false;     // The tier's blocks are being taken over.
   bool find_again_ = false;  // There are more since that began.
+  // All of their blocks were deleted while a drive had not been read.
+  std::set<uint16_t> forgotten_tenants_;
 
   struct Leaving {
     ClientNumber client = 0;
@@ -278,8 +306,13 @@ class Core final : private TierListener, private LoadWaiter {
 
   std::vector<Client> clients_;
   std::deque<Leaving> leaving_;
-  std::map<std::string, uint32_t> engines_;
-  uint64_t next_engine_ = 1;
+  struct Engine {
+    uint32_t number = 0;
+    uint32_t clients = 0;
+  };
+  std::map<std::string, Engine> engines_;  // Those that have clients.
+  uint32_t next_engine_ = 1;
+  uint64_t next_nameless_ = 1;
   std::deque<Loan> loans_;  // Grows without moving what is there.
   uint32_t free_loan_ = 0;
   size_t overdue_cursor_ = 0;
@@ -294,6 +327,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::vector<Job*> running_;
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;
+  std::map<std::pair<int64_t, uint64_t>, Job*> wakes_;  // By time and run.
+  int64_t armed_nanos_ = INT64_MAX;
   bool draining_ = false;
   bool housekeeping_ = false;
   CoreCounters counters_;

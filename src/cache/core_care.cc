@@ -310,6 +310,8 @@ bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
   if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
   if (index.at(ref).tenant != tenant()) return false;
+  // A drive that has not been read may hold it too.
+  if (!core().nvme_known()) core().eraser_->Add(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);
   ++evicted_;
   return true;
@@ -325,6 +327,7 @@ bool EvictJob::DropEverythingSlice() {
   // An erasure of nothing: it fails while a drive's blocks are not known.
   const TenantId id = core().catalog_.tenant(tenant()).id;
   if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
+  if (cursor_ == 0 && !core().nvme_known()) core().forgotten_tenants_.insert(tenant());
   const size_t before = evicted_;
   for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
     DropOne(static_cast<BlockRef>(cursor_));

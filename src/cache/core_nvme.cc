@@ -16,64 +16,78 @@ uint64_t LargestNvmeBlock(const CacheOptions& options) {
   return std::min(kMaxBlockBytes, options.nvme_segment_bytes / 2);
 }
 
-}  // namespace
-
-// Opening may block, so it happens on a worker.
-void Core::OpenDisks() {
-  environment_.workers->Run([this, alive = alive_] {
-    auto opened = std::make_shared<std::vector<std::unique_ptr<Disk>>>();
-    auto failure = std::make_shared<Status>();
-    for (const std::string& directory : options_.cache.nvme_directories) {
-      Result<std::unique_ptr<Disk>> disk = environment_.open_disk(directory);
-      if (!disk.ok()) {
-        *failure = disk.status();
-        break;
-      }
-      opened->push_back(*std::move(disk));
-    }
-    environment_.owner->Post([this, alive, opened, failure] {
-      if (*alive) OnDisksOpened(std::move(*opened), *failure);
-    });
-  });
+Result<OpenedDisk> OpenAndList(
+    const std::function<Result<std::unique_ptr<Disk>>(const std::string&)>& open_disk,
+    const std::string& directory) {
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<Disk> disk, open_disk(directory));
+  AQ_ASSIGN_OR_RETURN(std::vector<DiskFile> files, disk->List());
+  return OpenedDisk{.disk = std::move(disk), .files = std::move(files)};
 }
 
-void Core::OnDisksOpened(std::vector<std::unique_ptr<Disk>> disks, Status status) {
+}  // namespace
+
+Status Core::BuildNvme() {
+  const CacheOptions& cache = options_.cache;
   std::vector<Disk*> borrowed;
-  borrowed.reserve(disks.size());
-  for (const auto& disk : disks) borrowed.push_back(disk.get());
-  if (status.ok()) {
-    // Each directory has a lock file beside the segments, and the cap is over every byte.
-    Result<std::unique_ptr<NvmeTier>> tier =
-        NewNvmeTier({.capacity_bytes = options_.cache.nvme_bytes - disks.size() * kPageBytes,
-                     .segment_bytes = options_.cache.nvme_segment_bytes,
-                     .sync = options_.cache.nvme_sync,
-                     .max_block_bytes = LargestNvmeBlock(options_.cache),
-                     .meter = environment_.meter},
-                    borrowed, this, environment_.workers, environment_.owner, environment_.clock,
-                    environment_.random);
-    if (tier.ok())
-      nvme_ = *std::move(tier);
-    else
-      status = Status(tier.status().code(),
-                      "nvme_bytes, nvme_segment_bytes: " + tier.status().message());
+  for (const std::string& directory : cache.nvme_directories) {
+    disks_.push_back(std::make_unique<LateDisk>(directory, environment_.owner));
+    borrowed.push_back(disks_.back().get());
   }
-  nvme_status_ = status;
-  if (!status.ok()) {
-    // The cache serves without it. Locks are let go, so that whoever has a directory can end.
-    disks.clear();
+  // Each directory has a lock file beside the segments, and the cap is over every byte.
+  Result<std::unique_ptr<NvmeTier>> tier =
+      NewNvmeTier({.capacity_bytes = cache.nvme_bytes - disks_.size() * kPageBytes,
+                   .segment_bytes = cache.nvme_segment_bytes,
+                   .sync = cache.nvme_sync,
+                   .max_block_bytes = LargestNvmeBlock(cache),
+                   .meter = environment_.meter},
+                  borrowed, this, environment_.workers, environment_.owner, environment_.clock,
+                  environment_.random);
+  if (!tier.ok()) {
+    return Status(tier.status().code(),
+                  "nvme_bytes, nvme_segment_bytes: " + tier.status().message());
+  }
+  nvme_ = *std::move(tier);
+  return Status();
+}
+
+// Opening may hang, so it happens elsewhere and shares what it touches.
+void Core::OpenDrive(size_t drive) {
+  const std::string& directory = disks_[drive]->directory();
+  Task open = [this, alive = alive_, openings = openings_, open_disk = environment_.open_disk,
+               directory, drive] {
+    auto opened = std::make_shared<Result<OpenedDisk>>(OpenAndList(open_disk, directory));
+    const MutexLock lock(&openings->mutex);
+    if (openings->owner == nullptr) return;
+    openings->owner->Post([this, alive, drive, opened] {
+      if (*alive) OnOpened(drive, std::move(*opened));
+    });
+  };
+  if (environment_.run_opening) return environment_.run_opening(directory, std::move(open));
+  environment_.workers->Run(std::move(open));
+}
+
+void Core::OnOpened(size_t drive, Result<OpenedDisk> opened) {
+  LateDisk& disk = *disks_[drive];
+  if (opened.ok()) {
+    disk.SetOpen(*std::move(opened));
+    for (const std::span<std::byte> bytes : extents_) disk.Remember(bytes);
+  } else {
+    disk.SetFailed(opened.status());
     environment_.owner->PostAt(environment_.clock->NowNanos() + options_.reopen_nanos,
-                               [this, alive = alive_] {
-                                 if (*alive) OpenDisks();
+                               [this, drive, alive = alive_] {
+                                 if (*alive) OpenDrive(drive);
                                });
-    // Only options that can never work are worth telling: the rest is tried again.
-    if (on_ready_) {
-      std::exchange(on_ready_, nullptr)(status.code() == Code::kInvalid ? status : Status());
-    }
-    return;
   }
-  disks_ = std::move(disks);
-  for (const auto& disk : disks_) {
-    for (const std::span<std::byte> bytes : extents_) disk->Remember(bytes);
+  unanswered_.erase(drive);
+  if (unanswered_.empty()) RecoverNvme();
+}
+
+void Core::RecoverNvme() {
+  if (std::exchange(recovering_, true)) return;
+  for (const size_t drive : unanswered_) {
+    disks_[drive]->SetFailed(Status(Code::kUnavailable, disks_[drive]->directory() +
+                                                            ": opening it hangs; look at the drive "
+                                                            "and at what is mounted there"));
   }
   nvme_->Recover([this](const Status& recovered) { OnRecovered(recovered); });
 }
@@ -98,6 +112,7 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
+  if (nvme_->AllRead()) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
   write_down_->SetTarget(nvme_.get());
@@ -119,7 +134,7 @@ void Core::TakeOver(const BlockMeta& meta) {
     // Being written right now: that will end as it should.
     if (same && (entry.io_tiers & TierBit(kTierDram)) != 0) return;
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
-  } else if (usable) {
+  } else if (usable && !forgotten_tenants_.contains(*tenant)) {
     const Result<BlockRef> added = residency_->AddOnNvme(
         {.name =
              {.tenant = *tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
@@ -133,13 +148,19 @@ void Core::TakeOver(const BlockMeta& meta) {
          .now_nanos = environment_.clock->NowNanos()});
     if (added.ok()) return;
   }
-  eraser_->Add(meta.id);  // Nothing will ever ask for it: over a ceiling, or not understood.
+  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
+  // will ever ask for this record.
+  eraser_->Add(meta.id);
 }
 
 void Core::CloseDisks() {
   nvme_ready_ = false;
   if (loader_ != nullptr) loader_->SetSource(nullptr);
-  disks_.clear();
+  {
+    const MutexLock lock(&openings_->mutex);
+    openings_->owner = nullptr;
+  }
+  for (const auto& disk : disks_) disk->Close();
 }
 
 void Core::OnLost(std::span<const BlockId> ids, Code why) {

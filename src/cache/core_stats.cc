@@ -4,6 +4,21 @@
 #include "cache/core.h"
 
 namespace aquifer {
+namespace {
+
+std::vector<DriveStats> DriveStatsOf(const NvmeTier& tier,
+                                     const std::vector<std::string>& directories) {
+  std::vector<DriveStats> drives;
+  for (const NvmeDriveState& state : tier.Drives()) {
+    drives.push_back({.directory = directories[drives.size()],
+                      .in_service = state.in_service,
+                      .writable = state.writable,
+                      .why = state.why.ok() ? "" : state.why.message()});
+  }
+  return drives;
+}
+
+}  // namespace
 
 uint64_t CacheStats::Counter(std::string_view name) const {
   const auto found = std::find_if(counters.begin(), counters.end(),
@@ -22,7 +37,8 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
                          .used_bytes = dram.slot_bytes,
                          .blocks = residency_->dram_blocks(),
                          .tenant_bytes = residency_->dram_bytes(tenant),
-                         .read_gbps = 0});
+                         .read_gbps = 0,
+                         .drives = {}});
   if (!options_.cache.nvme_directories.empty()) {
     const TierUsage usage = nvme_ready_ ? nvme_->Usage() : TierUsage{};
     stats.tiers.push_back(
@@ -32,7 +48,8 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
          .used_bytes = usage.used_bytes,
          .blocks = residency_->nvme_blocks(),
          .tenant_bytes = residency_->nvme_bytes(tenant),
-         .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9});
+         .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
+         .drives = DriveStatsOf(*nvme_, options_.cache.nvme_directories)});
   }
   const auto left = [this](Leave why) { return residency_->left(why); };
   const WriteDownStats& written = write_down_->stats();
@@ -53,6 +70,8 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
       {"committed", counters_.committed},
       {"aborted", counters_.aborted},
       {"overdue_reservations", counters_.overdue},
+      {"overdue_leases", counters_.overdue_leases},
+      {"dropped_notes", counters_.dropped_notes},
       {"prestaged_blocks", counters_.prestaged},
       {"corrupt_blocks", left(Leave::kCorrupt)},
       {"corrupt_reported", counters_.reported_corrupt},
@@ -72,6 +91,7 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
       {"write_down_retries", written.failed_blocks},
       {"write_down_refused", written.refused_blocks},
       {"write_down_waiting", write_down_->waiting()},
+      {"engines", engines_.size()},
       {"blocks", residency_->index().size()},
       {"blocks_only_in_dram", residency_->only_in_dram()},
       {"quarantined_bytes", dram.quarantined_bytes},

@@ -53,6 +53,7 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   loan.client = client;
   loan.reservation = reservation;
   loan.used = true;
+  loan.overdue = false;
   loan.since_nanos = environment_.clock->NowNanos();
   loan.previous = 0;
   loan.next = borrower.first_loan;
@@ -337,15 +338,17 @@ bool Core::ReturnLoans(size_t max) {
   return false;
 }
 
-// Ranks that died or hang keep everyone else from storing these blocks. They are void from now on;
-// their slots stay in quarantine until the ranks let go.
-void Core::VoidOverdue() {
+// A lease is never taken back: someone may be reading. It is only counted. Ranks that died or hang
+// in mid-store keep everyone else from storing these blocks: their reservations are void from now
+// on, and the slots stay in quarantine until the ranks let go.
+void Core::LookForOverdue() {
   const int64_t limit = environment_.clock->NowNanos() - options_.cache.overdue_nanos;
   for (size_t step = 0; step < std::min(kOverdueSlice, loans_.size()); ++step) {
     overdue_cursor_ = (overdue_cursor_ + 1) % loans_.size();
-    const Loan& loan = loans_[overdue_cursor_];
-    if (!loan.used || !loan.reservation || loan.since_nanos > limit) continue;
-    if (residency_->at(loan.ref).state != BlockState::kFilling) continue;
+    Loan& loan = loans_[overdue_cursor_];
+    if (!loan.used || loan.since_nanos > limit || std::exchange(loan.overdue, true)) continue;
+    if (!loan.reservation) ++counters_.overdue_leases;
+    if (!loan.reservation || residency_->at(loan.ref).state != BlockState::kFilling) continue;
     ++counters_.overdue;
     FreeFilling(loan.ref);
     residency_->Drop(loan.ref, Leave::kAsked);

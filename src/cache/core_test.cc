@@ -96,7 +96,7 @@ class CoreTest : public ::testing::Test {
       leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
       ++served;
     }
-    world_->core().Release(client_->number(), leases);
+    client_->Release(leases);
     return served;
   }
 
@@ -159,7 +159,7 @@ TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
       leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
       ++served;
     }
-    world_->core().Release(client_->number(), leases);
+    client_->Release(leases);
   }
   EXPECT_EQ(served, 100u);
 }
@@ -200,6 +200,54 @@ TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
   world_->FailOpening(Code::kOk);
   world_->Advance(3'000'000'000);
   EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreTest, EachDriveStartsFailsAndComesBackOnItsOwn) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  const Chain before(layout_, {.seed = 1, .blocks = 32});
+  const Chain during(layout_, {.seed = 2, .blocks = 8});
+  for (const bool hang : {false, true}) {
+    SCOPED_TRACE(hang ? "opening hangs" : "opening fails");
+    Make(options);
+    ASSERT_EQ(Store(before), 32u);
+    ASSERT_TRUE(Flush().ok());
+    if (hang) {
+      world_->HangOpening("two");
+    } else {
+      world_->FailOpeningOf("two", true);
+    }
+    Restart();  // Does not wait for it.
+    const size_t served = Recall(before);
+    EXPECT_GT(served, 0u);
+    EXPECT_LT(served, 32u);
+    ASSERT_EQ(Store(during), 8u);
+    EXPECT_TRUE(Flush().ok());
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    const TierStats& nvme = stats.stats.tiers[1];
+    EXPECT_TRUE(nvme.in_service);
+    ASSERT_EQ(nvme.drives.size(), 2u);
+    EXPECT_EQ(nvme.drives[0].directory, "one");
+    EXPECT_TRUE(nvme.drives[0].in_service && nvme.drives[0].writable);
+    EXPECT_TRUE(nvme.drives[0].why.empty());
+    EXPECT_FALSE(nvme.drives[1].in_service);
+    EXPECT_NE(nvme.drives[1].why.find(hang ? "hangs" : "injected"), std::string::npos)
+        << nvme.drives[1].why;
+
+    if (hang) {
+      world_->HangOpening("");
+    } else {
+      world_->FailOpeningOf("two", false);
+    }
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(before), 32u);
+    EXPECT_EQ(Recall(during), 8u);
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_TRUE(stats.stats.tiers[1].drives[1].in_service);
+    Restart();
+    EXPECT_EQ(Recall(during), 8u);
+  }
 }
 
 TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
@@ -382,6 +430,87 @@ TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   EXPECT_EQ(commit.ops[0].status.code(), Code::kInvalid);
   EXPECT_EQ(Counter("quarantined_bytes"), 0u);
   EXPECT_EQ(Recall(chain), 1u);
+}
+
+TEST_F(CoreTest, ALeaseOverdueIsCountedOnceAndNotTakenBack) {
+  CoreOptions options = SmallCache(64, false);
+  options.cache.overdue_nanos = 1'000'000'000;
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 3});
+  ASSERT_EQ(Store(chain), 3u);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Do(&Core::Fetch, &fetch);
+  world_->Advance(900'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 0u);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 3u);
+  EXPECT_EQ(Counter("overdue_reservations"), 0u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(IsPayload(chain[i], 0, fetch.ops[i].bytes));
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = false});
+  client_->Release(leases);
+  EXPECT_EQ(Recall(chain), 3u);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_leases"), 3u);
+}
+
+TEST_F(CoreTest, ARequestThatIsDoneLeavesNoTimerBehind) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  const size_t before = world_->timers();
+  for (int i = 0; i < 100; ++i) {
+    Restart();
+    for (int again = 0; again < 3; ++again) ASSERT_TRUE(Flush().ok());
+    ASSERT_EQ(Recall(chain), 4u);  // From NVMe, with a deadline.
+  }
+  for (int again = 0; again < 100; ++again) ASSERT_TRUE(Flush().ok());
+  EXPECT_LE(world_->timers(), before + 4);
+}
+
+TEST_F(CoreTest, AnEngineIsForgottenWithItsLastClient) {
+  Make(SmallCache(64, false));
+  const uint64_t before = Counter("engines");
+  for (int i = 0; i < 100; ++i) {
+    ManualClient first(world_.get(), {.tenant = "local", .engine = std::to_string(i)});
+    ManualClient second(world_.get(), {.tenant = "local", .engine = std::to_string(i)});
+    EXPECT_EQ(Counter("engines"), before + 1);
+    first.Detach();
+    EXPECT_EQ(Counter("engines"), before + 1);
+    second.Detach();
+    world_->Run();
+  }
+  EXPECT_EQ(Counter("engines"), before);
+}
+
+// The drive holds an older record of what is deleted from memory while it cannot be read.
+TEST_F(CoreTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  const Chain unseen(layout_, {.seed = 2, .blocks = 8});
+  for (const bool everything : {false, true}) {
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 8u);
+    ASSERT_EQ(Store(unseen), 8u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    ASSERT_EQ(Store(chain), 8u);
+    EvictRequest evict;
+    evict.chain = Slice(chain);
+    evict.everything = everything;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+    EXPECT_EQ(evict.evicted, 8u);
+    world_->FailOpening(Code::kOk);
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+  }
 }
 
 TEST_F(CoreTest, MemoryPressureMakesThePoolSmaller) {

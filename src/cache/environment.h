@@ -23,9 +23,11 @@ struct CacheEnvironment {
   Executor* owner = nullptr;      // Runs everything that decides.
   WorkerPool* workers = nullptr;  // Runs everything that touches payload.
   ExtentSource* extents = nullptr;
-  // Opens the drive in a directory; called again, now and then, when it failed. Completions run on
-  // `owner`.
+  // Opens the drive in a directory; called again, now and then, when it failed. It may hang, and
+  // may be called when the cache is gone already. Completions run on `owner`.
   std::function<Result<std::unique_ptr<Disk>>(const std::string& directory)> open_disk;
+  // Runs what opens a directory, beside everything else; empty: `workers` do.
+  std::function<void(const std::string& directory, Task open)> run_opening;
   // Counts what each task of `owner` looks at; may be null. Whoever runs the owner ends its tasks.
   TaskMeter* meter = nullptr;
   // Nanoseconds that the owner's longest task took; may be empty.

@@ -60,17 +60,21 @@ void Eraser::RetryLater() {
   executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
     if (!*alive) return;
     retry_posted_ = false;
-    if (waiting_.empty()) {
-      waiting_.swap(failed_);
-    } else {
-      for (; !failed_.empty(); failed_.pop_front()) waiting_.push_back(failed_.front());
-    }
-    Pump();
+    Retry();
   });
 }
 
-void Eraser::Barrier(std::function<void(Status)> on_done) {
+void Eraser::Retry() {
+  if (waiting_.empty()) {
+    waiting_.swap(failed_);
+  } else {
+    for (; !failed_.empty(); failed_.pop_front()) waiting_.push_back(failed_.front());
+  }
   Pump();
+}
+
+void Eraser::Barrier(std::function<void(Status)> on_done) {
+  Retry();
   barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
   executor_->Post([this, alive = alive_] {
     if (*alive) CheckBarriers();

@@ -36,7 +36,8 @@ class Eraser {
   bool Owes(const BlockId& id) const { return owed_.contains(id); }
   void Pump();
 
-  // `on_done` when everything added before is deleted: ok, or why some of it is not yet.
+  // `on_done` when everything added before is deleted: ok, or why some of it is not yet. What could
+  // not be deleted before is tried again first.
   void Barrier(std::function<void(Status)> on_done);
 
   // Called when a deletion has happened: others may have waited for it.
@@ -53,6 +54,7 @@ class Eraser {
   void OnDone(EraseBatch* erase);
   void CheckBarriers();
   void RetryLater();
+  void Retry();
 
   const bool enabled_;
   Executor* const executor_;

@@ -39,6 +39,7 @@ class Job {
   Core& core() const { return *core_; }
   uint16_t tenant() const { return core_->clients_[client_].tenant; }
   void RunAgain();
+  // At most once in a run.
   void WakeAt(int64_t nanos);
   void Report(size_t completed) { core_->Progress(client_, request_, completed, false); }
   // Completes the request, which is the caller's again; the job may go on without it.
@@ -57,6 +58,8 @@ class Job {
   ClientNumber client_ = 0;
   uint64_t run_ = 0;  // Which use of the job this is; 0: none.
   size_t place_ = 0;  // In Core::running_.
+  int64_t wake_nanos_ = kNoWake;
+  static constexpr int64_t kNoWake = INT64_MAX;
 };
 
 class MatchJob final : public Job {

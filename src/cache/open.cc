@@ -1,13 +1,14 @@
 // Open(): the cache inside this process.
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "base/detached_task.h"
+#include "base/mutex.h"
 #include "cache/completion_queue.h"
 #include "cache/core.h"
 #include "cache/environment.h"
@@ -35,18 +36,18 @@ DiskEngine EngineOf(NvmeEngine engine) {
 
 // Runs `task` on the owner and waits for it to call the function it is given.
 void RunAndWait(Executor* owner, const std::function<void(std::function<void()> done)>& task) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool finished = false;
+  Mutex mutex;
+  Condition changed;
+  bool finished = false;  // Guarded by mutex.
   owner->Post([&] {
     task([&] {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(&mutex);
       finished = true;
-      changed.notify_one();
+      changed.NotifyOne();
     });
   });
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&finished] { return finished; });
+  const MutexLock lock(&mutex);
+  while (!finished) changed.Wait(&mutex);
 }
 
 // The threads and the core that all clients in this process share. The last client closes it,
@@ -69,6 +70,9 @@ class Embedded {
     environment.open_disk = [owner = embedded->owner_.get(),
                              engine = EngineOf(options.nvme_engine)](const std::string& directory) {
       return OpenDisk({.directory = directory, .engine = engine}, owner);
+    };
+    environment.run_opening = [workers = embedded->workers_.get()](const std::string&, Task open) {
+      if (!RunDetached("aq-open", open)) workers->Run(open);
     };
     environment.meter = &embedded->meter_;
     environment.owner_longest_task = [owner = embedded->owner_.get()] {
@@ -142,8 +146,9 @@ class LocalCache final : public Cache, public ClientSink {
   ~LocalCache() override {
     if (!attached_) return;
     RunAndWait(owner(), [this](const std::function<void()>& done) {
-      *alive_ = false;
-      core()->Detach(client_, done);
+      leaving_ = true;
+      // Behind whatever this client has posted.
+      core()->Detach(client_, [owner = owner(), done] { owner->Post(done); });
     });
   }
 
@@ -152,74 +157,47 @@ class LocalCache final : public Cache, public ClientSink {
   }
 
   void RegisterLayout(RegisterLayoutRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->RegisterLayout(client_, request); });
+    Submit<&Core::RegisterLayout>(request);
   }
-  void Match(MatchRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Match(client_, request); });
-  }
-  void Fetch(FetchRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Fetch(client_, request); });
-  }
-  void Reserve(ReserveRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Reserve(client_, request); });
-  }
-  void Commit(CommitRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Commit(client_, request); });
-  }
-  void Flush(FlushRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Flush(client_, request); });
-  }
-  void Pin(PinRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Pin(client_, request); });
-  }
-  void Prestage(PrestageRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Prestage(client_, request); });
-  }
-  void Evict(EvictRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Evict(client_, request); });
-  }
-  void Drain(DrainRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Drain(client_, request); });
-  }
+  void Match(MatchRequest* request) override { Submit<&Core::Match>(request); }
+  void Fetch(FetchRequest* request) override { Submit<&Core::Fetch>(request); }
+  void Reserve(ReserveRequest* request) override { Submit<&Core::Reserve>(request); }
+  void Commit(CommitRequest* request) override { Submit<&Core::Commit>(request); }
+  void Flush(FlushRequest* request) override { Submit<&Core::Flush>(request); }
+  void Pin(PinRequest* request) override { Submit<&Core::Pin>(request); }
+  void Prestage(PrestageRequest* request) override { Submit<&Core::Prestage>(request); }
+  void Evict(EvictRequest* request) override { Submit<&Core::Evict>(request); }
+  void Drain(DrainRequest* request) override { Submit<&Core::Drain>(request); }
   void Stats(StatsRequest* request) override {
-    RequestProgress::Begin(request);
-    owner()->Post([this, request] { core()->Stats(client_, request); });
+    if (const uint64_t dropped = dropped_notes_.exchange(0); dropped > 0) {
+      owner()->Post([core = core(), dropped] { core->CountDroppedNotes(dropped); });
+    }
+    Submit<&Core::Stats>(request);
   }
   void Cancel(Request* request) override {
+    if (!RequestProgress::BeginCancel(request)) return;
     owner()->Post([this, request] { core()->Cancel(client_, request); });
   }
 
-  void Release(std::span<const ReleaseOp> leases) override {
-    const std::lock_guard lock(mutex_);
-    const bool posted = !releases_.empty();
-    releases_.insert(releases_.end(), leases.begin(), leases.end());
-    if (!posted && !releases_.empty()) PostRelease();
-  }
+  void Release(std::span<const ReleaseOp> leases) override { Return(leases, &releases_); }
   void Abort(std::span<const ReservationId> reservations) override {
-    PostAbort(std::make_shared<const std::vector<ReservationId>>(reservations.begin(),
-                                                                 reservations.end()),
-              0);
+    Return(reservations, &aborts_);
   }
   void Hint(const SessionForecast& forecast) override {
-    if (forecast.chain.keys.empty()) return;
+    if (forecast.chain.keys.empty() || !TakeNote()) return;
     owner()->Post(
         [this, forecast = SessionForecast(forecast), head = forecast.chain.keys.back()]() mutable {
+          notes_.fetch_sub(1, std::memory_order_relaxed);
           forecast.chain.keys = {};  // The caller's memory.
           core()->Hint(client_, forecast, head);
         });
   }
   void ReportPrefill(const PrefillReport& report) override {
-    owner()->Post([this, report] { core()->ReportPrefill(client_, report); });
+    if (!TakeNote()) return;
+    owner()->Post([this, report] {
+      notes_.fetch_sub(1, std::memory_order_relaxed);
+      core()->ReportPrefill(client_, report);
+    });
   }
 
   size_t Poll() override { return queue_->Drain(); }
@@ -229,6 +207,7 @@ class LocalCache final : public Cache, public ClientSink {
   }
 
   void OnProgress(Request* request, size_t completed, bool done) override {
+    if (done) requests_.fetch_sub(1, std::memory_order_relaxed);
     queue_->Push(request, completed, done);
   }
 
@@ -239,45 +218,91 @@ class LocalCache final : public Cache, public ClientSink {
   Core* core() { return embedded_->core(); }
   ThreadExecutor* owner() { return embedded_->owner(); }
 
-  void PostRelease() {
-    owner()->Post([this, alive = alive_] {
-      if (*alive) ReleaseOnOwner();
-    });
+  // Leases or reservations on their way back. They are never dropped, so they are bounded by what a
+  // client can hold.
+  template <class Op>
+  struct Returns {
+    Mutex mutex;
+    std::vector<Op> given AQ_GUARDED_BY(mutex);
+    std::vector<Op> taking;  // The owner's; swapped, so that neither allocates.
+    size_t taken = 0;        // Of those; the owner's.
+  };
+
+  template <auto kCall, class R>
+  void Submit(R* request) {
+    RequestProgress::Begin(request);
+    if (requests_.fetch_add(1, std::memory_order_relaxed) >= kMaxRequests) {
+      // Refused here, so that the owner's queue stays bounded too.
+      request->status = Status(Code::kBusy, "too many requests under way; wait for some");
+      return OnProgress(request, 0, true);
+    }
+    owner()->Post([this, request] { (core()->*kCall)(client_, request); });
+  }
+
+  // False: too many are under way.
+  bool TakeNote() {
+    if (notes_.fetch_add(1, std::memory_order_relaxed) < kMaxNotes) return true;
+    notes_.fetch_sub(1, std::memory_order_relaxed);
+    dropped_notes_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+
+  template <class Op>
+  void Return(std::span<const Op> ops, Returns<Op>* returns) {
+    if (ops.empty()) return;
+    bool post = false;
+    bool full = false;
+    {
+      const MutexLock lock(&returns->mutex);
+      post = returns->given.empty();
+      returns->given.insert(returns->given.end(), ops.begin(), ops.end());
+      full = returns->given.size() > kMaxReturns;
+    }
+    if (post) PostReturn(returns);
+    // More than it can hold: a client that gives back what it does not have. It waits.
+    if (full) RunAndWait(owner(), [](const std::function<void()>& done) { done(); });
+  }
+
+  template <class Op>
+  void PostReturn(Returns<Op>* returns) {
+    owner()->Post([this, returns] { ReturnOnOwner(returns); });
   }
 
   // A slice of what was given back. There may be more by then.
-  void ReleaseOnOwner() {
-    if (released_ == releasing_.size()) {
-      releasing_.clear();
-      released_ = 0;
-      const std::lock_guard lock(mutex_);
-      releasing_.swap(releases_);
+  template <class Op>
+  void ReturnOnOwner(Returns<Op>* returns) {
+    if (returns->taken == returns->taking.size()) {
+      returns->taking.clear();
+      returns->taken = 0;
+      const MutexLock lock(&returns->mutex);
+      returns->taking.swap(returns->given);
     }
-    released_ += core()->Release(client_, std::span(releasing_).subspan(released_));
-    if (released_ < releasing_.size()) return PostRelease();
-    const std::lock_guard lock(mutex_);
-    if (!releases_.empty()) PostRelease();
+    if (leaving_) return;
+    returns->taken += GiveBack(std::span<const Op>(returns->taking).subspan(returns->taken));
+    bool more = returns->taken < returns->taking.size();
+    if (!more) {
+      const MutexLock lock(&returns->mutex);
+      more = !returns->given.empty();
+    }
+    if (more) PostReturn(returns);
   }
+  size_t GiveBack(std::span<const ReleaseOp> ops) { return core()->Release(client_, ops); }
+  size_t GiveBack(std::span<const ReservationId> ops) { return core()->Abort(client_, ops); }
 
-  // Shared by the tasks that each take a slice.
-  void PostAbort(std::shared_ptr<const std::vector<ReservationId>> ids, size_t first) {
-    owner()->Post([this, ids = std::move(ids), first, alive = alive_] {
-      if (!*alive) return;
-      const size_t next = first + core()->Abort(client_, std::span(*ids).subspan(first));
-      if (next < ids->size()) PostAbort(ids, next);
-    });
-  }
+  static constexpr uint32_t kMaxRequests = 1024;
+  static constexpr uint32_t kMaxNotes = 1024;
+  static constexpr size_t kMaxReturns = size_t{1} << 20;
 
   const std::shared_ptr<Embedded> embedded_;  // Shared by all clients of this process.
   const std::unique_ptr<CompletionQueue> queue_;
   ClientNumber client_ = 0;
   bool attached_ = false;
-  std::mutex mutex_;
-  std::vector<ReleaseOp> releases_;   // Guarded by mutex_.
-  std::vector<ReleaseOp> releasing_;  // The owner's; swapped, so that neither allocates.
-  size_t released_ = 0;               // Of those; the owner's.
-  // Cleared on the owner when the client leaves: tasks that are posted by then do nothing.
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::atomic<uint32_t> requests_{0};  // Under way.
+  std::atomic<uint32_t> notes_{0};     // Hints and reports that the owner has not seen.
+  std::atomic<uint64_t> dropped_notes_{0};
+  Returns<ReleaseOp> releases_;
+  Returns<ReservationId> aborts_;
+  bool leaving_ = false;  // The owner's: its slots go back with Detach().
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 #include "aquifer/cache.h"
 
@@ -14,7 +15,12 @@ class RequestProgress {
   static void Begin(Request* request) {
     request->status = Status();
     request->done_ = false;
+    request->cancelled_ = false;
     request->completed_ = 0;
+  }
+  // False: it is over, or cancelled already.
+  static bool BeginCancel(Request* request) {
+    return !request->done_ && !std::exchange(request->cancelled_, true);
   }
   static void Begin(FetchRequest* request) { BeginWithOps(request); }
   static void Begin(ReserveRequest* request) { BeginWithOps(request); }

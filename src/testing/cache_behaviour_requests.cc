@@ -400,4 +400,45 @@ TEST_P(CacheBehaviour, TwoEnginesThatStoreTheSameChainAtOnceStoreItOnce) {
 }
 
 }  // namespace
+TEST_P(CacheBehaviour, AFloodOfHintsIsBoundedAndCounted) {
+  Start(LayoutOfBytes(64 << 10), Options());
+  const Chain chain = MakeChain(1, 64);
+  ASSERT_EQ(engine().Store(chain), 64u);
+  SessionForecast forecast;
+  forecast.session = "session";
+  forecast.chain = engine().Slice(chain);
+  // Each takes the cache longer than it takes the caller.
+  bool dropped = false;
+  for (int round = 0; round < 1000 && !dropped; ++round) {
+    for (int i = 0; i < 4096; ++i) engine().cache()->Hint(forecast);
+    dropped = engine().Counter("dropped_notes") > 0;
+  }
+  EXPECT_TRUE(dropped);
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 64});
+}
+
+TEST_P(CacheBehaviour, RequestsBeyondTheBoundAreRefusedAndTheOthersAreAnswered) {
+  Start(LayoutOfBytes(64 << 10), Options());
+  const Chain chain = MakeChain(1, 64);
+  ASSERT_EQ(engine().Store(chain), 64u);
+  std::vector<std::unique_ptr<MatchRequest>> requests;
+  for (int i = 0; i < 3000; ++i) {
+    requests.push_back(std::make_unique<MatchRequest>());
+    requests.back()->chain = engine().Slice(chain);
+    engine().cache()->Match(requests.back().get());
+  }
+  size_t answered = 0;
+  for (const auto& request : requests) {
+    engine().Finish(*request);
+    if (request->status.ok()) {
+      EXPECT_EQ(request->matched, 64u);
+      ++answered;
+    } else {
+      EXPECT_EQ(request->status.code(), Code::kBusy);
+    }
+  }
+  EXPECT_GE(answered, 1024u);
+  EXPECT_EQ(engine().Matched(chain), 64u);
+}
+
 }  // namespace aquifer

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,8 @@ class ManualWorld {
   Core& core() { return *core_; }
   ManualClock& clock() { return clock_; }
   MemoryExtents& extents() { return extents_; }
+  // Waiting on the owner.
+  size_t timers() const { return owner_->timers(); }
   // Of the owner's tasks.
   TaskMeter& meter() { return meter_; }
   MemoryDisk& disk(const std::string& directory) { return *mounted_.at(directory); }
@@ -65,6 +68,21 @@ class ManualWorld {
   bool ready() const { return ready_; }
   // While set, no drive can be opened.
   void FailOpening(Code code) { open_failure_ = code; }
+  // While set, this one cannot; the others can.
+  void FailOpeningOf(const std::string& directory, bool on) {
+    if (on) {
+      unopenable_.insert(directory);
+    } else {
+      unopenable_.erase(directory);
+    }
+  }
+  // Opening this directory does not end; empty ends that.
+  void HangOpening(const std::string& directory) {
+    hanging_ = directory;
+    if (!directory.empty()) return;
+    for (Task& open : hanging_openings_) workers_->Run(std::move(open));
+    hanging_openings_.clear();
+  }
   // Drives that are mounted, now or later, cannot be read.
   void FailReads(bool on) {
     read_failure_ = on ? Code::kUnavailable : Code::kOk;
@@ -90,12 +108,21 @@ class ManualWorld {
     environment.meter = &meter_;
     owner_->after_task = [this] { meter_.EndTask(); };
     environment.open_disk = [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
-      if (open_failure_ != Code::kOk) return Status(open_failure_, "injected");
+      if (open_failure_ != Code::kOk || unopenable_.contains(directory)) {
+        return Status(open_failure_ != Code::kOk ? open_failure_ : Code::kUnavailable, "injected");
+      }
       auto disk = std::make_unique<MemoryDisk>(Media(directory), MemoryDiskOptions{}, owner_.get(),
                                                &clock_);
       disk->FailAll(IoKind::kRead, read_failure_);
       mounted_[directory] = disk.get();
       return std::unique_ptr<Disk>(std::move(disk));
+    };
+    environment.run_opening = [this](const std::string& directory, Task open) {
+      if (directory == hanging_) {
+        hanging_openings_.push_back(std::move(open));
+      } else {
+        workers_->Run(std::move(open));
+      }
     };
     Result<std::unique_ptr<Core>> core = Core::New(options_, environment);
     AQ_CHECK(core.ok());
@@ -121,6 +148,9 @@ class ManualWorld {
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;
   Code open_failure_ = Code::kOk;
+  std::set<std::string> unopenable_;
+  std::string hanging_;
+  std::vector<Task> hanging_openings_;
   Code read_failure_ = Code::kOk;
   bool ready_ = false;
   std::unique_ptr<ManualExecutor> owner_;

@@ -205,6 +205,7 @@ void NvmeDrive::OnRecovered(const Status& status) {
   });
   if (!status.ok()) {
     GoOut(status);
+    why_ = status;  // It may be another than the last time.
     next_probe_nanos_ = now() + options().probe_interval_nanos;
     ArmTimer();
     if (on_recovered_) std::exchange(on_recovered_, nullptr)(status);

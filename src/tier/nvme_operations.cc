@@ -396,7 +396,7 @@ void NvmeTierImpl::Pump() {
   }
   if (!hopeless) return;
   const Status why = writable ? Status(Code::kNoSpace, "the file system has no room for a segment")
-                              : Status(Code::kUnavailable, drives_[0]->why().message());
+                              : Status(Code::kUnavailable, WhyOut());
   std::deque<AppendItem*> failed = std::move(ready_);
   ready_.clear();
   for (AppendItem* item : failed) ResolveWrite(static_cast<PendingWrite*>(item), why);
@@ -407,8 +407,9 @@ void NvmeTierImpl::ReportHealth() {
   if (!started_ || in == reported_in_) return;
   reported_in_ = in;
   if (listener_ == nullptr) return;
-  shared_.Post(
-      [this, in, why = in ? Status() : drives_[0]->why()] { listener_->OnHealth(in, why); });
+  shared_.Post([this, in, why = in ? Status() : Status(Code::kUnavailable, WhyOut())] {
+    listener_->OnHealth(in, why);
+  });
 }
 
 // ---- Erasing ----

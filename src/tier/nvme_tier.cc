@@ -109,8 +109,7 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
       started_ = true;
       shared_.Post([this, answer] {
         (*answer)(in_service() ? Status()
-                               : Status(Code::kUnavailable,
-                                        "no drive can be used: " + drives_[0]->why().message()));
+                               : Status(Code::kUnavailable, "no drive can be used: " + WhyOut()));
         SchedulePump();
       });
     });
@@ -118,6 +117,29 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
 }
 
 // ---- Asking ----
+
+std::vector<NvmeDriveState> NvmeTierImpl::Drives() const {
+  std::vector<NvmeDriveState> states;
+  for (const auto& drive : drives_) {
+    NvmeDriveState state{
+        .in_service = drive->in_service(), .writable = drive->writable(), .why = drive->why()};
+    if (!state.in_service && state.why.ok()) {
+      state.why = Status(Code::kUnavailable, "it has not been read yet");
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+std::string NvmeTierImpl::WhyOut() const {
+  std::string why;
+  for (const auto& drive : drives_) {
+    if (drive->in_service()) continue;
+    if (!why.empty()) why += "; ";
+    why += drive->why().message();
+  }
+  return why;
+}
 
 void NvmeTierImpl::Enumerate(const std::function<void(const BlockMeta&)>& visit) const {
   for (const NvmeIndex::EntryId entry : shared_.index.Ordered()) {

@@ -51,6 +51,12 @@ struct NvmeRecovery {
   std::vector<std::string> messages;  // One for each thing skipped: what, where, why. At most 100.
 };
 
+struct NvmeDriveState {
+  bool in_service = false;
+  bool writable = false;
+  Status why;  // Why it is not.
+};
+
 // The drives outlive the tier. `listener` may be null.
 class NvmeTier : public Tier {
  public:
@@ -59,6 +65,10 @@ class NvmeTier : public Tier {
   // the tier can be used at all.
   virtual void Recover(std::function<void(Status)> on_done) = 0;
   virtual const NvmeRecovery& recovery() const = 0;
+  // In the order in which they were given.
+  virtual std::vector<NvmeDriveState> Drives() const = 0;
+  // Every drive has been read: nothing that is on one can come to light any more.
+  virtual bool AllRead() const = 0;
 
   // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
   // meanwhile may be visited or not.

@@ -53,6 +53,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void Recover(std::function<void(Status)> on_done) override;
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
+  std::vector<NvmeDriveState> Drives() const override;
+  bool AllRead() const override {
+    return std::all_of(drives_.begin(), drives_.end(),
+                       [](const auto& drive) { return drive->recovered(); });
+  }
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
 
@@ -166,6 +171,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void SchedulePump();
   void Pump();
   void ReportHealth();
+  // Of the drives that are out of service, each with its reason.
+  std::string WhyOut() const;
 
   // Erases.
   void StartErase(PendingErase* erase, std::map<uint32_t, std::vector<PendingErase*>>* by_drive);
