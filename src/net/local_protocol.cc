@@ -12,8 +12,11 @@ constexpr size_t kHashBytes = 8;
 constexpr size_t kReleaseOpBytes = 16;
 constexpr size_t kMaxGroups = 16;
 constexpr size_t kMaxFormatBytes = 128;
-constexpr size_t kMaxTiers = 8;
-constexpr size_t kMaxCounters = 512;
+// Together they fit in a frame.
+constexpr size_t kMaxTiers = 4;
+constexpr size_t kMaxDrives = 16;
+constexpr size_t kMaxDriveTextBytes = 256;  // What is longer is cut.
+constexpr size_t kMaxCounters = 256;
 constexpr size_t kMaxCounterNameBytes = 64;
 
 // ---- Pieces that several messages have ----
@@ -129,6 +132,29 @@ KvGroup TakeGroup(FrameReader* from) {
   group.window_tokens = from->U32();
   group.opaque_bytes = from->U64();
   return group;
+}
+
+void PutDrives(const std::vector<DriveStats>& drives, FrameWriter* to) {
+  const size_t count = std::min(drives.size(), kMaxDrives);
+  to->U8(static_cast<uint8_t>(count));
+  for (const DriveStats& drive : std::span(drives).first(count)) {
+    to->Text(std::string_view(drive.directory).substr(0, kMaxDriveTextBytes));
+    to->U8(drive.in_service ? 1 : 0);
+    to->U8(drive.writable ? 1 : 0);
+    to->Text(std::string_view(drive.why).substr(0, kMaxDriveTextBytes));
+  }
+}
+
+void TakeDrives(FrameReader* from, std::vector<DriveStats>* drives) {
+  const size_t count = from->U8();
+  if (count > kMaxDrives) from->Bad("too many drives");
+  for (size_t i = 0; i < std::min(count, kMaxDrives); ++i) {
+    DriveStats& drive = drives->emplace_back();
+    drive.directory = from->Text(kMaxDriveTextBytes);
+    drive.in_service = from->Flag();
+    drive.writable = from->Flag();
+    drive.why = from->Text(kMaxDriveTextBytes);
+  }
 }
 
 }  // namespace
@@ -545,6 +571,7 @@ void Encode(const CacheStats& stats, FrameWriter* to) {
     to->U64(tier.blocks);
     to->U64(tier.tenant_bytes);
     to->F64(tier.read_gbps);
+    PutDrives(tier.drives, to);
   }
   to->U16(static_cast<uint16_t>(stats.counters.size()));
   for (const auto& [name, value] : stats.counters) {
@@ -566,6 +593,7 @@ void Decode(FrameReader* from, CacheStats* stats) {
     tier.blocks = from->U64();
     tier.tenant_bytes = from->U64();
     tier.read_gbps = from->F64();
+    TakeDrives(from, &tier.drives);
   }
   const size_t counters = from->U16();
   if (counters > kMaxCounters) from->Bad("too many counters");

@@ -85,8 +85,12 @@ Layout ALayout() {
 
 CacheStats SomeStats() {
   CacheStats stats;
-  stats.tiers = {{.tier = TierKind::kDram, .capacity_bytes = 10, .used_bytes = 4},
-                 {.tier = TierKind::kNvme, .in_service = false, .read_gbps = 2.5}};
+  stats.tiers.resize(2);
+  stats.tiers[0].capacity_bytes = 10;
+  stats.tiers[1].tier = TierKind::kNvme;
+  stats.tiers[1].in_service = false;
+  stats.tiers[1].read_gbps = 2.5;
+  stats.tiers[1].drives = {{.directory = "/nvme0", .in_service = false, .why = "it hangs"}};
   stats.counters = {{"fetch_hits_dram", 3}, {"corrupt_blocks", 0}};
   return stats;
 }
@@ -300,6 +304,21 @@ TEST(LocalProtocolBoundsTest, AFullFrameOfItemsFits) {
   Encode(AnswerHead{.message = std::string(2 * kMaxMessageBytes, 'm'), .count = kMaxItemsPerFrame},
          &writer);
   for (uint32_t i = 0; i < kMaxItemsPerFrame; ++i) Encode(FetchAnswer{}, &writer);
+  EXPECT_TRUE(IsFrameLength(writer.Finish().size()));
+}
+
+TEST(LocalProtocolBoundsTest, TheLargestStatsFit) {
+  CacheStats stats;
+  const std::string text(1000, 't');
+  stats.tiers.resize(4);
+  for (TierStats& tier : stats.tiers) {
+    tier.drives.assign(20, {.directory = text, .why = text});
+  }
+  stats.counters.assign(256, {text.substr(0, 64), 1});
+  FrameWriter writer;
+  writer.Begin(1, 0);
+  Encode(AnswerHead{.done = true, .message = text}, &writer);
+  Encode(stats, &writer);
   EXPECT_TRUE(IsFrameLength(writer.Finish().size()));
 }
 
