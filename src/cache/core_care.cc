@@ -305,11 +305,12 @@ bool EvictJob::DropSlice() {
   Residency& residency = *core().residency_;
   const Index& index = residency.index();
   const auto drop = [&](BlockRef ref) {
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
-    if (index.at(ref).tenant != tenant()) return false;
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return;
+    if (index.at(ref).tenant != tenant()) return;
+    // Also what NVMe does not have, as far as is known: a write that failed may have left a copy.
+    core().eraser_->Add(residency.IdOf(ref));
     residency.Drop(ref, Leave::kAsked);
     ++evicted_;
-    return true;
   };
   const TenantId id = core().catalog_.tenant(tenant()).id;
   if (r().everything) {
@@ -344,12 +345,9 @@ bool EvictJob::DropSlice() {
     }
     // Tails first: what hangs below a dropped block would be dropped too, and not counted here.
     const Key& key = chain.keys[count - 1 - cursor_];
-    const bool dropped = drop(
-        index.Find({.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
+    drop(index.Find({.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
     // A drive whose blocks are not known yet may have it.
-    if (!dropped) {
-      core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
-    }
+    core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
   }
   return cursor_ < count;
 }

@@ -281,7 +281,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
                          .record = record};
   NvmeIndex::EntryId entry = NvmeIndex::kNone;
   if (item == nullptr) {
-    // Dead from the start.
+    unmarked_ = true;  // Dead from the start, but it may be on the drive all the same.
   } else if (item->moved_entry == NvmeIndex::kNone) {
     if (index.Find(item->meta.id) == NvmeIndex::kNone) {
       entry = index.Insert(item->meta, sequence, place);

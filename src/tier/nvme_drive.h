@@ -135,6 +135,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   void FlushMaps(std::function<void(Status)> done);
   // A copy of some block may be here that is neither known nor marked as deleted.
   bool may_hold_unmarked_copies() const { return !recovered_ || unread_ || unmarked_; }
+  // FlushMaps() can change that.
+  bool can_mark() const { return writable() && !unread_; }
   size_t hung_requests() const { return io_.hung(); }
 
   uint64_t file_bytes() const { return file_bytes_; }
