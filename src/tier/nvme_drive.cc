@@ -360,6 +360,11 @@ void NvmeDrive::Drop(NvmeIndex::EntryId entry) {
   shared_->index.Remove(entry);
 }
 
+void NvmeDrive::DropUnmarked(NvmeIndex::EntryId entry) {
+  Drop(entry);
+  unmarked_ = true;
+}
+
 void NvmeDrive::FlushMaps(std::function<void(Status)> done) {
   if (map_cycle_running_ && io_.hung() > 0) {  // It may never end.
     unmarked_ = true;

@@ -130,6 +130,9 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   // The block is gone from memory; its bit reaches the drive with the next FlushMaps().
   void Drop(NvmeIndex::EntryId entry);
+  // The same for one that nobody will ask to erase: until its bit is on the drive, others that are
+  // asked for cannot be sure.
+  void DropUnmarked(NvmeIndex::EntryId entry);
 
   // `done(status)` when every bit set so far is on the drive.
   void FlushMaps(std::function<void(Status)> done);

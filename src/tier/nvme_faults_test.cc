@@ -19,6 +19,32 @@ NvmeTierOptions Small(uint64_t segments = 8) {
   return options;
 }
 
+// The caller was told that it failed, so it would never ask to erase it.
+TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  const TestBlock block(2, 8192);
+  Batch<WriteOp> batch;
+  batch.ops = {block.ToWrite()};
+  bool done = false;
+  batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+  const uint64_t before = harness.disks_[0]->requests_done();
+  harness.tier()->Write(&batch);
+  // The payload is on the drive; the page that names it hangs.
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
+  harness.disks_[0]->Hang(true);
+  harness.Advance(6 * kSecond);
+  ASSERT_TRUE(done);
+  ASSERT_EQ(batch.ops[0].status.code(), Code::kUnavailable);
+  harness.disks_[0]->Hang(false);
+  harness.Advance(2 * kSecond);
+  ASSERT_TRUE(harness.tier()->in_service());
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
 TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   NvmeHarness harness(Small(), 2);
   const TestBlock first(1, 8192);

@@ -298,6 +298,7 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
   Pending& pending = found->second;
   AQ_CHECK(pending.leader == write);
   pending.leader = nullptr;
+  const bool told_otherwise = status.ok() && write->settled;
   Settle(write, status);
   std::vector<PendingWrite*> followers = std::move(pending.followers);
   pending.followers.clear();
@@ -306,7 +307,11 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     if (late) Retire(follower);
     return late;
   });
-  if (status.ok()) {
+  if (told_otherwise && followers.empty()) {
+    // Its caller was told that it failed, and may have forgotten it: nobody would ever erase it.
+    const NvmeIndex::EntryId entry = shared_.index.Find(write->meta.id);
+    drives_[shared_.index.Place(entry).drive]->DropUnmarked(entry);
+  } else if (status.ok()) {
     for (PendingWrite* follower : followers) {
       Settle(follower, Status());
       Retire(follower);
