@@ -45,6 +45,20 @@ TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
 }
 
+TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {
+  NvmeHarness harness(Small());
+  TestBlock block(1, 8192);
+  const int64_t now = harness.clock_.UnixSeconds();
+  block.meta().expiry_unix_seconds = now + 10;
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.clock_.SetUnixSeconds(now + 20);
+  harness.Restart();
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.clock_.SetUnixSeconds(now);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
 TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   NvmeHarness harness(Small(), 2);
   const TestBlock first(1, 8192);

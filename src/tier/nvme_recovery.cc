@@ -434,7 +434,10 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
   }
   const int64_t expiry = record.meta.expiry_unix_seconds;
   if (expiry != 0 && expiry <= shared_->clock->UnixSeconds()) {
+    // For good: the calendar may be set back, and a deletion until then must cover it.
     ++found.blocks_expired;
+    segment.map_dirty = true;
+    drive_->unmarked_ = true;
     return;
   }
   // The same block twice: it was being moved. The newer copy counts.
