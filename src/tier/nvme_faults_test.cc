@@ -79,5 +79,37 @@ TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   EXPECT_TRUE(harness.Erase(second.id()).ok());
 }
 
+TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
+  struct Listener final : TierListener {
+    void OnLost(std::span<const BlockId>, Code) override {}
+    void OnReclaim(std::span<const BlockId>, std::vector<size_t>*) override {}
+    bool MayReclaim(std::span<const BlockId>, uint64_t) override { return false; }
+    void OnHealth(bool, const Status&) override {}
+  } listener;
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  SeededRandom random(1);
+  MemoryDisk disk(std::make_shared<MemoryMedia>(), {}, &executor);
+  auto tier = NewNvmeTier(Small(4), {&disk}, &listener, &executor, &executor, &clock, &random);
+  ASSERT_TRUE(tier.ok());
+  (*tier)->Recover([](const Status&) {});
+  executor.RunAll();
+  // All but the last segment, which is for what reclaim moves; and then some more.
+  for (const uint64_t count : {18, 4}) {
+    std::vector<std::unique_ptr<TestBlock>> blocks;
+    Batch<WriteOp> batch;
+    for (uint64_t i = 0; i < count; ++i) {
+      blocks.push_back(std::make_unique<TestBlock>(100 * count + i, 16 << 10));
+      batch.ops.push_back(blocks.back()->ToWrite());
+    }
+    bool done = false;
+    batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+    (*tier)->Write(&batch);
+    executor.AdvanceAndRun(5 * kSecond);
+    EXPECT_TRUE(done) << count;
+  }
+  tier->reset();
+}
+
 }  // namespace
 }  // namespace aquifer
