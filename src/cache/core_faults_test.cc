@@ -67,5 +67,21 @@ TEST(CoreFaultsTest, ADeletionThatHangsIsNotAcknowledgedWhenItIsAskedForAgain) {
   EXPECT_TRUE(engine.Evict(chain)->status.ok());
 }
 
+TEST(CoreFaultsTest, ATenantAtItsCeilingMakesRoomFromBlocksOfAnotherSize) {
+  SteppedCacheOptions options = SmallCache();
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_ceiling_bytes = 8 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  SteppedCache cache(std::make_shared<MemoryMedia>(), options);
+  const Layout small = LayoutOfBytes(kBlockBytes);
+  const Layout large = LayoutOfBytes(2 * kBlockBytes);
+  TestEngine first(&cache, small);
+  ASSERT_EQ(first.Store(Chain(small, {.seed = 1, .blocks = 8})), 8u);
+  ASSERT_TRUE(first.Flush().ok());
+  TestEngine second(&cache, large);
+  EXPECT_EQ(second.Store(Chain(large, {.seed = 2, .blocks = 2})), 2u);
+}
+
 }  // namespace
 }  // namespace aquifer

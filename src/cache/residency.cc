@@ -93,7 +93,7 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
     const QuotaTake take = dram_quota_.CanTake(tenant, slot_bytes);
     if (take == QuotaTake::kNever) return Status(Code::kInvalid, "over the tenant's DRAM ceiling");
     if (take == QuotaTake::kOwnPays) {
-      if (!EvictFrom(pool, Leave::kQuota)) {
+      if (!EvictForQuota(pool)) {
         return Status(Code::kInvalid, "at the tenant's DRAM ceiling, and all of it is in use");
       }
       continue;
@@ -124,10 +124,16 @@ void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
   dram_->Free(slot);
 }
 
-bool Residency::EvictFrom(uint16_t pool, Leave why) {
-  const uint32_t victim = dram_order_->Victim(pool);
+// Its own size first: that slot can be used at once. But a ceiling is over all of them.
+bool Residency::EvictForQuota(uint16_t pool) {
+  uint32_t victim = dram_order_->Victim(pool);
+  if (victim == kNoVictim) {
+    victim = dram_order_->Victim([this, pool](uint16_t other) {
+      return catalog_->pool(other).tenant == catalog_->pool(pool).tenant;
+    });
+  }
   if (victim == kNoVictim) return false;
-  LeaveDram(victim, why);
+  LeaveDram(victim, Leave::kQuota);
   return true;
 }
 
