@@ -397,7 +397,10 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     });
     if (victim == kNoVictim) return false;
     extent = dram_->SlotExtent(at(victim).slot);
-    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
+    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) {
+      reclaim_.push_back(victim);  // It was held when its turn came, and is not any more.
+      return true;
+    }
     // A whole extent goes; nobody is pushed below its floor by that.
     if (dram_quota_.OverFloor(at(victim).tenant) >= ExtentBytes(extent)) break;
     spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
