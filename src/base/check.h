@@ -3,6 +3,9 @@
 
 namespace aquifer {
 
+// Called after the message and before the end, by a program that can say what it was doing.
+void SetCheckHandler(void (*handler)());
+
 [[noreturn]] void CheckFailed(const char* condition, const char* file, int line);
 
 }  // namespace aquifer

@@ -310,8 +310,9 @@ bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
   if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
   if (index.at(ref).tenant != tenant()) return false;
-  // A drive that has not been read may hold it too.
-  if (!core().nvme_known()) core().eraser_->Add(core().residency_->IdOf(ref));
+  // Also what NVMe does not have, as far as is known: a drive that has not been read may hold it, and
+  // a write that failed may have left a copy.
+  core().eraser_->Add(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);
   ++evicted_;
   return true;
@@ -362,10 +363,9 @@ bool EvictJob::DropChainSlice() {
     const Key& key = chain.keys[count - 1 - cursor_];
     const bool dropped = DropOne(core().residency_->index().Find(
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
+    if (dropped) continue;
     // A drive whose blocks are not known yet may have it.
-    if (!dropped) {
-      core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
-    }
+    core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
   }
   return cursor_ < count;
 }

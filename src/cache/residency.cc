@@ -92,7 +92,7 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
     const QuotaTake take = dram_quota_.CanTake(tenant, slot_bytes);
     if (take == QuotaTake::kNever) return Status(Code::kInvalid, "over the tenant's DRAM ceiling");
     if (take == QuotaTake::kOwnPays) {
-      if (!EvictFrom(pool, Leave::kQuota)) {
+      if (!EvictForQuota(pool)) {
         return Status(Code::kInvalid, "at the tenant's DRAM ceiling, and all of it is in use");
       }
       continue;
@@ -123,10 +123,16 @@ void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
   dram_->Free(slot);
 }
 
-bool Residency::EvictFrom(uint16_t pool, Leave why) {
-  const uint32_t victim = dram_order_->Victim(pool);
+// Its own size first: that slot can be used at once. But a ceiling is over all of them.
+bool Residency::EvictForQuota(uint16_t pool) {
+  uint32_t victim = dram_order_->Victim(pool);
+  if (victim == kNoVictim) {
+    victim = dram_order_->Victim([this, pool](uint16_t other) {
+      return catalog_->pool(other).tenant == catalog_->pool(pool).tenant;
+    });
+  }
   if (victim == kNoVictim) return false;
-  LeaveDram(victim, why);
+  LeaveDram(victim, Leave::kQuota);
   return true;
 }
 
@@ -396,7 +402,11 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     });
     if (victim == kNoVictim) return false;
     extent = dram_->SlotExtent(at(victim).slot);
-    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) return true;
+    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) {
+      // It was held when its turn came, and is not any more.
+      reclaim_.emplace_back(at(victim).position, victim);
+      return true;
+    }
     // A whole extent goes; nobody is pushed below its floor by that.
     const ExtentInfo info = dram_->ExtentOf(extent);
     if (dram_quota_.OverFloor(at(victim).tenant) >= info.used_slots * info.slot_bytes) break;

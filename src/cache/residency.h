@@ -189,7 +189,8 @@ class Residency {
   // Forgets a gone block once nobody holds it.
   void Settle(BlockRef ref);
   void ReleaseSlot(BlockRef ref);
-  bool EvictFrom(uint16_t pool, Leave why);
+  // Makes room below the ceiling of the pool's tenant.
+  bool EvictForQuota(uint16_t pool);
   bool Retiring(SlotId slot) const;
   // Nothing holds it any more: if its extent is being emptied, it goes.
   void LeaveIfRetiring(BlockRef ref);

@@ -20,6 +20,7 @@ Examples:
   aquifer demo                     fill a cache, restart it, recall everything
   aquifer bench --list             what can be measured
   aquifer bench dram --quick       the DRAM rows, in a few seconds
+  aquifer sim fuzz                 check every promise, fault after fault, in simulated time
   aquifer bench --help             all about one command)";
 
 std::vector<std::string> CommandNames(const CLI::App& app) {
@@ -50,9 +51,9 @@ int RefuseParse(CLI::App& app, const CLI::ParseError& error,
                 const std::vector<std::string>& arguments) {
   const CLI::App* chosen = &app;
   std::string command = "aquifer";
-  for (const CLI::App* parsed : app.get_subcommands()) {
-    chosen = parsed;
-    command += " " + parsed->get_name();
+  while (!chosen->get_subcommands().empty()) {
+    chosen = chosen->get_subcommands().front();
+    command += " " + chosen->get_name();
   }
   // CLI11 reports what it did not expect without saying what it would have.
   for (const std::string& argument : arguments) {
@@ -75,6 +76,7 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
   AddDemoCommand(&app, &exit_status);
   AddBenchCommand(&app, &exit_status);
+  AddSimCommand(&app, &exit_status);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {

@@ -47,12 +47,6 @@ std::vector<DiskFile> MemoryMedia::List() const {
   return list;
 }
 
-uint64_t MemoryMedia::used_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [number, file] : files_) bytes += file.bytes;
-  return bytes;
-}
-
 uint64_t MemoryMedia::resident_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [number, file] : files_) {
@@ -69,6 +63,11 @@ Status MemoryMedia::Create(uint32_t file, uint64_t bytes) {
   }
   Resize(&files_[file], bytes);
   return Status();
+}
+
+void MemoryMedia::Remove(uint32_t file) {
+  used_bytes_ -= Size(file);
+  files_.erase(file);
 }
 
 Status MemoryMedia::Read(uint32_t file, uint64_t offset, std::span<std::byte> target) const {
@@ -209,6 +208,7 @@ void MemoryMedia::Resize(File* file, uint64_t bytes) {
       Store(file, bytes, std::vector<std::byte>(kChunkBytes - bytes % kChunkBytes));
     }
   }
+  used_bytes_ = used_bytes_ - file->bytes + bytes;
   file->bytes = bytes;
 }
 
@@ -480,21 +480,39 @@ uint64_t MemoryDisk::requests_pending() const {
   return requests;
 }
 
-void MemoryDisk::Crash(SeededRandom* random) {
+bool MemoryDisk::Uses(IoKind kind, std::span<const std::byte> memory) const {
   const std::lock_guard lock(state_->mutex);
-  if (std::exchange(state_->dead, true)) return;
+  const auto uses = [&](const IoRequest& request) {
+    return request.kind == kind && request.data.data() < memory.data() + memory.size() &&
+           memory.data() < request.data.data() + request.data.size();
+  };
   for (const auto& [id, pending] : state_->pending) {
+    for (size_t i = pending.done; i < pending.order.size(); ++i) {
+      if (uses(pending.group->requests[pending.order[i]])) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<IoGroup*> MemoryDisk::Crash(SeededRandom* random) {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<IoGroup*> groups;
+  if (std::exchange(state_->dead, true)) return groups;
+  for (const auto& [id, pending] : state_->pending) {
+    groups.push_back(pending.group);
     for (size_t i = pending.done; i < pending.order.size(); ++i) {
       state_->ApplyTorn(pending.group->requests[pending.order[i]], random);
     }
   }
   state_->pending.clear();
+  return groups;
 }
 
-void MemoryDisk::PowerLoss(SeededRandom* random) {
-  Crash(random);
+std::vector<IoGroup*> MemoryDisk::PowerLoss(SeededRandom* random) {
+  std::vector<IoGroup*> groups = Crash(random);
   const std::lock_guard lock(state_->mutex);
   state_->media->LoseUnsynced(random);
+  return groups;
 }
 
 }  // namespace aquifer

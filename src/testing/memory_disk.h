@@ -36,13 +36,13 @@ class MemoryMedia {
   uint64_t Size(uint32_t file) const;  // 0 when it is not there.
   std::vector<DiskFile> List() const;
   Status Create(uint32_t file, uint64_t bytes);  // kNoSpace beyond the capacity.
-  void Remove(uint32_t file) { files_.erase(file); }
+  void Remove(uint32_t file);
   Status Read(uint32_t file, uint64_t offset, std::span<std::byte> target) const;
   Status Write(uint32_t file, uint64_t offset, std::span<const std::byte> source);
   void Sync(uint32_t file);  // What was written to it can no longer be lost.
 
-  uint64_t used_bytes() const;      // The sum of the files' sizes.
-  uint64_t resident_bytes() const;  // The memory that holds them.
+  uint64_t used_bytes() const { return used_bytes_; }  // The sum of the files' sizes.
+  uint64_t resident_bytes() const;                     // The memory that holds them.
 
   // ---- What a test does to it. ----
 
@@ -93,10 +93,11 @@ class MemoryMedia {
 
   static void Load(const File& file, uint64_t offset, std::span<std::byte> target);
   static void Store(File* file, uint64_t offset, std::span<const std::byte> source);
-  static void Resize(File* file, uint64_t bytes);
+  void Resize(File* file, uint64_t bytes);
   File* Find(uint32_t file, uint64_t offset, size_t length);
 
   uint64_t capacity_bytes_ = std::numeric_limits<uint64_t>::max();
+  uint64_t used_bytes_ = 0;
   bool copy_on_write_ = false;
   bool reorder_until_sync_ = false;
   std::map<uint32_t, File> files_;
@@ -151,15 +152,18 @@ class MemoryDisk final : public Disk {
   void StopAfter(uint64_t count);
   uint64_t requests_done() const;
   uint64_t requests_pending() const;
+  // A request of that kind waits that will still read or write some of this memory.
+  bool Uses(IoKind kind, std::span<const std::byte> memory) const;
 
   // The process dies: each request that has not taken effect does so wholly, in part (writes by
   // sector, creates by page), or not at all. No group completes any more, and the disk ignores what
-  // is submitted from now on. Buffers of waiting writes must still be there.
-  void Crash(SeededRandom* random);
+  // is submitted from now on. Buffers of waiting writes must still be there. Returns the groups
+  // that will not complete, for who wants to free them once whoever submitted them is gone.
+  std::vector<IoGroup*> Crash(SeededRandom* random);
 
   // The machine dies: as Crash(), and then writes that were not synced may be lost as well, if the
   // media is set to reorder_until_sync.
-  void PowerLoss(SeededRandom* random);
+  std::vector<IoGroup*> PowerLoss(SeededRandom* random);
 
  private:
   struct State;

@@ -114,6 +114,7 @@ struct PendingErase {
   bool counted = false;
   BlockId id;
   uint32_t drive = UINT32_MAX;  // Whose map is being written.
+  bool unknown = false;         // No drive has it, as far as is known.
 };
 
 using ReadBatch = PendingBatch<ReadOp, PendingRead>;

@@ -282,7 +282,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
                          .record = record};
   NvmeIndex::EntryId entry = NvmeIndex::kNone;
   if (item == nullptr) {
-    // Dead from the start.
+    unmarked_ = true;  // Dead from the start, but it may be on the drive all the same.
   } else if (item->moved_entry == NvmeIndex::kNone) {
     const NvmeIndex::EntryId known = index.Find(item->meta.id);
     if (known == NvmeIndex::kNone) {
@@ -365,6 +365,11 @@ void NvmeDrive::Unlist(const BlockPlace& place, uint64_t payload_bytes) {
   segment.live_bytes -= payload_bytes;
   live_bytes_ -= payload_bytes;
   segment.map_dirty = true;
+}
+
+void NvmeDrive::DropUnmarked(NvmeIndex::EntryId entry) {
+  Drop(entry);
+  unmarked_ = true;
 }
 
 void NvmeDrive::FlushMaps(std::function<void(Status)> done) {
@@ -473,7 +478,7 @@ void NvmeDrive::SweepExpired(uint32_t segment, size_t record) {
       if (entry == NvmeIndex::kNone || !shared_->index.Expired(entry, unix_seconds)) continue;
       ++shared_->recovery.blocks_expired;
       --shared_->recovery.blocks;
-      Drop(entry);
+      DropUnmarked(entry);  // For good: the calendar may be set back.
     }
   }
 }

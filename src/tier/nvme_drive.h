@@ -130,11 +130,16 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   // The block is gone from memory; its bit reaches the drive with the next FlushMaps().
   void Drop(NvmeIndex::EntryId entry);
+  // The same for one that nobody will ask to erase: until its bit is on the drive, others that are
+  // asked for cannot be sure.
+  void DropUnmarked(NvmeIndex::EntryId entry);
 
   // `done(status)` when every bit set so far is on the drive.
   void FlushMaps(std::function<void(Status)> done);
   // A copy of some block may be here that is neither known nor marked as deleted.
   bool may_hold_unmarked_copies() const { return !recovered_ || unread_ || unmarked_; }
+  // FlushMaps() can change that.
+  bool can_mark() const { return writable() && !unread_; }
   size_t hung_requests() const { return io_.hung(); }
 
   uint64_t file_bytes() const { return file_bytes_; }

@@ -61,6 +61,7 @@ void NvmeDrive::GoOut(const Status& why) {
   why_ = why;
   ++shared_->counters.times_out_of_service;
   next_probe_nanos_ = now() + options().probe_interval_nanos;
+  if (map_cycle_running_) unmarked_ = true;  // Whoever waits for these bits is sent away.
   io_.MarkAllHung();
   // What hangs may hang for ever, so the segment under it is not written to any more.
   SealOpen();

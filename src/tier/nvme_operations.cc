@@ -321,6 +321,7 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
   Pending& pending = found->second;
   AQ_CHECK(pending.leader == write);
   pending.leader = nullptr;
+  const bool told_otherwise = status.ok() && write->settled;
   Settle(write, status);
   std::vector<PendingWrite*> followers = std::move(pending.followers);
   pending.followers.clear();
@@ -329,7 +330,11 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     if (late) Retire(follower);
     return late;
   });
-  if (status.ok()) {
+  if (told_otherwise && followers.empty() && write->replaced_on == AppendItem::kNoDrive) {
+    // Its caller was told that it failed, and may have forgotten it: nobody would ever erase it.
+    const NvmeIndex::EntryId entry = shared_.index.Find(write->meta.id);
+    drives_[shared_.index.Place(entry).drive]->DropUnmarked(entry);
+  } else if (status.ok()) {
     std::erase_if(followers, [this](PendingWrite* follower) {
       if (follower->replace) return false;
       Settle(follower, Status());
@@ -429,9 +434,6 @@ void NvmeTierImpl::Erase(Batch<EraseOp>* caller_batch) {
     }
   }
   FlushErases(std::move(by_drive));
-  for (const auto& drive : drives_) {
-    if (drive->may_hold_unmarked_copies()) drive->FlushMaps([](const Status&) {});
-  }
   if (--batch->unretired == 0) batches_.erase(batch->id);
 }
 
@@ -443,9 +445,9 @@ void NvmeTierImpl::StartErase(PendingErase* erase,
   }
   const NvmeIndex::EntryId entry = shared_.index.Find(erase->id);
   if (entry == NvmeIndex::kNone) {
-    // A copy may be on a drive that was not read, or gone only from memory.
-    return Reject(erase,
-                  MayHoldUnmarkedCopies() ? Status(Code::kUnavailable) : Status(Code::kNotFound));
+    erase->unknown = true;
+    (*by_drive)[UINT32_MAX].push_back(erase);
+    return;
   }
   const uint32_t drive = shared_.index.Place(entry).drive;
   ++shared_.counters.blocks_erased;
@@ -456,23 +458,38 @@ void NvmeTierImpl::StartErase(PendingErase* erase,
 
 void NvmeTierImpl::FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive) {
   for (auto& [number, erases] : by_drive) {
-    NvmeDrive* const drive = drives_[number].get();
-    drive->FlushMaps([this, erases = std::move(erases)](const Status& status) {
-      for (PendingErase* erase : erases) {
-        Status result = status;
-        if (status.ok() && MayHoldUnmarkedCopies()) {
-          result = Status(Code::kUnavailable, "another drive may hold a copy");
-        }
-        Settle(erase, std::move(result));
-        Retire(erase);
-      }
+    if (number == UINT32_MAX) {
+      FinishErases(std::move(erases), Status());
+      continue;
+    }
+    drives_[number]->FlushMaps([this, erases = std::move(erases)](const Status& status) mutable {
+      FinishErases(std::move(erases), status);
     });
   }
 }
 
-bool NvmeTierImpl::MayHoldUnmarkedCopies() const {
-  return std::any_of(drives_.begin(), drives_.end(),
-                     [](const auto& drive) { return drive->may_hold_unmarked_copies(); });
+// The bits of these are on their drives. But a copy that is gone only from memory, or was never
+// read, may be on any drive: what can be marked is, before they are acknowledged.
+void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status& status) {
+  const auto unsure = std::find_if(drives_.begin(), drives_.end(), [](const auto& drive) {
+    return drive->may_hold_unmarked_copies();
+  });
+  if (status.ok() && unsure != drives_.end() && (*unsure)->can_mark()) {
+    for (PendingErase* erase : erases) erase->drive = (*unsure)->number();
+    return (*unsure)->FlushMaps([this, erases = std::move(erases)](const Status& marked) mutable {
+      FinishErases(std::move(erases), marked);
+    });
+  }
+  for (PendingErase* erase : erases) {
+    Status result = status;
+    if (status.ok() && unsure != drives_.end()) {
+      result = Status(Code::kUnavailable, "a drive may hold a copy");
+    } else if (status.ok() && erase->unknown) {
+      result = Status(Code::kNotFound);
+    }
+    Settle(erase, std::move(result));
+    Retire(erase);
+  }
 }
 
 void NvmeTierImpl::OnMoveEnds(const BlockId& id) {

@@ -51,6 +51,7 @@ void NvmeDrive::MaybeReclaim() {
     const uint32_t victim = PickVictim();
     if (victim == UINT32_MAX || StartReclaim(victim)) return;
     segments_[victim].spared_until_nanos = now() + kSpareNanos;
+    shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });  // Writes may wait for it.
   }
 }
 

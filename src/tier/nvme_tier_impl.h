@@ -177,7 +177,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // Erases.
   void StartErase(PendingErase* erase, std::map<uint32_t, std::vector<PendingErase*>>* by_drive);
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
-  bool MayHoldUnmarkedCopies() const;
+  void FinishErases(std::vector<PendingErase*> erases, const Status& status);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
 
   void RunVerification(std::shared_ptr<Verification> verification, Task done);

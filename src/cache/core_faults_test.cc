@@ -1,0 +1,87 @@
+// Promises that a fault, or an unusual neighbour, once broke. Each was found by the simulator.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "cache/core.h"
+#include "testing/chain.h"
+#include "testing/stepped_cache.h"
+#include "testing/test_engine.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kBlockBytes = 16 << 10;
+constexpr int64_t kSecond = 1'000'000'000;
+
+SteppedCacheOptions SmallCache() {
+  SteppedCacheOptions options;
+  options.cache.dram_bytes = 4 << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.nvme_directories = {"drive"};
+  options.cache.nvme_bytes = 64 << 20;
+  options.cache.nvme_segment_bytes = 4 << 20;
+  return options;
+}
+
+// A drive may write a page and fail all the same.
+TEST(CoreFaultsTest, ABlockWhoseWriteFailedIsGoneForGoodOnceItIsDeleted) {
+  const auto media = std::make_shared<MemoryMedia>();
+  const Layout layout = LayoutOfBytes(kBlockBytes);
+  const Chain chain(layout, {.seed = 1, .blocks = 4});
+  {
+    SteppedCache cache(media, SmallCache());
+    TestEngine engine(&cache, layout);
+    cache.disk()->SetFault([&media](const IoRequest& request) {
+      const bool names_blocks = request.kind == IoKind::kWrite &&
+                                request.data.size() == kPageBytes && request.offset > kPageBytes;
+      if (!names_blocks) return Status();
+      media->SetBytes(request.file, request.offset, request.data);
+      return Status(Code::kUnavailable, "written, but not acknowledged");
+    });
+    ASSERT_EQ(engine.Store(chain), 4u);
+    cache.Advance(kSecond / 10);
+    ASSERT_GT(engine.Counter("write_down_retries"), 0u);
+    EXPECT_FALSE(engine.Evict(chain)->status.ok());
+    cache.disk()->SetFault(nullptr);
+    cache.Advance(5 * kSecond);
+    EXPECT_TRUE(engine.Evict(chain)->status.ok());
+  }
+  SteppedCache cache(media, SmallCache());
+  EXPECT_EQ(TestEngine(&cache, layout).Matched(chain), 0u);
+}
+
+TEST(CoreFaultsTest, ADeletionThatHangsIsNotAcknowledgedWhenItIsAskedForAgain) {
+  const Layout layout = LayoutOfBytes(kBlockBytes);
+  const Chain chain(layout, {.seed = 1, .blocks = 4});
+  SteppedCache cache(std::make_shared<MemoryMedia>(), SmallCache());
+  TestEngine engine(&cache, layout);
+  ASSERT_EQ(engine.Store(chain), 4u);
+  ASSERT_TRUE(engine.Flush().ok());
+  cache.disk()->Hang(true);
+  EXPECT_FALSE(engine.Evict(chain)->status.ok());  // Out of service after five seconds.
+  cache.Advance(kSecond);                          // It is tried again meanwhile.
+  EXPECT_FALSE(engine.Evict(chain)->status.ok());
+  cache.disk()->Hang(false);
+  cache.Advance(5 * kSecond);
+  EXPECT_TRUE(engine.Evict(chain)->status.ok());
+}
+
+TEST(CoreFaultsTest, ATenantAtItsCeilingMakesRoomFromBlocksOfAnotherSize) {
+  SteppedCacheOptions options = SmallCache();
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_ceiling_bytes = 8 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  SteppedCache cache(std::make_shared<MemoryMedia>(), options);
+  const Layout small = LayoutOfBytes(kBlockBytes);
+  const Layout large = LayoutOfBytes(2 * kBlockBytes);
+  TestEngine first(&cache, small);
+  ASSERT_EQ(first.Store(Chain(small, {.seed = 1, .blocks = 8})), 8u);
+  ASSERT_TRUE(first.Flush().ok());
+  TestEngine second(&cache, large);
+  EXPECT_EQ(second.Store(Chain(large, {.seed = 2, .blocks = 2})), 2u);
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,202 @@
+// One simulated inference engine: a client of the node that, turn after turn, recalls what it can
+// of a conversation, computes the rest and stores it; and now and then pins, prestages, flushes,
+// deletes, or gives hints. It does one thing at a time, tells the truth what it asks for and what
+// it is told, and looks at every byte it is given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "cache/core.h"
+#include "cache/request_progress.h"
+#include "sim/conversations.h"
+#include "sim/node.h"
+#include "sim/scheduler.h"
+#include "sim/trace.h"
+#include "sim/truth.h"
+#include "testing/seeded_random.h"
+
+namespace aquifer {
+
+// What the engines of a run did together, and what they met.
+struct EngineCounts {
+  uint64_t block_operations = 0;  // Keys in requests, and leases released.
+  uint64_t requests = 0;
+  uint64_t hits_dram = 0;
+  uint64_t hits_nvme = 0;
+  uint64_t misses = 0;
+  uint64_t late = 0;
+  uint64_t corrupt = 0;
+  uint64_t failed = 0;
+  uint64_t stored = 0;
+  uint64_t refused = 0;
+  uint64_t being_filled = 0;
+  uint64_t voided = 0;  // Commits that came too late.
+  uint64_t flushed = 0;
+  uint64_t evicted = 0;
+};
+
+// What the world lends to its engines.
+struct EngineWorld {
+  Scheduler* scheduler = nullptr;
+  Node* node = nullptr;
+  Truth* truth = nullptr;
+  Conversations* conversations = nullptr;
+  Trace* trace = nullptr;
+  EngineCounts* counts = nullptr;
+  std::function<bool()> calm;  // No fault could excuse a miss.
+};
+
+struct EngineOptions {
+  uint32_t number = 0;
+  uint32_t tenant = 0;
+  std::string tenant_name;
+  std::vector<Layout> layouts;
+  int64_t think_nanos = 1'000'000;
+  uint64_t seed = 1;
+};
+
+class Engine final : private ClientSink {
+ public:
+  Engine(const EngineOptions& options, const EngineWorld& world);
+
+  // The node serves.
+  void Begin();
+  // The node is gone, and with it all that this engine held or waited for.
+  void NodeDied();
+  // The client goes without a word, whatever it is doing, and comes back as another one.
+  void Die();
+  // Ends what it is doing and begins nothing new.
+  void Stop() { stopping_ = true; }
+  bool idle() const { return doing_ == Doing::kNothing && !held_leases() && slots_.empty(); }
+
+ private:
+  enum class Doing : uint8_t {
+    kNothing,
+    kMatching,
+    kFetching,
+    kHolding,
+    kReserving,
+    kFilling,
+    kCommitting,
+    kFlushing,
+    kPinning,
+    kPrestaging,
+    kEvicting,
+    kDraining,
+  };
+  // Memory that the core lent for a block.
+  struct Lent {
+    BlockNumber block = 0;
+    uint64_t id = 0;  // A lease or a reservation.
+    std::span<const std::byte> bytes;
+  };
+  struct Slot {
+    Payload payload;
+    ReservationId reservation = 0;
+    std::span<std::byte> bytes;
+    bool filled = false;
+  };
+
+  // ClientSink: on the owner.
+  void OnProgress(Request* request, size_t completed, bool done) override;
+  void OnFetched(size_t from, size_t to);
+  void OnReserved(size_t from, size_t to);
+  void OnCommitted(size_t from, size_t to);
+
+  void Attach();
+  void WakeIn(int64_t nanos);
+  void Think() { WakeIn(Pause()); }
+  int64_t Pause();
+  void Wake();
+  template <class R>
+  void Submit(void (Core::*call)(ClientNumber, R*), R* request, const char* what,
+              int64_t timeout_nanos);
+  bool OneIn(uint64_t count) { return random_.Below(count) == 0; }
+  // Maybe it will not wait to the end.
+  void PlanCancel(Request* request);
+  int64_t Timeout();
+  ChainSlice Slice(size_t first, size_t count) const;
+  bool held_leases() const { return !leases_.empty(); }
+
+  void BeginTurn();
+  void Recall();
+  void SeeMatch();
+  void SeeFetch();
+  void ReleaseSome();
+  void Store();
+  void SeeReserve();
+  void Fill();
+  void GiveUp();
+  void Care();
+  void Flush();
+  void Pin();
+  void Prestage();
+  void Evict();
+  void Drain();
+  void Hint();
+  void SeeCare();
+  void EndTurn();
+
+  const EngineOptions options_;
+  const EngineWorld world_;
+  SeededRandom random_;
+
+  bool attached_ = false;
+  bool dying_ = false;
+  bool stopping_ = false;
+  uint32_t incarnation_ = 0;  // Wakes of an earlier one are ignored.
+  ClientNumber client_ = 0;
+  uint64_t attached_moment_ = 0;
+  std::vector<LayoutHandle> handles_;
+  RegisterLayoutRequest layout_request_;
+
+  Doing doing_ = Doing::kNothing;
+  bool awaiting_ = false;  // An answer of the core.
+  Truth::RequestNumber request_ = 0;
+  size_t seen_ = 0;  // Operations of the request that the truth knows of.
+
+  // The turn's conversation, as it was when the turn began.
+  size_t conversation_ = 0;
+  LayoutHandle layout_ = 0;
+  uint16_t group_ = 0;
+  std::vector<Key> keys_;
+  Key root_;
+  std::vector<BlockNumber> blocks_;
+  size_t first_ = 0;  // Of the request's keys, in the conversation.
+
+  MatchRequest match_;
+  FetchRequest fetch_;
+  ReserveRequest reserve_;
+  CommitRequest commit_;
+  FlushRequest flush_;
+  PinRequest pin_;
+  PrestageRequest prestage_;
+  EvictRequest evict_;
+  DrainRequest drain_;
+  uint64_t sent_moment_ = 0;
+  std::vector<BlockNumber> evicted_;
+  bool evict_is_exact_ = false;
+
+  std::vector<Lent> leases_;
+  std::vector<Slot> slots_;       // Being filled.
+  std::vector<Payload> commits_;  // One for each operation of commit_.
+};
+
+template <class R>
+void Engine::Submit(void (Core::*call)(ClientNumber, R*), R* request, const char* what,
+                    int64_t timeout_nanos) {
+  awaiting_ = true;
+  seen_ = 0;
+  request_ = world_.truth->Asked(what, timeout_nanos);
+  ++world_.counts->requests;
+  RequestProgress::Begin(request);
+  world_.node->Post([this, call, request] { (world_.node->core()->*call)(client_, request); });
+}
+
+}  // namespace aquifer

@@ -1,0 +1,39 @@
+#include "sim/fault.h"
+
+#include <algorithm>
+
+namespace aquifer {
+namespace {
+
+constexpr std::array<std::string_view, kFaultKinds> kNames = {
+    "crash",          "power-loss", "failed-writes", "failed-reads",    "failed-syncs",
+    "failed-creates", "slow-drive", "hanging-drive", "read-only-drive", "full-drive",
+    "unopenable",     "bit-flip",   "footer-flip",   "client-death",    "no-memory",
+    "memory-short",   "suspend",    "calendar-jump"};
+
+}  // namespace
+
+std::string_view FaultName(FaultKind kind) { return kNames[static_cast<size_t>(kind)]; }
+
+std::optional<FaultKind> FaultNamed(std::string_view name) {
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<FaultKind>(found - kNames.begin());
+}
+
+std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options) {
+  SeededRandom random(options.seed);
+  std::vector<Fault> faults;
+  for (size_t i = 0; i < options.count && !options.kinds.empty(); ++i) {
+    Fault fault;
+    fault.step = random.Below(options.steps);
+    fault.kind = options.kinds[random.Below(options.kinds.size())];
+    fault.draw = random.Next();
+    faults.push_back(fault);
+  }
+  std::stable_sort(faults.begin(), faults.end(),
+                   [](const Fault& a, const Fault& b) { return a.step < b.step; });
+  return faults;
+}
+
+}  // namespace aquifer

@@ -1,0 +1,58 @@
+// What can go wrong, when a seed lets it go wrong, and how often each kind was seen.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "testing/seeded_random.h"
+
+namespace aquifer {
+
+enum class FaultKind : uint8_t {
+  kCrash,          // The process dies; writes on their way are torn.
+  kPowerLoss,      // The machine dies; writes since the last sync are lost in any order.
+  kFailedWrites,   // Some writes fail, and leave torn bytes behind.
+  kFailedReads,    //
+  kFailedSyncs,    //
+  kFailedCreates,  //
+  kSlowDrive,      // Every request takes longer, for a while.
+  kHangingDrive,   // No request completes, for seconds or minutes.
+  kReadOnlyDrive,  //
+  kFullDrive,      // The file system has no room for another segment.
+  kUnopenable,     // A crash, and then no drive can be opened for a while.
+  kBitFlip,        // Anywhere on a drive.
+  kFooterFlip,     // In the footer of a sealed segment, which the log has twice.
+  kClientDeath,    // In mid-store, in mid-fetch, or idle.
+  kNoMemory,       // Making extents fails.
+  kMemoryShort,    // The host takes memory back, for a while.
+  kSuspend,        // The host sleeps for seconds to hours.
+  kCalendarJump,   // The calendar is set, forwards or backwards.
+};
+inline constexpr size_t kFaultKinds = 18;
+
+std::string_view FaultName(FaultKind kind);
+std::optional<FaultKind> FaultNamed(std::string_view name);
+
+struct Fault {
+  uint64_t step = 0;  // When.
+  FaultKind kind = FaultKind::kCrash;
+  uint64_t draw = 0;  // Decides the rest: which drive, how long, how much.
+};
+
+struct FaultScheduleOptions {
+  uint64_t seed = 1;
+  uint64_t steps = 0;
+  size_t count = 0;
+  std::vector<FaultKind> kinds;  // Those that may come.
+};
+
+// In the order of their steps.
+std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options);
+
+using FaultCounts = std::array<uint64_t, kFaultKinds>;
+
+}  // namespace aquifer

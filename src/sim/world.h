@@ -1,0 +1,76 @@
+// One seed's world: a node, its engines, the faults that befall them, and the truth about it all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sim/auditor.h"
+#include "sim/check.h"
+#include "sim/conversations.h"
+#include "sim/engine.h"
+#include "sim/fault.h"
+#include "sim/node.h"
+#include "sim/scenario.h"
+#include "sim/scheduler.h"
+#include "sim/trace.h"
+#include "sim/truth.h"
+
+namespace aquifer {
+
+class World {
+ public:
+  // `trace` outlives it.
+  World(const Scenario& scenario, Trace* trace);
+  ~World();
+
+  // To the end, or to the first violation.
+  void Run();
+
+  const std::string& violation() const { return truth_.violation(); }
+  const EngineCounts& counts() const { return counts_; }
+  const FaultCounts& faults_seen() const { return faults_seen_; }
+  uint64_t steps() const { return scheduler_.steps(); }
+  int64_t simulated_nanos() const { return scheduler_.now(); }
+
+ private:
+  bool failed() const { return !truth_.violation().empty(); }
+  bool Step();
+  void StartNode();
+  void KillNode(Death death, int64_t down_nanos);
+  bool Calm() const;
+  // Drives are not what they should be until then, and a little longer.
+  void Disturb(int64_t nanos);
+
+  void Strike(const Fault& fault);
+  void StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random);
+  bool FlipBit(size_t drive, SeededRandom* random);
+  bool FlipFooterBit(size_t drive, SeededRandom* random);
+  // Runs `end` later, unless the node has died by then: a new life has none of its faults.
+  void EndLater(FaultKind kind, int64_t nanos, Task end);
+  void HealAll();
+
+  // The faults are over: everything is answered, found again, deleted, and given back.
+  void Settle();
+  void Rest();
+  void DeleteEverything();
+  bool RunUntil(const std::function<bool()>& holds, int64_t nanos);
+
+  const Scenario scenario_;
+  Trace* const trace_;
+  Scheduler scheduler_;
+  Truth truth_;
+  Conversations conversations_;
+  Node node_;
+  Checker checker_;
+  EngineCounts counts_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::unique_ptr<Auditor> auditor_;
+  FaultCounts faults_seen_{};
+  size_t next_fault_ = 0;
+  int64_t calm_from_nanos_ = 0;
+  bool reads_failed_at_start_ = false;  // What was not read then is not known in this life.
+};
+
+}  // namespace aquifer

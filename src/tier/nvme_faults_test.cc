@@ -1,0 +1,115 @@
+// What the NVMe tier owes when drives fail at the wrong moment. Each was found by the simulator.
+#include <memory>
+#include <vector>
+
+#include "tier/nvme_harness.h"
+#include "tier/nvme_tier.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kSegment = 128 << 10;
+constexpr int64_t kSecond = 1'000'000'000;
+
+NvmeTierOptions Small(uint64_t segments = 8) {
+  NvmeTierOptions options;
+  options.segment_bytes = kSegment;
+  options.capacity_bytes = segments * kSegment;
+  options.max_block_bytes = 16 << 10;
+  return options;
+}
+
+// The caller was told that it failed, so it would never ask to erase it.
+TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  const TestBlock block(2, 8192);
+  Batch<WriteOp> batch;
+  batch.ops = {block.ToWrite()};
+  bool done = false;
+  batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+  const uint64_t before = harness.disks_[0]->requests_done();
+  harness.tier()->Write(&batch);
+  // The payload is on the drive; the page that names it hangs.
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
+  harness.disks_[0]->Hang(true);
+  harness.Advance(6 * kSecond);
+  ASSERT_TRUE(done);
+  ASSERT_EQ(batch.ops[0].status.code(), Code::kUnavailable);
+  harness.disks_[0]->Hang(false);
+  harness.Advance(2 * kSecond);
+  ASSERT_TRUE(harness.tier()->in_service());
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
+TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {
+  NvmeHarness harness(Small());
+  TestBlock block(1, 8192);
+  const int64_t now = harness.clock_.UnixSeconds();
+  block.meta().expiry_unix_seconds = now + 10;
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.clock_.SetUnixSeconds(now + 20);
+  harness.Restart();
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.clock_.SetUnixSeconds(now);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
+TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
+  NvmeHarness harness(Small(), 2);
+  const TestBlock first(1, 8192);
+  const TestBlock second(2, 8192);
+  ASSERT_TRUE(harness.Write(first).ok());
+  ASSERT_TRUE(harness.Write(second).ok());
+  // The page that names a block fails on the first drive: it may be there, unmarked.
+  bool failed = false;
+  harness.disks_[0]->SetFault([&failed](const IoRequest& request) {
+    if (request.kind != IoKind::kWrite || request.data.size() != kPageBytes || failed) {
+      return Status();
+    }
+    failed = true;
+    return Status(Code::kNoSpace);
+  });
+  EXPECT_EQ(harness.Write(TestBlock(3, 8192)).code(), Code::kNoSpace);
+  ASSERT_TRUE(failed);
+  EXPECT_TRUE(harness.Erase(second.id()).ok());
+}
+
+TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
+  struct Listener final : TierListener {
+    void OnLost(std::span<const BlockId>, Code) override {}
+    void OnReclaim(std::span<const BlockId>, std::vector<size_t>*) override {}
+    bool MayReclaim(std::span<const BlockId>, uint64_t) override { return false; }
+    void OnHealth(bool, const Status&) override {}
+  } listener;
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  SeededRandom random(1);
+  MemoryDisk disk(std::make_shared<MemoryMedia>(), {}, &executor);
+  auto tier = NewNvmeTier(Small(4), {&disk}, &listener, &executor, &executor, &clock, &random);
+  ASSERT_TRUE(tier.ok());
+  (*tier)->Recover([](const Status&) {});
+  executor.RunAll();
+  // All but the last segment, which is for what reclaim moves; and then some more.
+  for (const uint64_t count : {18, 4}) {
+    std::vector<std::unique_ptr<TestBlock>> blocks;
+    Batch<WriteOp> batch;
+    for (uint64_t i = 0; i < count; ++i) {
+      blocks.push_back(std::make_unique<TestBlock>(100 * count + i, 16 << 10));
+      batch.ops.push_back(blocks.back()->ToWrite());
+    }
+    bool done = false;
+    batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+    (*tier)->Write(&batch);
+    executor.AdvanceAndRun(5 * kSecond);
+    EXPECT_TRUE(done) << count;
+  }
+  tier->reset();
+}
+
+}  // namespace
+}  // namespace aquifer
