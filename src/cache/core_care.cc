@@ -42,10 +42,10 @@ void FlushJob::Run() {
 void FlushJob::Cancel() {
   core().write_down_->EndFlush(flush_);
   const Status& failure = core().write_down_->last_failure();
-  request()->status =
-      Status(Code::kLate, failure.ok() ? "not everything was written in time"
-                                       : "not everything was written in time; a write failed: " +
-                                             failure.ToString());
+  request()->status = Status(
+      Code::kLate,
+      failure.ok() ? "not everything was written in time; flush again, with more time"
+                   : "not everything was written in time; a write failed: " + failure.ToString());
   End(1);
 }
 
@@ -58,7 +58,10 @@ void DrainJob::Run() {
   if (!core().nvme_usable()) {
     return Finish(core().residency_->only_in_dram() == 0
                       ? Status()
-                      : Status(Code::kUnavailable, "there is no lower tier in service"));
+                      : Status(Code::kUnavailable,
+                               "there is no lower tier in service to write to: " +
+                                   (core().nvme_ == nullptr ? "give nvme_directories"
+                                                            : core().nvme_status_.ToString())));
   }
   WakeAt(core().DeadlineIn(r().timeout_nanos));
   core().write_down_->HottestFirst();
@@ -75,7 +78,7 @@ void DrainJob::Finish(Status status) {
 
 void DrainJob::Cancel() {
   core().write_down_->EndFlush(flush_);
-  Finish(Status(Code::kLate, "not everything was written in time"));
+  Finish(Status(Code::kLate, "not everything was written in time; drain again, with more time"));
 }
 
 void DrainJob::Drop() { core().write_down_->EndFlush(flush_); }
@@ -99,7 +102,8 @@ void PinJob::Run() {
     if (r().seconds == 0) {
       core().residency_->Unpin(ref, owner);
     } else if (!core().residency_->Pin(ref, owner, int64_t{core().NowUnix()} + r().seconds)) {
-      request()->status = Status(Code::kNoSpace, "too many pins");
+      request()->status =
+          Status(Code::kNoSpace, "too many pins; take some away, or give them less time");
       return End(cursor_);
     }
     ++r().pinned;
@@ -181,10 +185,15 @@ void HintJob::Run() {
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
-  if (ref == kNoBlock || !index.Exists(ref)) return End(0);
+  if (ref == kNoBlock || !index.Exists(ref)) {
+    Drop();
+    return End(0);
+  }
   walk_.key = index.at(ref).key;
   RunAgain();
 }
+
+void HintJob::Drop() { --core().clients_[client()].hints; }
 
 void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;

@@ -252,6 +252,7 @@ class HintJob final : public Job {
   void Begin(const SessionForecast& forecast, const BlockName& head);
   void Run() override;
   void Cancel() override {}
+  void Drop() override;
 
  private:
   void Apply(BlockRef ref);
