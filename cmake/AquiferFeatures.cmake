@@ -111,3 +111,13 @@ if(NOT benchmark_FOUND)
   set(_missing "Google Benchmark not found: apt-get install libbenchmark-dev")
 endif()
 aquifer_feature(BENCHMARKS "benchmarks" MISSING ${_missing})
+
+# A peer of the checksum rows of `aquifer bench`.
+set(_missing "")
+find_path(AQUIFER_XXHASH_INCLUDE_DIR xxhash.h)
+find_library(AQUIFER_XXHASH_LIBRARY xxhash)
+mark_as_advanced(AQUIFER_XXHASH_INCLUDE_DIR AQUIFER_XXHASH_LIBRARY)
+if(NOT AQUIFER_XXHASH_INCLUDE_DIR OR NOT AQUIFER_XXHASH_LIBRARY)
+  set(_missing "xxHash not found: apt-get install libxxhash-dev")
+endif()
+aquifer_feature(XXHASH "xxHash in benchmarks" MISSING ${_missing})

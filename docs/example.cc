@@ -6,7 +6,7 @@
 
 #include "aquifer/cache.h"
 
-using namespace aquifer;
+using namespace aquifer;  // NOLINT(google-build-using-namespace)
 
 int main(int argc, char** argv) {
   const std::string directory = argc > 1 ? argv[1] : "aquifer-example";

@@ -40,7 +40,11 @@ struct Vector {
 
 }  // namespace
 
-ChecksumKernel Avx2ChecksumKernel() { return {"avx2", SumUnits, CopyUnits<false>}; }
-ChecksumKernel Avx2PagesChecksumKernel() { return {"avx2-pages", SumUnits, CopyUnits<true>}; }
+ChecksumKernel Avx2ChecksumKernel() {
+  return {"avx2", SumUnits<Order::kLine>, CopyUnits<Order::kLine>};
+}
+ChecksumKernel Avx2PagesChecksumKernel() {
+  return {"avx2-pages", SumUnits<Order::kPages>, CopyUnits<Order::kPages>};
+}
 
 }  // namespace aquifer

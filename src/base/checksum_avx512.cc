@@ -42,7 +42,11 @@ struct Vector {
 
 }  // namespace
 
-ChecksumKernel Avx512ChecksumKernel() { return {"avx512", SumUnits, CopyUnits<false>}; }
-ChecksumKernel Avx512PagesChecksumKernel() { return {"avx512-pages", SumUnits, CopyUnits<true>}; }
+ChecksumKernel Avx512ChecksumKernel() {
+  return {"avx512", SumUnits<Order::kLine>, CopyUnits<Order::kLine>};
+}
+ChecksumKernel Avx512PagesChecksumKernel() {
+  return {"avx512-pages", SumUnits<Order::kPages>, CopyUnits<Order::kPages>};
+}
 
 }  // namespace aquifer

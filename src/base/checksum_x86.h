@@ -1,4 +1,5 @@
-// The checksum's kernels for x86-64. "Pages" ones copy four pages side by side.
+// The checksum's kernels for x86-64. "Pages" ones copy four pages side by
+// side and ask for lines ahead.
 #pragma once
 
 #include "base/checksum_kernel.h"

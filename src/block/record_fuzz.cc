@@ -12,7 +12,7 @@
 #include "block/record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace aquifer;
+  using namespace aquifer;  // NOLINT(google-build-using-namespace)
   if (size < 1) return 0;
   std::array<std::byte, kRecordBytes> bytes{};
   std::memcpy(bytes.data(), data + 1, std::min(size - 1, bytes.size()));

@@ -35,7 +35,8 @@ DiskEngine EngineOf(NvmeEngine engine) {
 }
 
 // Runs `task` on the owner and waits for it to call the function it is given.
-void RunAndWait(Executor* owner, const std::function<void(std::function<void()> done)>& task) {
+void RunAndWait(Executor* owner,
+                const std::function<void(const std::function<void()>& done)>& task) {
   Mutex mutex;
   Condition changed;
   bool finished = false;  // Guarded by mutex.
@@ -107,11 +108,12 @@ class Embedded {
  private:
   void WarmUp(uint64_t bytes) {
     const int64_t until = SystemClock()->NowNanos() + kWarmNanos;
-    RunAndWait(owner_.get(),
-               [this, bytes, until](std::function<void()> done) { Look(bytes, until, done); });
+    RunAndWait(owner_.get(), [this, bytes, until](const std::function<void()>& done) {
+      Look(bytes, until, done);
+    });
   }
 
-  void Look(uint64_t bytes, int64_t until, std::function<void()> done) {
+  void Look(uint64_t bytes, int64_t until, const std::function<void()>& done) {
     const int64_t now = SystemClock()->NowNanos();
     if (core_->extent_bytes() >= bytes || core_->pool_complete() || now >= until) return done();
     owner_->PostAt(now + kWarmLookNanos, [this, bytes, until, done] { Look(bytes, until, done); });

@@ -115,8 +115,8 @@ uint64_t Quota::charged(uint16_t tenant) const { return account(tenant).charged;
 TenantQuota Quota::quota(uint16_t tenant) const { return account(tenant).quota; }
 
 const Quota::Account& Quota::account(uint16_t tenant) const {
-  static const Account kNone;
-  return tenant < accounts_.size() ? accounts_[tenant] : kNone;
+  static const Account none;
+  return tenant < accounts_.size() ? accounts_[tenant] : none;
 }
 
 Quota::Account& Quota::MutableAccount(uint16_t tenant) {
