@@ -250,8 +250,10 @@ struct EvictRequest : Request {
   size_t evicted = 0;
 };
 
-// Writes everything not yet safe to the lower tiers, hottest first, and takes no new blocks from
-// then on.
+// Before the process that holds the cache ends: writes everything not yet safe to the lower tiers,
+// hottest first, and takes no new blocks from then on. It is of the cache, not of one tenant: the
+// blocks of every tenant are written, and nobody stores any more (Refusal::kDraining). A tenant
+// that only wants to know its own blocks safe calls Flush().
 struct DrainRequest : Request {
   int64_t timeout_nanos = 30 * kDefaultTimeoutNanos;
 

@@ -1,5 +1,7 @@
 // Small numbers for the large names that every block carries: tenants, layouts, and the pools that
 // DRAM slots come from. A number is never given out twice while the cache lives.
+//
+// Runs on the owner.
 #pragma once
 
 #include <cstddef>

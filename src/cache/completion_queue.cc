@@ -36,7 +36,7 @@ CompletionQueue::~CompletionQueue() { close(event_fd_); }
 void CompletionQueue::Push(Request* request, size_t completed, bool done) {
   // The descriptor is written under the lock, so that it never becomes readable after the client
   // has taken what it stands for.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   {
     if (!events_.empty() && events_.back().request == request) {
       events_.back().completed = completed;
@@ -54,7 +54,7 @@ void CompletionQueue::Push(Request* request, size_t completed, bool done) {
 
 size_t CompletionQueue::Drain() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (events_.empty()) {
       if (!armed_) {
         uint64_t count = 0;

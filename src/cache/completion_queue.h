@@ -5,12 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace aquifer {
 
@@ -43,11 +43,11 @@ class CompletionQueue {
   explicit CompletionQueue(int event_fd) : event_fd_(event_fd) {}
 
   const int event_fd_;
-  std::mutex mutex_;
-  std::vector<Event> events_;     // Guarded by mutex_.
-  bool armed_ = false;            // Guarded by mutex_: the client will look at the descriptor.
-  std::atomic<bool> any_{false};  // events_ is not empty; a hint for spinning.
-  std::vector<Event> drained_;    // The client's; swapped with events_, so that neither allocates.
+  Mutex mutex_;
+  std::vector<Event> events_ AQ_GUARDED_BY(mutex_);
+  bool armed_ AQ_GUARDED_BY(mutex_) = false;  // The client will look at the descriptor.
+  std::atomic<bool> any_{false};              // events_ is not empty; a hint for spinning.
+  std::vector<Event> drained_;  // The client's; swapped with events_, so that neither allocates.
 };
 
 }  // namespace aquifer

@@ -32,32 +32,40 @@ TenantOptions OptionsOf(const CacheOptions& options, std::string_view name) {
 Status CheckOptions(const CoreOptions& options) {
   const CacheOptions& cache = options.cache;
   if (cache.dram_bytes < options.extent_bytes) {
-    return Status(Code::kInvalid, "dram_bytes is less than one extent (" +
-                                      std::to_string(options.extent_bytes >> 20) + " MiB)");
+    return Status(Code::kInvalid, fmt::format("dram_bytes is {}: give at least one extent, {}",
+                                              cache.dram_bytes, options.extent_bytes));
   }
-  if (cache.worker_threads == 0) return Status(Code::kInvalid, "worker_threads is 0");
-  if (cache.overdue_nanos <= 0) return Status(Code::kInvalid, "overdue_nanos is not positive");
+  if (cache.worker_threads == 0) {
+    return Status(Code::kInvalid, "worker_threads is 0: give at least 1");
+  }
+  if (cache.overdue_nanos <= 0) {
+    return Status(Code::kInvalid, "overdue_nanos is not positive: give a time, such as 60 s");
+  }
   if (cache.assumed_prefill_ms_per_token < 0) {
-    return Status(Code::kInvalid, "assumed_prefill_ms_per_token is negative");
+    return Status(Code::kInvalid, "assumed_prefill_ms_per_token is negative: give 0 for none");
   }
   if (!cache.nvme_directories.empty() &&
       cache.nvme_bytes < cache.nvme_directories.size() * kMinDriveBytes) {
-    return Status(Code::kInvalid, fmt::format("nvme_bytes is {}, less than {} for each directory",
-                                              cache.nvme_bytes, kMinDriveBytes));
+    return Status(Code::kInvalid,
+                  fmt::format("nvme_bytes is {}: give at least {} for each of {} directories",
+                              cache.nvme_bytes, kMinDriveBytes, cache.nvme_directories.size()));
   }
   if (cache.nvme_segment_bytes % kPageBytes != 0) {
-    return Status(Code::kInvalid, "nvme_segment_bytes is not a multiple of 4096");
+    return Status(Code::kInvalid,
+                  "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
   }
   std::set<std::string_view> names;
   for (const TenantOptions& tenant : cache.tenants) {
     if (!names.insert(tenant.name).second) {
-      return Status(Code::kInvalid, fmt::format("tenant {} is there twice", tenant.name));
+      return Status(Code::kInvalid,
+                    fmt::format("tenant {} is there twice: give each once", tenant.name));
     }
     if (tenant.name.empty() || tenant.name.size() > 64) {
       return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
     }
     if (tenant.ttl_seconds < 0) {
-      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name + " is negative");
+      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name +
+                                        " is negative: give 0 for blocks that do not expire");
     }
   }
   return Status();
@@ -215,6 +223,8 @@ void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key&
                        .part = forecast.chain.part,
                        .key = head};
   RememberSession(forecast.session, name);
+  if (clients_[client].hints == options_.max_hints_per_client) return CountDroppedNotes(1);
+  ++clients_[client].hints;
   HintJob* const job = TakeJob<HintJob>(client, nullptr);
   job->Begin(forecast, name);
   job->Run();

@@ -44,6 +44,7 @@ struct CoreOptions {
   uint32_t ready_extents = UINT32_MAX;  // Fault the whole pool in, in the background.
   uint32_t max_blocks = 0;              // 0: from the capacities.
   uint32_t max_requests_per_client = 1024;
+  uint32_t max_hints_per_client = 1024;
   uint32_t max_leases_per_client = 1 << 20;
   uint32_t max_sessions = 100'000;
   int64_t tick_nanos = 50'000'000;
@@ -154,6 +155,7 @@ class Core final : private TierListener, private LoadWaiter {
     std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
+    uint32_t hints = 0;       // Being carried out.
     uint32_t leases = 0;      // Reservations included.
     uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
   };

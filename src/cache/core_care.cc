@@ -22,7 +22,7 @@ constexpr int64_t kRenewNanos = 10'000'000'000;
 // --- Flush
 
 void FlushJob::Run() {
-  auto& flush = static_cast<FlushRequest&>(*request());
+  FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   if (flush.tier != TierKind::kNvme || !core().nvme_usable()) {
     flush.status = Status(Code::kUnavailable, flush.tier != TierKind::kNvme
@@ -42,10 +42,10 @@ void FlushJob::Run() {
 void FlushJob::Cancel() {
   core().write_down_->EndFlush(flush_);
   const Status& failure = core().write_down_->last_failure();
-  request()->status =
-      Status(Code::kLate, failure.ok() ? "not everything was written in time"
-                                       : "not everything was written in time; a write failed: " +
-                                             failure.ToString());
+  request()->status = Status(
+      Code::kLate,
+      failure.ok() ? "not everything was written in time; flush again, with more time"
+                   : "not everything was written in time; a write failed: " + failure.ToString());
   End(1);
 }
 
@@ -58,9 +58,12 @@ void DrainJob::Run() {
   if (!core().nvme_usable()) {
     return Finish(core().residency_->only_in_dram() == 0
                       ? Status()
-                      : Status(Code::kUnavailable, "there is no lower tier in service"));
+                      : Status(Code::kUnavailable,
+                               "there is no lower tier in service to write to: " +
+                                   (core().nvme_ == nullptr ? "give nvme_directories"
+                                                            : core().nvme_status_.ToString())));
   }
-  WakeAt(core().DeadlineIn(r().timeout_nanos));
+  WakeAt(core().DeadlineIn(asked().timeout_nanos));
   core().write_down_->HottestFirst();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
@@ -68,14 +71,14 @@ void DrainJob::Run() {
 }
 
 void DrainJob::Finish(Status status) {
-  r().left = core().residency_->only_in_dram();
+  asked().left = core().residency_->only_in_dram();
   request()->status = std::move(status);
   End(1);
 }
 
 void DrainJob::Cancel() {
   core().write_down_->EndFlush(flush_);
-  Finish(Status(Code::kLate, "not everything was written in time"));
+  Finish(Status(Code::kLate, "not everything was written in time; drain again, with more time"));
 }
 
 void DrainJob::Drop() { core().write_down_->EndFlush(flush_); }
@@ -84,11 +87,11 @@ void DrainJob::Drop() { core().write_down_->EndFlush(flush_); }
 
 void PinJob::Reset() {
   cursor_ = 0;
-  r().pinned = 0;
+  asked().pinned = 0;
 }
 
 void PinJob::Run() {
-  const ChainSlice& chain = r().chain;
+  const ChainSlice& chain = asked().chain;
   const size_t end = std::min(cursor_ + kPinSlice, chain.keys.size());
   // A pin belongs to the tenant: any of its clients may take it away.
   const uint64_t owner = tenant();
@@ -96,13 +99,14 @@ void PinJob::Run() {
     const BlockRef ref = core().residency_->index().Find(
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[cursor_]});
     if (ref == kNoBlock || !core().Readable(ref)) continue;
-    if (r().seconds == 0) {
+    if (asked().seconds == 0) {
       core().residency_->Unpin(ref, owner);
-    } else if (!core().residency_->Pin(ref, owner, int64_t{core().NowUnix()} + r().seconds)) {
-      request()->status = Status(Code::kNoSpace, "too many pins");
+    } else if (!core().residency_->Pin(ref, owner, int64_t{core().NowUnix()} + asked().seconds)) {
+      request()->status =
+          Status(Code::kNoSpace, "too many pins; take some away, or give them less time");
       return End(cursor_);
     }
-    ++r().pinned;
+    ++asked().pinned;
   }
   if (cursor_ == chain.keys.size()) return End(cursor_);
   Report(cursor_);
@@ -181,10 +185,15 @@ void HintJob::Run() {
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
-  if (ref == kNoBlock || !index.Exists(ref)) return End(0);
+  if (ref == kNoBlock || !index.Exists(ref)) {
+    Drop();
+    return End(0);
+  }
   walk_.key = index.at(ref).key;
   RunAgain();
 }
+
+void HintJob::Drop() { --core().clients_[client()].hints; }
 
 void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
@@ -224,27 +233,27 @@ void PrestageJob::Reset() {
   blocks_.clear();
   cursor_ = open_ = 0;
   in_slice_ = collected_ = timer_set_ = false;
-  deadline_nanos_ = core().DeadlineIn(r().timeout_nanos);
-  r().found = r().staged = 0;
-  if (!r().chain.keys.empty()) return;
-  if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+  deadline_nanos_ = core().DeadlineIn(asked().timeout_nanos);
+  asked().found = asked().staged = 0;
+  if (!asked().chain.keys.empty()) return;
+  if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
   }
 }
 
 bool PrestageJob::Collect() {
-  if (r().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, &blocks_)) return true;
+  if (asked().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, &blocks_)) return true;
   collected_ = true;
   return false;
 }
 
 size_t PrestageJob::count() const {
-  return r().chain.keys.empty() ? blocks_.size() : r().chain.keys.size();
+  return asked().chain.keys.empty() ? blocks_.size() : asked().chain.keys.size();
 }
 
 // From the root on; kNoBlock when it is not there any more.
 BlockRef PrestageJob::Block(size_t i) const {
-  const ChainSlice& chain = r().chain;
+  const ChainSlice& chain = asked().chain;
   if (!chain.keys.empty()) {
     return core().residency_->index().Find(
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
@@ -269,9 +278,9 @@ void PrestageJob::Run() {
 }
 
 void PrestageJob::StageOne(BlockRef ref) {
-  ++r().found;
+  ++asked().found;
   if (core().residency_->at(ref).in_tier(kTierDram)) {
-    ++r().staged;
+    ++asked().staged;
     return;
   }
   ++open_;
@@ -281,7 +290,7 @@ void PrestageJob::StageOne(BlockRef ref) {
 void PrestageJob::OnLoaded(size_t, BlockRef, const Status& status) {
   --open_;
   if (status.ok()) {
-    ++r().staged;
+    ++asked().staged;
     ++core().counters_.prestaged;
   }
   MaybeEnd();
@@ -300,8 +309,8 @@ void PrestageJob::Cancel() {
 
 void EvictJob::Reset() {
   cursor_ = evicted_ = 0;
-  if (r().everything || !r().chain.keys.empty()) return;
-  if (const Core::Session* const session = core().FindSession(tenant(), r().session)) {
+  if (asked().everything || !asked().chain.keys.empty()) return;
+  if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
   }
 }
@@ -319,8 +328,8 @@ bool EvictJob::DropOne(BlockRef ref) {
 }
 
 bool EvictJob::DropSlice() {
-  if (r().everything) return DropEverythingSlice();
-  return r().chain.keys.empty() ? DropSessionSlice() : DropChainSlice();
+  if (asked().everything) return DropEverythingSlice();
+  return asked().chain.keys.empty() ? DropSessionSlice() : DropChainSlice();
 }
 
 bool EvictJob::DropEverythingSlice() {
@@ -354,7 +363,7 @@ bool EvictJob::DropSessionSlice() {
 }
 
 bool EvictJob::DropChainSlice() {
-  const ChainSlice& chain = r().chain;
+  const ChainSlice& chain = asked().chain;
   const TenantId id = core().catalog_.tenant(tenant()).id;
   const size_t count = chain.keys.size();
   const size_t end = std::min(cursor_ + kEvictSlice, count);
@@ -380,7 +389,7 @@ void EvictJob::Run() {
 // A block may have been on its way to NVMe when it was dropped. Once no such write is under way,
 // all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
-  r().evicted = evicted_;
+  asked().evicted = evicted_;
   if (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_) {
     request()->status =
         Status(Code::kUnavailable, "gone from memory; what NVMe may hold is not known yet: " +

@@ -33,7 +33,7 @@ void MatchJob::Reset() {
   refs_.clear();
   load_runs_.clear();
   touching_ = false;
-  MatchRequest& match = r();
+  MatchRequest& match = asked();
   match.matched = 0;
   match.runs.clear();
   match.pays = 0;
@@ -47,7 +47,7 @@ void MatchJob::Cancel() {
 }
 
 void MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
-  std::vector<MatchRun>& runs = r().runs;
+  std::vector<MatchRun>& runs = asked().runs;
   if (!runs.empty() && runs.back().tier == tier && runs.back().state == state) {
     ++runs.back().count;
     return;
@@ -57,7 +57,7 @@ void MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
 
 void MatchJob::Run() {
   if (touching_) return TouchSlice();
-  MatchRequest& match = r();
+  MatchRequest& match = asked();
   const ChainSlice& chain = match.chain;
   const size_t begin = refs_.size();
   const size_t from = match.have + begin;
@@ -95,7 +95,7 @@ void MatchJob::Run() {
 
 // What another engine computes right now, as far as this one's slice goes.
 void MatchJob::AddFillingRun(size_t first) {
-  const ChainSlice& chain = r().chain;
+  const ChainSlice& chain = asked().chain;
   double wait_ms = 0;
   for (size_t i = first; i < std::min(first + kFetchSlice, chain.keys.size()); ++i) {
     const BlockRef ref = core().residency_->index().Find(
@@ -104,12 +104,12 @@ void MatchJob::AddFillingRun(size_t first) {
     wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
     AddRun(i, TierKind::kDram, RunState::kBeingFilled);
   }
-  r().runs.back().estimated_ms = wait_ms;
+  asked().runs.back().estimated_ms = wait_ms;
 }
 
 // How long each run would take to load, and up to where that beats recomputing.
 void MatchJob::Estimate() {
-  MatchRequest& match = r();
+  MatchRequest& match = asked();
   const auto layout = static_cast<uint16_t>(match.chain.layout - 1);
   const LayoutRecord& record = core().catalog_.layout(layout);
   const uint32_t tokens = record.tokens_per_block;
@@ -159,17 +159,17 @@ void MatchJob::TouchSlice() {
 // --- Fetch
 
 void FetchJob::Reset() {
-  AQ_CHECK(r().ops.size() == r().chain.keys.size());
+  AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   settled_.clear();
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = 0;
-  deadline_nanos_ = core().DeadlineIn(r().timeout_nanos);
+  deadline_nanos_ = core().DeadlineIn(asked().timeout_nanos);
   in_slice_ = timer_set_ = cancelled_ = false;
 }
 
 void FetchJob::Run() {
   if (cancelled_) return SettleRestLate();
   in_slice_ = true;
-  const ChainSlice& chain = r().chain;
+  const ChainSlice& chain = asked().chain;
   const size_t begin = cursor_;
   const size_t end = std::min(begin + kFetchSlice, chain.keys.size());
   std::array<BlockRef, kFetchSlice> refs;
@@ -217,7 +217,7 @@ void FetchJob::FetchOne(size_t i, BlockRef* found) {
 void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
   const LeaseId lease = core().Lend(client(), ref, false);
   if (lease == 0) return SettleOne(i, Status(Code::kBusy, "too many leases; release some"));
-  FetchOp& op = r().ops[i];
+  FetchOp& op = asked().ops[i];
   const BlockEntry& entry = core().residency_->at(ref);
   op.bytes = core().residency_->SlotBytes(entry.slot).first(core().residency_->RawBytes(ref));
   op.lease = lease;
@@ -230,7 +230,8 @@ void FetchJob::SettleOne(size_t i, Status status) {
   CoreCounters& counters = core().counters_;
   switch (status.code()) {
     case Code::kOk:
-      ++(r().ops[i].tier == TierKind::kDram ? counters.fetch_hits_dram : counters.fetch_hits_nvme);
+      ++(asked().ops[i].tier == TierKind::kDram ? counters.fetch_hits_dram
+                                                : counters.fetch_hits_nvme);
       break;
     case Code::kNotFound:
       ++counters.fetch_misses;
@@ -241,7 +242,7 @@ void FetchJob::SettleOne(size_t i, Status status) {
     default:
       ++counters.fetch_failed;
   }
-  r().ops[i].status = std::move(status);
+  asked().ops[i].status = std::move(status);
   settled_[i] = 1;
 }
 
@@ -259,7 +260,7 @@ void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
 // Tells the caller how far the answers go without a gap.
 void FetchJob::Advance() {
   while (answered_ < settled_.size() && settled_[answered_] != 0) ++answered_;
-  if (answered_ == r().ops.size()) return End(answered_);
+  if (answered_ == asked().ops.size()) return End(answered_);
   if (answered_ == reported_) return;
   reported_ = answered_;
   Report(answered_);
@@ -272,12 +273,12 @@ void FetchJob::Cancel() {
 }
 
 void FetchJob::SettleRestLate() {
-  const size_t end = std::min(late_cursor_ + kLateSlice, r().ops.size());
+  const size_t end = std::min(late_cursor_ + kLateSlice, asked().ops.size());
   if (settled_.size() < end) settled_.resize(end, 0);
   for (; late_cursor_ < end; ++late_cursor_) {
     if (settled_[late_cursor_] == 0) SettleOne(late_cursor_, Status(Code::kLate));
   }
-  if (end < r().ops.size()) return RunAgain();
+  if (end < asked().ops.size()) return RunAgain();
   End(end);
 }
 

@@ -106,6 +106,13 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
     for (auto& counter : nvme_->Counters()) {
       stats.counters.emplace_back("nvme_" + counter.first, counter.second);
     }
+    DiskStats disks;
+    for (const auto& disk : disks_) {
+      disks.requests += disk->stats().requests;
+      disks.submit_calls += disk->stats().submit_calls;
+    }
+    stats.counters.emplace_back("nvme_disk_requests", disks.requests);
+    stats.counters.emplace_back("nvme_submit_calls", disks.submit_calls);
   }
   if (environment_.meter != nullptr) {
     stats.counters.emplace_back("owner_largest_task_entries", environment_.meter->most());

@@ -213,16 +213,17 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
 }
 
 void ReserveJob::Reset() {
-  AQ_CHECK(r().ops.size() == r().chain.keys.size());
+  AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   cursor_ = 0;
 }
 
 void ReserveJob::Run() {
-  const size_t end = std::min(cursor_ + kReserveSlice, r().ops.size());
-  for (; cursor_ < end; ++cursor_) r().ops[cursor_] = core().ReserveOne(client(), r(), cursor_);
+  const size_t end = std::min(cursor_ + kReserveSlice, asked().ops.size());
+  for (; cursor_ < end; ++cursor_)
+    asked().ops[cursor_] = core().ReserveOne(client(), asked(), cursor_);
   core().eraser_->Pump();
   core().Housekeep();
-  if (cursor_ == r().ops.size()) return End(cursor_);
+  if (cursor_ == asked().ops.size()) return End(cursor_);
   Report(cursor_);
   RunAgain();
 }
@@ -291,10 +292,10 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
 void CommitJob::Reset() { cursor_ = 0; }
 
 void CommitJob::Run() {
-  const size_t end = std::min(cursor_ + kCommitSlice, r().ops.size());
-  for (; cursor_ < end; ++cursor_) core().CommitOne(client(), &r().ops[cursor_]);
+  const size_t end = std::min(cursor_ + kCommitSlice, asked().ops.size());
+  for (; cursor_ < end; ++cursor_) core().CommitOne(client(), &asked().ops[cursor_]);
   core().write_down_->Pump();
-  if (cursor_ == r().ops.size()) return End(cursor_);
+  if (cursor_ == asked().ops.size()) return End(cursor_);
   Report(cursor_);
   RunAgain();
 }

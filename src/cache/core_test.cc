@@ -651,6 +651,28 @@ TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
   EXPECT_EQ(Recall(cold), 0u);
 }
 
+TEST_F(CoreTest, ADrainIsOfEveryTenant) {
+  Make(SmallCache());
+  ManualClient other(world_.get(), {.tenant = "other"});
+  RegisterLayoutRequest request;
+  request.layout = layout_;
+  other.Do(&Core::RegisterLayout, &request);
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
+  const Chain chain(layout_, {.seed = 1, .blocks = 8, .tenant = "other"});
+  ASSERT_EQ(Store(chain, &other), 8u);
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
+  DrainRequest drain;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_TRUE(drain.status.ok()) << drain.status.ToString();
+  EXPECT_EQ(drain.left, 0u);
+  const Chain late(layout_, {.seed = 2, .blocks = 1, .tenant = "other"});
+  ReserveRequest reserve;
+  reserve.chain = Slice(late);
+  reserve.parent = late.parent(0);
+  other.Do(&Core::Reserve, &reserve);
+  EXPECT_EQ(reserve.ops[0].refusal, Refusal::kDraining);
+}
+
 // Every single I/O of a small cache's life is once the last one before a crash. What Flush()
 // acknowledged is there afterwards, what Evict() acknowledged is not, and nothing is ever wrong.
 TEST_F(CoreTest, ACrashAfterAnyIoLosesNothingAcknowledged) {

@@ -62,17 +62,27 @@ class Job {
   static constexpr int64_t kNoWake = INT64_MAX;
 };
 
-class MatchJob final : public Job {
+// A job that answers one kind of request. `kind` numbers the kinds, so that finished jobs are
+// found.
+template <class R, size_t kind>
+class RequestJob : public Job {
  public:
-  static constexpr size_t kKind = 0;
-  explicit MatchJob(Core* core) : Job(core, kKind) {}
+  static constexpr size_t kKind = kind;
+
+ protected:
+  explicit RequestJob(Core* core) : Job(core, kind) {}
+  R& asked() const { return static_cast<R&>(*request()); }
+};
+
+class MatchJob final : public RequestJob<MatchRequest, 0> {
+ public:
+  explicit MatchJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
   void Cancel() override;
 
  private:
-  MatchRequest& r() const { return static_cast<MatchRequest&>(*request()); }
   void AddRun(size_t first, TierKind tier, RunState state);
   void AddFillingRun(size_t first);
   void Estimate();
@@ -84,10 +94,9 @@ class MatchJob final : public Job {
   bool touching_ = false;  // Answered; only recency is left to record.
 };
 
-class FetchJob final : public Job, public LoadWaiter {
+class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
  public:
-  static constexpr size_t kKind = 1;
-  explicit FetchJob(Core* core) : Job(core, kKind) {}
+  explicit FetchJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
@@ -97,7 +106,6 @@ class FetchJob final : public Job, public LoadWaiter {
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
-  FetchRequest& r() const { return static_cast<FetchRequest&>(*request()); }
   void FetchOne(size_t i, BlockRef* ref);
   void LendOne(size_t i, BlockRef ref, TierKind tier);
   void SettleOne(size_t i, Status status);
@@ -116,38 +124,33 @@ class FetchJob final : public Job, public LoadWaiter {
   std::vector<uint8_t> settled_;  // As far as the slices have come.
 };
 
-class ReserveJob final : public Job {
+class ReserveJob final : public RequestJob<ReserveRequest, 2> {
  public:
-  static constexpr size_t kKind = 2;
-  explicit ReserveJob(Core* core) : Job(core, kKind) {}
+  explicit ReserveJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
   void Cancel() override;
 
  private:
-  ReserveRequest& r() const { return static_cast<ReserveRequest&>(*request()); }
   size_t cursor_ = 0;
 };
 
-class CommitJob final : public Job {
+class CommitJob final : public RequestJob<CommitRequest, 3> {
  public:
-  static constexpr size_t kKind = 3;
-  explicit CommitJob(Core* core) : Job(core, kKind) {}
+  explicit CommitJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
   void Cancel() override {}  // It never waits.
 
  private:
-  CommitRequest& r() const { return static_cast<CommitRequest&>(*request()); }
   size_t cursor_ = 0;
 };
 
-class FlushJob final : public Job {
+class FlushJob final : public RequestJob<FlushRequest, 4> {
  public:
-  static constexpr size_t kKind = 4;
-  explicit FlushJob(Core* core) : Job(core, kKind) {}
+  explicit FlushJob(Core* core) : RequestJob(core) {}
 
   void Run() override;
   void OnTimer() override { Cancel(); }
@@ -158,24 +161,21 @@ class FlushJob final : public Job {
   uint64_t flush_ = 0;
 };
 
-class PinJob final : public Job {
+class PinJob final : public RequestJob<PinRequest, 5> {
  public:
-  static constexpr size_t kKind = 5;
-  explicit PinJob(Core* core) : Job(core, kKind) {}
+  explicit PinJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
   void Cancel() override;
 
  private:
-  PinRequest& r() const { return static_cast<PinRequest&>(*request()); }
   size_t cursor_ = 0;
 };
 
-class PrestageJob final : public Job, public LoadWaiter {
+class PrestageJob final : public RequestJob<PrestageRequest, 6>, public LoadWaiter {
  public:
-  static constexpr size_t kKind = 6;
-  explicit PrestageJob(Core* core) : Job(core, kKind) {}
+  explicit PrestageJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
@@ -185,7 +185,6 @@ class PrestageJob final : public Job, public LoadWaiter {
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
-  PrestageRequest& r() const { return static_cast<PrestageRequest&>(*request()); }
   // A slice of the session's chain; false when it is all there.
   bool Collect();
   size_t count() const;
@@ -203,17 +202,15 @@ class PrestageJob final : public Job, public LoadWaiter {
   bool timer_set_ = false;
 };
 
-class EvictJob final : public Job {
+class EvictJob final : public RequestJob<EvictRequest, 7> {
  public:
-  static constexpr size_t kKind = 7;
-  explicit EvictJob(Core* core) : Job(core, kKind) {}
+  explicit EvictJob(Core* core) : RequestJob(core) {}
 
   void Reset() override;
   void Run() override;
   void Cancel() override {}  // A deletion is carried out.
 
  private:
-  EvictRequest& r() const { return static_cast<EvictRequest&>(*request()); }
   // A slice of what is to go; false when that was all.
   bool DropSlice();
   bool DropEverythingSlice();
@@ -227,10 +224,9 @@ class EvictJob final : public Job {
   size_t evicted_ = 0;
 };
 
-class DrainJob final : public Job {
+class DrainJob final : public RequestJob<DrainRequest, 8> {
  public:
-  static constexpr size_t kKind = 8;
-  explicit DrainJob(Core* core) : Job(core, kKind) {}
+  explicit DrainJob(Core* core) : RequestJob(core) {}
 
   void Run() override;
   void OnTimer() override { Cancel(); }
@@ -238,7 +234,6 @@ class DrainJob final : public Job {
   void Drop() override;
 
  private:
-  DrainRequest& r() const { return static_cast<DrainRequest&>(*request()); }
   void Finish(Status status);
   uint64_t flush_ = 0;
 };
@@ -252,6 +247,7 @@ class HintJob final : public Job {
   void Begin(const SessionForecast& forecast, const BlockName& head);
   void Run() override;
   void Cancel() override {}
+  void Drop() override;
 
  private:
   void Apply(BlockRef ref);

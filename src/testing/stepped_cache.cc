@@ -54,50 +54,25 @@ bool SteppedCache::Wait(const Request& request, int64_t timeout_nanos) {
   return request.done();
 }
 
+template <auto kCall, class R>
+void SteppedCache::Submit(R* request) {
+  RequestProgress::Begin(request);
+  executor_.Post([this, request] { (core_.get()->*kCall)(client_, request); });
+}
+
 void SteppedCache::RegisterLayout(RegisterLayoutRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->RegisterLayout(client_, request); });
+  Submit<&Core::RegisterLayout>(request);
 }
-void SteppedCache::Match(MatchRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Match(client_, request); });
-}
-void SteppedCache::Fetch(FetchRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Fetch(client_, request); });
-}
-void SteppedCache::Reserve(ReserveRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Reserve(client_, request); });
-}
-void SteppedCache::Commit(CommitRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Commit(client_, request); });
-}
-void SteppedCache::Flush(FlushRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Flush(client_, request); });
-}
-void SteppedCache::Pin(PinRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Pin(client_, request); });
-}
-void SteppedCache::Prestage(PrestageRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Prestage(client_, request); });
-}
-void SteppedCache::Evict(EvictRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Evict(client_, request); });
-}
-void SteppedCache::Drain(DrainRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Drain(client_, request); });
-}
-void SteppedCache::Stats(StatsRequest* request) {
-  RequestProgress::Begin(request);
-  executor_.Post([this, request] { core_->Stats(client_, request); });
-}
+void SteppedCache::Match(MatchRequest* request) { Submit<&Core::Match>(request); }
+void SteppedCache::Fetch(FetchRequest* request) { Submit<&Core::Fetch>(request); }
+void SteppedCache::Reserve(ReserveRequest* request) { Submit<&Core::Reserve>(request); }
+void SteppedCache::Commit(CommitRequest* request) { Submit<&Core::Commit>(request); }
+void SteppedCache::Flush(FlushRequest* request) { Submit<&Core::Flush>(request); }
+void SteppedCache::Pin(PinRequest* request) { Submit<&Core::Pin>(request); }
+void SteppedCache::Prestage(PrestageRequest* request) { Submit<&Core::Prestage>(request); }
+void SteppedCache::Evict(EvictRequest* request) { Submit<&Core::Evict>(request); }
+void SteppedCache::Drain(DrainRequest* request) { Submit<&Core::Drain>(request); }
+void SteppedCache::Stats(StatsRequest* request) { Submit<&Core::Stats>(request); }
 void SteppedCache::Release(std::span<const ReleaseOp> leases) {
   while (!leases.empty()) leases = leases.subspan(core_->Release(client_, leases));
 }

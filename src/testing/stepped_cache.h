@@ -66,6 +66,8 @@ class SteppedCache final : public Cache, private ClientSink {
 
  private:
   void OnProgress(Request* request, size_t completed, bool done) override;
+  template <auto kCall, class R>
+  void Submit(R* request);
 
   ManualClock clock_;
   ManualExecutor executor_;

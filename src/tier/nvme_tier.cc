@@ -223,6 +223,7 @@ std::vector<std::pair<std::string, uint64_t>> NvmeTierImpl::Counters() const {
     writable += drive->writable() ? 1 : 0;
   }
   return {
+      {"live_blocks", shared_.index.size()},
       {"blocks_written", counters.blocks_written},
       {"bytes_written", counters.bytes_written},
       {"blocks_read", counters.blocks_read},
