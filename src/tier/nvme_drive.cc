@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "tier/nvme_reclaim.h"
 #include "tier/nvme_recovery.h"
 
@@ -42,8 +43,10 @@ uint32_t NvmeDrive::FreeSegments() const {
 }
 
 uint64_t NvmeDrive::CreatableSegments() const {
-  if (now() < create_again_nanos_ || file_bytes_ >= capacity_bytes_) return 0;
-  return (capacity_bytes_ - file_bytes_) / options().segment_bytes;
+  const uint64_t cap =
+      capacity_bytes_ + (Planted(PlantedBug::kCapOffByOne) ? options().segment_bytes : 0);
+  if (now() < create_again_nanos_ || file_bytes_ >= cap) return 0;
+  return (cap - file_bytes_) / options().segment_bytes;
 }
 
 bool NvmeDrive::full() const {

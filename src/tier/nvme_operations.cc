@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "fmt/format.h"
 #include "io/bus_guard.h"
 #include "tier/nvme_tier_impl.h"
@@ -24,6 +25,7 @@ void Verification::Run() {
     Checksum sum;
     item.touch = GuardBusErrors([&] { sum = ChecksumOf(item.bytes); });
     item.good = item.touch.ok() && sum == item.expected;
+    if (Planted(PlantedBug::kChecksumNotVerified)) item.good = true;
   }
 }
 
