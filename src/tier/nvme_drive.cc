@@ -368,6 +368,12 @@ void NvmeDrive::DropUnmarked(NvmeIndex::EntryId entry) {
   unmarked_ = true;
 }
 
+bool NvmeDrive::has_unwritten_marks() const {
+  return unmarked_ || map_cycle_running_ ||
+         std::any_of(segments_.begin(), segments_.end(),
+                     [](const Segment& segment) { return segment.map_dirty; });
+}
+
 void NvmeDrive::FlushMaps(std::function<void(Status)> done) {
   if (map_cycle_running_ && io_.hung() > 0) {  // It may never end.
     unmarked_ = true;
