@@ -261,10 +261,10 @@ struct DrainRequest : Request {
 };
 
 struct DriveStats {
-  std::string directory;
+  std::string directory{};
   bool in_service = true;
   bool writable = true;
-  std::string why;  // Why it is not in service, or not writable.
+  std::string why{};  // Why it is not in service, or not writable.
 };
 
 struct TierStats {
@@ -273,9 +273,9 @@ struct TierStats {
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t tenant_bytes = 0;       // Of the asking tenant.
-  double read_gbps = 0;            // Observed; 0: nothing yet.
-  std::vector<DriveStats> drives;  // NVMe: one a directory, in the order of the options.
+  uint64_t tenant_bytes = 0;         // Of the asking tenant.
+  double read_gbps = 0;              // Observed; 0: nothing yet.
+  std::vector<DriveStats> drives{};  // NVMe: one a directory, in the order of the options.
 };
 
 struct CacheStats {

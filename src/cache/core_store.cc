@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 
@@ -39,7 +40,9 @@ std::string_view RefusalName(Refusal refusal) {
 // Loan 0 is never given out, so that 0 can end lists and name nothing.
 uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   Client& borrower = clients_[client];
-  if (borrower.leases == options_.max_leases_per_client || !residency_->Lease(ref)) return 0;
+  const bool leased = reservation || !Planted(PlantedBug::kLeaseNotTaken);
+  if (borrower.leases == options_.max_leases_per_client) return 0;
+  if (leased && !residency_->Lease(ref)) return 0;
   uint32_t number = free_loan_;
   if (number != 0) {
     free_loan_ = loans_[number].next;
@@ -49,7 +52,7 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
     loans_.emplace_back().number = number;
   }
   Loan& loan = loans_[number];
-  loan.ref = ref;
+  loan.ref = leased ? ref : BlockRef{kNoBlock};
   loan.client = client;
   loan.reservation = reservation;
   loan.used = true;
@@ -85,7 +88,7 @@ void Core::EndLoan(Loan* loan) {
   ++loan->generation;
   loan->next = free_loan_;
   free_loan_ = loan->number;
-  residency_->Unlease(loan->ref);
+  if (loan->ref != kNoBlock) residency_->Unlease(loan->ref);
 }
 
 size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
@@ -93,7 +96,8 @@ size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
   for (const ReleaseOp& op : leases.first(count)) {
     Loan* const loan = FindLoan(client, op.lease, false);
     if (loan == nullptr) continue;
-    if (op.corrupt && residency_->at(loan->ref).state == BlockState::kResident) {
+    if (op.corrupt && loan->ref != kNoBlock &&
+        residency_->at(loan->ref).state == BlockState::kResident) {
       ++counters_.reported_corrupt;
       residency_->Drop(loan->ref, Leave::kCorrupt);
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "io/disk.h"
 
 namespace aquifer {
@@ -85,6 +86,10 @@ BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
 
 // --- Slots
 
+uint16_t Residency::PayerOf(uint16_t tenant) {
+  return Planted(PlantedBug::kWrongTenantCharged) ? 0 : tenant;
+}
+
 Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
   const uint64_t slot_bytes = RoundUpToPage(block_bytes);
   AQ_ASSIGN_OR_RETURN(const uint16_t pool, catalog_->Pool(tenant, slot_bytes));
@@ -99,7 +104,7 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
     }
     Result<SlotId> slot = dram_->Allocate(catalog_->tenant(tenant).id, slot_bytes);
     if (slot.ok()) {
-      if (dram_quota_.Charge(tenant, slot_bytes)) return slot;
+      if (dram_quota_.Charge(PayerOf(tenant), slot_bytes)) return slot;
       dram_->Free(*slot);  // The slots of other tenants fill the cap; evict and try again.
     } else if (slot.status().code() != Code::kNoSpace) {
       return slot;
@@ -119,7 +124,7 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
 }
 
 void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
-  dram_quota_.Uncharge(tenant, dram_->SlotBytes(slot).size());
+  dram_quota_.Uncharge(PayerOf(tenant), dram_->SlotBytes(slot).size());
   dram_->Free(slot);
 }
 
@@ -241,6 +246,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
     index_->Remove(ref);
     return;
   }
+  if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
   if (entry.has_slot()) dram_->Quarantine(entry.slot);
   index_->Retire(ref);
 }
@@ -278,7 +284,7 @@ void Residency::DropExpired(size_t max_steps) {
 
 bool Residency::Lease(BlockRef ref) {
   if (!index_->Lease(ref)) return false;
-  if (at(ref).in_tier(kTierDram)) dram_order_->Hold(ref);
+  if (at(ref).in_tier(kTierDram) && !Planted(PlantedBug::kLeasedEvicted)) dram_order_->Hold(ref);
   return true;
 }
 
@@ -287,7 +293,7 @@ void Residency::Unlease(BlockRef ref) {
   const BlockEntry& entry = at(ref);
   if (entry.state == BlockState::kGone) return Settle(ref);
   if (!entry.in_tier(kTierDram)) return;
-  dram_order_->Unhold(ref);
+  if (!Planted(PlantedBug::kLeasedEvicted)) dram_order_->Unhold(ref);
   LeaveIfRetiring(ref);
 }
 

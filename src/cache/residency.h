@@ -181,6 +181,7 @@ class Residency {
     SessionHint session = SessionHint::kNone;
   };
 
+  static uint16_t PayerOf(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -208,6 +209,45 @@ TEST_F(CommandLineTest, TheDemoRecallsEverythingAndRefusesTheDamagedBlock) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("48 blocks found again"),
                                  HasSubstr("corrupt_blocks = 1"), HasSubstr("47 blocks")));
   EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+TEST_F(CommandLineTest, SimulatedSeedsAreRunAndSummedUp) {
+  const Outcome outcome = Run({"sim", "fuzz", "--seeds", "20"});
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(outcome.out,
+              AllOf(StartsWith("20 seeds in "), HasSubstr("block operations ("),
+                    HasSubstr("kinds of faults: "), HasSubstr("no promise was broken")));
+}
+
+TEST_F(CommandLineTest, ASimulatedSeedShowsTheSameEveryTime) {
+  const Outcome outcome = Run({"sim", "trace", "--seed", "3"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("the node starts, life 1"), HasSubstr("\ndigest ")));
+  EXPECT_EQ(Run({"sim", "trace", "--seed", "3"}).out, outcome.out);
+  EXPECT_NE(Run({"sim", "trace", "--seed", "3", "--steps", "200"}).out, outcome.out);
+}
+
+TEST_F(CommandLineTest, TheSimulatorSaysWhatIsWrongWithItsArguments) {
+  Outcome outcome = Run({"sim", "trace", "--seed", "3", "--leave-out-engines", "77"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("no engine 77"));
+  outcome = Run({"sim", "fuzz", "--sed", "3"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("Did you mean '--seed'?"),
+                                 HasSubstr("Next step: aquifer sim fuzz --help")));
+  outcome = Run({"sim", "trace"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--seed is required"));
+}
+
+TEST_F(CommandLineTest, AnInterruptedFuzzEndsWithASummary) {
+  const pid_t pid = Start({"sim", "fuzz", "--minutes", "10"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_EQ(kill(pid, SIGINT), 0);
+  const Outcome outcome = Finish(pid);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("no promise was broken"));
 }
 
 TEST_F(CommandLineTest, AnInterruptedRunLeavesNothingBehind) {

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/temporary_directory.h"
 #include "sim/fuzz.h"
 #include "sim/minimise.h"
 #include "sim/reduction.h"
@@ -86,7 +86,7 @@ void ShowFailure(uint64_t seed, const Outcome& outcome, const Reduction& reducti
 }
 
 int RunFuzz(const SimOptions& options) {
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  SetOnNextInterrupt(&interrupted);
   FuzzOptions fuzz;
   fuzz.first_seed = options.seed == 0 ? 1 : options.seed;
   fuzz.seconds = options.minutes * 60;

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -30,6 +31,8 @@ Registry& TheRegistry() {
   return *registry;
 }
 
+std::atomic<std::atomic<bool>*> end_asked = nullptr;  // What the next SIGINT sets.
+
 // Other threads may still be making files in it while it is removed, hence more than one try.
 void RemoveTree(const std::string& path) {
   constexpr int kTries = 20;
@@ -52,7 +55,12 @@ sigset_t EndingSignals() {
 void RemoveThenDie() {
   const sigset_t set = EndingSignals();
   int signal = 0;
-  if (sigwait(&set, &signal) != 0) return;
+  for (;;) {
+    if (sigwait(&set, &signal) != 0) return;
+    std::atomic<bool>* const asked = signal == SIGINT ? end_asked.exchange(nullptr) : nullptr;
+    if (asked == nullptr) break;
+    *asked = true;
+  }
   Registry& registry = TheRegistry();
   {
     const std::lock_guard lock(registry.mutex);
@@ -97,6 +105,8 @@ TemporaryDirectory::~TemporaryDirectory() {
   const std::lock_guard lock(registry.mutex);
   registry.paths.erase(path_);
 }
+
+void SetOnNextInterrupt(std::atomic<bool>* asked) { end_asked = asked; }
 
 void RemoveTemporariesOnSignals() {
   const sigset_t set = EndingSignals();

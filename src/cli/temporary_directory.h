@@ -31,6 +31,10 @@ class TemporaryDirectory {
 // program are taken by a thread of their own, which removes the temporary directories first.
 void RemoveTemporariesOnSignals();
 
+// The next SIGINT sets `*asked`, for a command that ends by itself then; the one after it ends the
+// program as ever. `asked` lives as long as the program.
+void SetOnNextInterrupt(std::atomic<bool>* asked);
+
 // Bytes that an ordinary user can still write there.
 uint64_t FreeDiskBytes(const std::string& directory);
 

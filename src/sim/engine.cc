@@ -146,6 +146,7 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
     world_.truth->Flushed(options_.tenant, attached_moment_, sent_moment_, request->status.code());
   }
   world_.truth->Answered(request_);
+  if ((request == &flush_ || request == &evict_) && request->status.ok()) world_.on_promise();
   awaiting_ = false;
   if (!dying_) Think();
 }

@@ -49,7 +49,8 @@ struct EngineWorld {
   Conversations* conversations = nullptr;
   Trace* trace = nullptr;
   EngineCounts* counts = nullptr;
-  std::function<bool()> calm;  // No fault could excuse a miss.
+  std::function<bool()> calm;        // No fault could excuse a miss.
+  std::function<void()> on_promise;  // A flush or a deletion was answered with ok.
 };
 
 struct EngineOptions {

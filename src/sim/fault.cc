@@ -15,12 +15,6 @@ constexpr std::array<std::string_view, kFaultKinds> kNames = {
 
 std::string_view FaultName(FaultKind kind) { return kNames[static_cast<size_t>(kind)]; }
 
-std::optional<FaultKind> FaultNamed(std::string_view name) {
-  const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<FaultKind>(found - kNames.begin());
-}
-
 std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options) {
   SeededRandom random(options.seed);
   std::vector<Fault> faults;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -35,7 +34,6 @@ enum class FaultKind : uint8_t {
 inline constexpr size_t kFaultKinds = 18;
 
 std::string_view FaultName(FaultKind kind);
-std::optional<FaultKind> FaultNamed(std::string_view name);
 
 struct Fault {
   uint64_t step = 0;  // When.

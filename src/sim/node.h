@@ -60,6 +60,7 @@ class Node {
   MemoryDisk* disk(size_t drive);  // Null while it is not open.
   void SetSlow(size_t drive, int64_t nanos);
   void FailOpening(bool on) { fail_opening_ = on; }
+  bool opening_fails() const { return fail_opening_; }
   MemoryExtents* extents() { return &extents_; }
   // Names the extent that an address lies in; 0 where there is none. Names are not used twice.
   uint64_t ExtentOf(const std::byte* address) const;

@@ -12,9 +12,9 @@
 namespace aquifer {
 
 struct Reduction {
-  std::vector<size_t> left_out_faults;   // By their place in the seed's schedule.
-  std::vector<size_t> left_out_engines;  // By their number.
-  uint64_t steps = 0;                    // 0: as many as the seed says.
+  std::vector<size_t> left_out_faults{};   // By their place in the seed's schedule.
+  std::vector<size_t> left_out_engines{};  // By their number.
+  uint64_t steps = 0;                      // 0: as many as the seed says.
 
   friend bool operator==(const Reduction&, const Reduction&) = default;
 };

@@ -15,6 +15,13 @@ constexpr int64_t kSecond = 1'000'000'000;
 
 enum Stream : uint64_t { kShape = 1, kNode, kFaults, kEngines = 100 };
 
+// A stream of numbers of its own for each part, so that a change to one leaves the others alone.
+uint64_t StreamSeed(uint64_t seed, uint64_t stream) {
+  SeededRandom random(seed ^ stream * 0xD6E8FEB86659FD93u);
+  random.Next();
+  return random.Next();
+}
+
 bool OneIn(SeededRandom* random, uint64_t count) { return random->Below(count) == 0; }
 
 uint64_t Between(SeededRandom* random, uint64_t low, uint64_t high) {
@@ -114,12 +121,6 @@ std::vector<FaultKind> KindsOf(SeededRandom* random, const Scenario& scenario) {
 }
 
 }  // namespace
-
-uint64_t StreamSeed(uint64_t seed, uint64_t stream) {
-  SeededRandom random(seed ^ stream * 0xD6E8FEB86659FD93u);
-  random.Next();
-  return random.Next();
-}
 
 Scenario MakeScenario(uint64_t seed) {
   Scenario scenario;

@@ -35,7 +35,4 @@ struct Scenario {
 
 Scenario MakeScenario(uint64_t seed);
 
-// A stream of numbers of its own for each part, so that a change to one leaves the others alone.
-uint64_t StreamSeed(uint64_t seed, uint64_t stream);
-
 }  // namespace aquifer

@@ -44,6 +44,7 @@ bool Scheduler::RunOne() {
   events_.pop_back();
   if (event.nanos > now()) SetTime(event.nanos);
   ++steps_;
+  if (on_step) on_step();
   event.task();
   return true;
 }

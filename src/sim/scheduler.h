@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/executor.h"
@@ -28,6 +29,8 @@ class Scheduler {
 
   // Moves time to the next event and runs it; false when there is none.
   bool RunOne();
+  // Called before each event, at its time; may be empty.
+  std::function<void()> on_step;
 
   // The host sleeps: time passes and nothing runs, so what was due meanwhile is late.
   void Suspend(int64_t nanos);

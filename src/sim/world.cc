@@ -39,6 +39,7 @@ World::World(const Scenario& scenario, Trace* trace)
                      &truth_),
       node_(scenario.node, &scheduler_),
       checker_(&node_, &truth_) {
+  scheduler_.on_step = [this] { trace_->Step(scheduler_.now(), scheduler_.steps()); };
   for (uint32_t i = 0; i < scenario.engines.size(); ++i) {
     if (!scenario.engines[i].present) continue;
     const uint32_t tenant = scenario.engines[i].tenant;
@@ -55,7 +56,8 @@ World::World(const Scenario& scenario, Trace* trace)
                     .conversations = &conversations_,
                     .trace = trace_,
                     .counts = &counts_,
-                    .calm = [this] { return Calm(); }}));
+                    .calm = [this] { return Calm(); },
+                    .on_promise = [this] { OnPromise(); }}));
   }
   auditor_ = std::make_unique<Auditor>(
       &node_, &truth_, &conversations_, trace_,
@@ -80,7 +82,6 @@ void World::Run() {
 
 bool World::Step() {
   if (!scheduler_.RunOne()) return false;
-  trace_->Step(scheduler_.now(), scheduler_.steps());
   checker_.CheckStep();
   if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) checker_.CheckAll();
   return true;
@@ -100,7 +101,6 @@ bool World::RunUntil(const std::function<bool()>& holds, int64_t nanos) {
 void World::StartNode() {
   node_.Start([this] {
     trace_->Add(TraceKind::kNodeServes, 0);
-    Disturb(0);
     for (const auto& engine : engines_) engine->Begin();
   });
   trace_->Add(TraceKind::kNodeStarts, node_.life());
@@ -112,10 +112,22 @@ void World::KillNode(Death death, int64_t down_nanos) {
   trace_->Add(TraceKind::kNodeDies, node_.life(), static_cast<uint64_t>(death), pending);
   for (const auto& engine : engines_) engine->NodeDied();
   truth_.Died(lost_writes);
+  // The faults of its drives went with it, and it serves when it knows what they hold.
   reads_failed_at_start_ = false;
+  opened_late_ = node_.opening_fails();
+  if (!opened_late_) calm_from_nanos_ = 0;
   scheduler_.At(scheduler_.now() + down_nanos, 0, [this, life = node_.life()] {
     if (!node_.alive() && node_.life() == life) StartNode();
   });
+}
+
+void World::OnPromise() {
+  if (!at_next_promise_) return;
+  // Not from inside the node.
+  scheduler_.At(scheduler_.now(), 0,
+                [this, life = node_.life(), act = std::exchange(at_next_promise_, nullptr)] {
+                  if (node_.alive() && node_.life() == life && !settling_) act();
+                });
 }
 
 bool World::Calm() const {
@@ -148,13 +160,19 @@ void World::Strike(const Fault& fault) {
                                                               : random.Below(600 * kSecond));
   switch (fault.kind) {
     case FaultKind::kCrash:
-    case FaultKind::kPowerLoss:
+    case FaultKind::kPowerLoss: {
       seen(0);
-      return KillNode(fault.kind == FaultKind::kCrash ? Death::kProcess : Death::kPower, down);
+      const Death death = fault.kind == FaultKind::kCrash ? Death::kProcess : Death::kPower;
+      if (random.Below(2) == 0) return KillNode(death, down);
+      // Just when something was promised: what does it rest on?
+      at_next_promise_ = [this, death, down] { KillNode(death, down); };
+      return;
+    }
     case FaultKind::kUnopenable: {
       seen(0);
       KillNode(Death::kProcess, 0);
       node_.FailOpening(true);
+      opened_late_ = true;
       const auto nanos = static_cast<int64_t>(random.Below(20 * kSecond));
       Disturb(nanos);
       scheduler_.At(scheduler_.now() + nanos, 0, [this] { node_.FailOpening(false); });
@@ -226,7 +244,7 @@ void World::StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random) 
           random->Below(4) == 0 && kind != IoKind::kRead ? Code::kNoSpace : Code::kUnavailable;
       seen(count);
       disk->FailNext(kind, count, code);
-      if (kind == IoKind::kRead && !node_.ready()) reads_failed_at_start_ = true;
+      if (kind == IoKind::kRead && (!node_.ready() || opened_late_)) reads_failed_at_start_ = true;
       Disturb(nanos);
       return EndLater(fault.kind, nanos,
                       when_open([kind](MemoryDisk* same) { same->FailNext(kind, 0, Code::kOk); }));
@@ -260,8 +278,10 @@ void World::StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random) 
       if (FlipBit(drive, random)) seen(0);
       return;
     case FaultKind::kFooterFlip:
-      if (FlipFooterBit(drive, random)) seen(0);
-      return;
+      if (!FlipFooterBits(drive, random)) return;
+      seen(0);
+      // Footers are read at a start, and at no other time.
+      return KillNode(Death::kProcess, nanos);
     default:
       return;
   }
@@ -279,10 +299,10 @@ bool World::FlipBit(size_t drive, SeededRandom* random) {
 }
 
 // docs/formats/nvme.md: what a footer says, the groups say too, so nothing is lost with it.
-bool World::FlipFooterBit(size_t drive, SeededRandom* random) {
+bool World::FlipFooterBits(size_t drive, SeededRandom* random) {
   constexpr uint64_t kPage = 4096;
   MemoryMedia& media = *node_.media(drive);
-  std::vector<std::pair<DiskFile, uint64_t>> sealed;  // With the footer's place.
+  bool flipped = false;
   for (const DiskFile& file : media.List()) {
     if (file.bytes < 2 * kPage) continue;
     const std::vector<std::byte> trailer = media.Bytes(file.number, file.bytes - kPage, kPage);
@@ -291,19 +311,19 @@ bool World::FlipFooterBit(size_t drive, SeededRandom* random) {
     if (std::memcmp(trailer.data(), "AQUIFEND", 8) != 0 || !of_this_use) continue;
     uint64_t footer = 0;
     std::memcpy(&footer, trailer.data() + 40, sizeof(footer));
-    if (footer < file.bytes - kPage) sealed.emplace_back(file, footer);
+    if (footer >= file.bytes - kPage) continue;
+    const uint64_t offset = footer + random->Below(file.bytes - kPage - footer);
+    media.FlipBit(file.number, offset, static_cast<int>(random->Below(8)));
+    flipped = true;
   }
-  if (sealed.empty()) return false;
-  const auto& [file, footer] = sealed[random->Below(sealed.size())];
-  const uint64_t offset = footer + random->Below(file.bytes - kPage - footer);
-  media.FlipBit(file.number, offset, static_cast<int>(random->Below(8)));
-  return true;
+  return flipped;
 }
 
 // ---- The end ----
 
 void World::HealAll() {
   next_fault_ = scenario_.faults.size();
+  at_next_promise_ = nullptr;
   node_.FailOpening(false);
   node_.extents()->FailNext(0, Code::kOk);
   node_.extents()->SetAvailableBytes(scenario_.node.available_bytes);
@@ -321,6 +341,7 @@ void World::HealAll() {
 }
 
 void World::Settle() {
+  settling_ = true;
   trace_->Add(TraceKind::kSettling, 0);
   HealAll();
   if (!RunUntil([this] { return node_.ready(); }, 3600 * kSecond)) {

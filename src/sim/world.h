@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/auditor.h"
@@ -39,6 +41,8 @@ class World {
   bool Step();
   void StartNode();
   void KillNode(Death death, int64_t down_nanos);
+  // A flush or a deletion was answered with ok.
+  void OnPromise();
   bool Calm() const;
   // Drives are not what they should be until then, and a little longer.
   void Disturb(int64_t nanos);
@@ -46,7 +50,7 @@ class World {
   void Strike(const Fault& fault);
   void StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random);
   bool FlipBit(size_t drive, SeededRandom* random);
-  bool FlipFooterBit(size_t drive, SeededRandom* random);
+  bool FlipFooterBits(size_t drive, SeededRandom* random);
   // Runs `end` later, unless the node has died by then: a new life has none of its faults.
   void EndLater(FaultKind kind, int64_t nanos, Task end);
   void HealAll();
@@ -69,7 +73,10 @@ class World {
   std::unique_ptr<Auditor> auditor_;
   FaultCounts faults_seen_{};
   size_t next_fault_ = 0;
+  bool settling_ = false;
+  Task at_next_promise_;  // A fault that waits for one.
   int64_t calm_from_nanos_ = 0;
+  bool opened_late_ = false;            // Its drives may be read for the first time at any time.
   bool reads_failed_at_start_ = false;  // What was not read then is not known in this life.
 };
 

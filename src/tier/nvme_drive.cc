@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "tier/nvme_reclaim.h"
 #include "tier/nvme_recovery.h"
 
@@ -43,8 +44,10 @@ uint32_t NvmeDrive::FreeSegments() const {
 }
 
 uint64_t NvmeDrive::CreatableSegments() const {
-  if (now() < create_again_nanos_ || file_bytes_ >= capacity_bytes_) return 0;
-  return (capacity_bytes_ - file_bytes_) / options().segment_bytes;
+  const uint64_t cap =
+      capacity_bytes_ + (Planted(PlantedBug::kCapOffByOne) ? options().segment_bytes : 0);
+  if (now() < create_again_nanos_ || file_bytes_ >= cap) return 0;
+  return (cap - file_bytes_) / options().segment_bytes;
 }
 
 bool NvmeDrive::full() const {
@@ -370,6 +373,12 @@ void NvmeDrive::Unlist(const BlockPlace& place, uint64_t payload_bytes) {
 void NvmeDrive::DropUnmarked(NvmeIndex::EntryId entry) {
   Drop(entry);
   unmarked_ = true;
+}
+
+bool NvmeDrive::has_unwritten_marks() const {
+  return unmarked_ || map_cycle_running_ ||
+         std::any_of(segments_.begin(), segments_.end(),
+                     [](const Segment& segment) { return segment.map_dirty; });
 }
 
 void NvmeDrive::FlushMaps(std::function<void(Status)> done) {

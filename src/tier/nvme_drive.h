@@ -137,9 +137,11 @@ class NvmeDrive final : public SegmentWriter::Host {
   // `done(status)` when every bit set so far is on the drive.
   void FlushMaps(std::function<void(Status)> done);
   // A copy of some block may be here that is neither known nor marked as deleted.
-  bool may_hold_unmarked_copies() const { return !recovered_ || unread_ || unmarked_; }
-  // FlushMaps() can change that.
-  bool can_mark() const { return writable() && !unread_; }
+  bool may_hold_unmarked_copies() const {
+    return !recovered_ || unread_ || unmarked_ || (has_unwritten_marks() && !writable());
+  }
+  // Some bit is not on the drive yet; FlushMaps() is what it needs.
+  bool has_unwritten_marks() const;
   size_t hung_requests() const { return io_.hung(); }
 
   uint64_t file_bytes() const { return file_bytes_; }
@@ -224,6 +226,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void GoReadOnly(const Status& why);
   void StartProbe();
   void OnProbed(const Status& status);
+  void Announce();
   void FailChunks(const Status& status);
   void FailMoves(const Status& status);
   void CountRead(const Status& status);
@@ -276,8 +279,9 @@ class NvmeDrive final : public SegmentWriter::Host {
   std::deque<AppendItem*> moves_;  // Read, verified, and to be written.
 
   bool recovered_ = false;
-  bool unread_ = false;    // Something of ours could not be read when we started.
-  bool unmarked_ = false;  // A bit that an erase relies on could not be written so far.
+  bool unread_ = false;       // Something of ours could not be read when we started.
+  bool unannounced_ = false;  // It was read, but the tier does not know what is on it.
+  bool unmarked_ = false;     // A bit that an erase relies on could not be written so far.
   bool out_ = false;
   bool write_fault_ = false;
   Status why_;

@@ -1,4 +1,5 @@
 // What the NVMe tier owes when drives fail at the wrong moment. Each was found by the simulator.
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -57,6 +58,58 @@ TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack
   harness.clock_.SetUnixSeconds(now);
   harness.Restart();
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
+// It was dropped as corrupt, in memory; the drive has it as it was.
+TEST(NvmeFaultsTest, AnErasureCoversABlockThatIsGoneOnlyFromMemory) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  for (uint64_t page = 4; page < kSegment / kPageBytes; ++page) {
+    if (std::memcmp(before.data() + page * kPageBytes, block.raw().data(), kPageBytes) == 0) {
+      harness.media_[0]->FlipBit(0, page * kPageBytes, 0);
+    }
+  }
+  ASSERT_EQ(harness.Read(block).code(), Code::kCorrupt);
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.tier()->Usage().block_count, 0u);
+}
+
+TEST(NvmeFaultsTest, AStartDoesNotWaitForADriveThatHangsWhileItIsMarked) {
+  NvmeHarness harness(Small());
+  TestBlock expired(1, 8192);
+  expired.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  const TestBlock block(2, 8192);
+  ASSERT_TRUE(harness.Write(expired).ok());
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Unmount();
+  harness.clock_.SetUnixSeconds(expired.meta().expiry_unix_seconds);
+  const std::shared_ptr<MemoryMedia> media = harness.media_[0]->Clone();
+  harness.Mount();
+  const uint64_t requests = harness.disks_[0]->requests_done();
+  harness.Unmount();
+
+  NvmeHarness again(Small(), {media});
+  again.clock_.SetUnixSeconds(expired.meta().expiry_unix_seconds);
+  again.MountWithoutRecovery();
+  bool hangs = false;
+  again.disks_[0]->SetFault([&](const IoRequest& request) {
+    hangs |= request.kind == IoKind::kWrite;
+    return Status();
+  });
+  again.disks_[0]->StopAfter(requests - 2);  // The last two write both copies of the map.
+  bool done = false;
+  again.tier_->Recover([&done](const Status&) { done = true; });
+  again.Advance(6 * kSecond);
+  EXPECT_TRUE(done);
+  EXPECT_FALSE(hangs);
+  again.disks_[0]->StopAfter(UINT64_MAX);
+  again.disks_[0]->Hang(false);
+  again.Advance(3 * kSecond);
+  EXPECT_EQ(again.listener_.found, 1);
+  EXPECT_TRUE(again.Read(block).ok());
 }
 
 TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {

@@ -6,6 +6,7 @@
 #include "aquifer/checksum.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/planted_bug.h"
 
 namespace aquifer {
 namespace {
@@ -167,8 +168,11 @@ PageVerdict DecodeRecordPage(std::span<const std::byte, kPageBytes> page, Record
   const SegmentUse use{GetU64(at + 16), GetU64(at + 24)};
   if (GetU64(at) != MagicOf(header->kind) || use != header->use) return PageVerdict::kOther;
   const uint16_t records = GetU16(at + 10);
+  const bool trusted =
+      header->kind == RecordPageKind::kFooter && Planted(PlantedBug::kFooterTrusted);
   if (GetU16(at + 8) != kNvmeFormatVersion || GetU32(at + 12) != header->number ||
-      GetU64(at + 40) != header->offset || records > kRecordsPerPage || !ChecksumHolds(page)) {
+      GetU64(at + 40) != header->offset || records > kRecordsPerPage ||
+      !(ChecksumHolds(page) || trusted)) {
     return PageVerdict::kDamaged;
   }
   // Left over from a log that went on differently from here.

@@ -26,6 +26,7 @@ struct NvmeHarnessListener final : TierListener {
     ++reclaims;
     if (choose) choose(ids, order);
   }
+  void OnFound() override { ++found; }
   void OnHealth(bool in_service, const Status& why) override {
     health.push_back(in_service);
     health_why = why;
@@ -34,6 +35,7 @@ struct NvmeHarnessListener final : TierListener {
   std::function<void(std::span<const BlockId>, std::vector<size_t>*)> choose;
   std::map<BlockId, Code> lost;
   int reclaims = 0;
+  int found = 0;
   std::vector<bool> health;
   Status health_why;
 };

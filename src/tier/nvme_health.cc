@@ -69,7 +69,7 @@ void NvmeDrive::GoOut(const Status& why) {
   FailMoves(why);
   ArmTimer();
   // A start does not wait for a drive that hangs: it joins when it is read.
-  if (!recovered_ && on_recovered_) std::exchange(on_recovered_, nullptr)(why);
+  if (on_recovered_) std::exchange(on_recovered_, nullptr)(why);
   shared_->Post([this] {
     if (!out_) return;
     owner_->OnDriveOut(this);
@@ -189,7 +189,16 @@ void NvmeDrive::OnProbed(const Status& status) {
   if (reclaim_ != nullptr) PostContinueReclaim();
   if (unmarked_) MarkLosers([] {});
   RunMapCycle();
+  Announce();
   Changed();
+}
+
+// Only what is in service is found.
+void NvmeDrive::Announce() {
+  if (unannounced_ && in_service()) {
+    unannounced_ = false;
+    owner_->OnFound(this);
+  }
 }
 
 // ---- Recovery, as far as health is concerned ----
@@ -216,9 +225,10 @@ void NvmeDrive::OnRecovered(const Status& status) {
   out_ = write_fault_ = false;
   why_ = Status();
   const auto finish = [this] {
-    // Nobody waits: this was not the first try.
-    if (on_recovered_ == nullptr) owner_->OnFound(this);
+    // Nobody waits: this was not the first try, or it took too long.
+    unannounced_ = on_recovered_ == nullptr;
     if (on_recovered_) std::exchange(on_recovered_, nullptr)(Status());
+    Announce();
     Changed();
     // Not before what they stand against is marked.
     if (!unmarked_) shared_->Post([this] { SweepExpired(0, 0); });

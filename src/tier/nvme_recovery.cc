@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "fmt/format.h"
 
 namespace aquifer {
@@ -430,7 +431,8 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     return Say(job->segment, fmt::format("record {} is damaged", number));
   }
   shared_->next_sequence = std::max(shared_->next_sequence, record.sequence + 1);
-  if ((job->deleted[number / 8] >> number % 8 & std::byte{1}) != std::byte{0}) {
+  if ((job->deleted[number / 8] >> number % 8 & std::byte{1}) != std::byte{0} &&
+      !Planted(PlantedBug::kTombstoneForgotten)) {
     ++found.blocks_deleted;
     return;
   }

@@ -177,7 +177,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // Erases.
   void StartErase(PendingErase* erase, std::map<uint32_t, std::vector<PendingErase*>>* by_drive);
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
-  void FinishErases(std::vector<PendingErase*> erases, const Status& status);
+  void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
 
   void RunVerification(std::shared_ptr<Verification> verification, Task done);

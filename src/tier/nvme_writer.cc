@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 
 namespace aquifer {
 namespace {
@@ -271,6 +272,10 @@ void SegmentWriter::WritePages(size_t groups) {
   // The pages are lent to the request: it may outlive this writer.
   std::vector<PageBuffer> keep;
   for (size_t i = 0; i < groups; ++i) keep.push_back(std::move(groups_[i]->page));
+  if (Planted(PlantedBug::kCommitBeforeWrite)) {
+    SubmitDurably(io_, options_.sync, requests, [](std::vector<IoRequest>&) {}, std::move(keep));
+    return OnPagesDone(groups, requests);
+  }
   SubmitDurably(
       io_, options_.sync, std::move(requests),
       [this, groups](std::vector<IoRequest>& done) { OnPagesDone(groups, done); }, std::move(keep));

@@ -1,0 +1,37 @@
+// Bugs that tests plant in the real code, one at a time, to see whether the simulator finds them.
+// Only testing/plant_bug.h can plant one; in the product there never is any, and asking costs one
+// branch that is always predicted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace aquifer {
+
+enum class PlantedBug : uint8_t {
+  kNone,
+  kLeaseNotTaken,        // A fetched block is lent without a lease.
+  kCommitBeforeWrite,    // A record counts before its page is on the drive.
+  kChecksumNotVerified,  // What is read from a drive is taken as it is.
+  kLeasedEvicted,        // Eviction takes blocks that someone reads.
+  kQuarantineIgnored,    // The slot of a dropped block is free while someone still reads it.
+  kCapOffByOne,          // One segment more than the cap allows.
+  kTombstoneForgotten,   // A start does not look at the deletion map.
+  kFooterTrusted,        // A footer page counts without its checksum.
+  kWrongTenantCharged,   // All memory is charged to the first tenant.
+  kDeadlineIgnored,      // A fetch waits for as long as it takes.
+};
+inline constexpr int kPlantedBugs = 10;
+
+class BugPlot {
+ private:
+  friend class PlantBug;  // testing/plant_bug.h
+  friend bool Planted(PlantedBug bug);
+  static inline std::atomic<PlantedBug> planted_ = PlantedBug::kNone;
+};
+
+inline bool Planted(PlantedBug bug) {
+  return BugPlot::planted_.load(std::memory_order_relaxed) == bug;
+}
+
+}  // namespace aquifer

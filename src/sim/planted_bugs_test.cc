@@ -1,0 +1,61 @@
+// Tests of the test: each of the ten planted bugs is found, and the seed that finds it is clean
+// without it.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "sim/fuzz.h"
+#include "testing/plant_bug.h"
+#include "testing/test_level.h"
+
+namespace aquifer {
+namespace {
+
+struct Planting {
+  const char* name;
+  PlantedBug bug;
+  // A little before a seed that finds it, for runs in a hurry. Any start will do, given a minute.
+  uint64_t near_seed;
+};
+
+void PrintTo(const Planting& planting, std::ostream* out) { *out << planting.name; }
+
+class PlantedBugsTest : public testing::TestWithParam<Planting> {};
+
+TEST_P(PlantedBugsTest, IsFoundWithinAMinute) {
+  const FuzzOptions options{
+      .first_seed = ByTestLevel<uint64_t>(GetParam().near_seed, GetParam().near_seed, 1),
+      .seeds = 20'000,
+      .seconds = 240};  // Sanitizers and busy machines included.
+  FuzzReport report;
+  {
+    const PlantBug planted(GetParam().bug);
+    report = Fuzz(options);
+  }
+  ASSERT_TRUE(report.failed_seed.has_value()) << "not found in " << report.seeds << " seeds";
+  RecordProperty("seeds", std::to_string(report.seeds));
+  RecordProperty("seconds", std::to_string(report.seconds));
+  std::printf("%s: found by seed %llu after %llu seeds, %.1f s: %s\n", GetParam().name,
+              static_cast<unsigned long long>(*report.failed_seed),
+              static_cast<unsigned long long>(report.seeds), report.seconds,
+              report.failure.violation.c_str());
+  EXPECT_EQ(RunScenario(MakeScenario(*report.failed_seed)).violation, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlantedBugsTest,
+    testing::Values(Planting{"LeaseNotTaken", PlantedBug::kLeaseNotTaken, 1},
+                    Planting{"CommitBeforeWrite", PlantedBug::kCommitBeforeWrite, 570},
+                    Planting{"ChecksumNotVerified", PlantedBug::kChecksumNotVerified, 1},
+                    Planting{"LeasedEvicted", PlantedBug::kLeasedEvicted, 1},
+                    Planting{"QuarantineIgnored", PlantedBug::kQuarantineIgnored, 1},
+                    Planting{"CapOffByOne", PlantedBug::kCapOffByOne, 40},
+                    Planting{"TombstoneForgotten", PlantedBug::kTombstoneForgotten, 1},
+                    Planting{"FooterTrusted", PlantedBug::kFooterTrusted, 270},
+                    Planting{"WrongTenantCharged", PlantedBug::kWrongTenantCharged, 1},
+                    Planting{"DeadlineIgnored", PlantedBug::kDeadlineIgnored, 1}),
+    [](const testing::TestParamInfo<Planting>& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,42 @@
+// Seed after seed, and each the same every time.
+#include <gtest/gtest.h>
+
+#include "sim/fuzz.h"
+#include "sim/run.h"
+#include "testing/test_level.h"
+
+namespace aquifer {
+namespace {
+
+TEST(SeedsTest, NoSeedBreaksAPromise) {
+  const FuzzReport report =
+      Fuzz({.first_seed = 1, .seeds = ByTestLevel<uint64_t>(150, 2500, 60'000)});
+  EXPECT_FALSE(report.failed_seed.has_value())
+      << report.failure.violation << "\nNext step: aquifer sim fuzz --seed "
+      << report.failed_seed.value_or(0);
+  EXPECT_EQ(report.fault_kinds_seen(), kFaultKinds) << TextOf(report.faults);
+  EXPECT_GT(report.counts.hits_dram, 0u);
+  EXPECT_GT(report.counts.hits_nvme, 0u);
+  EXPECT_GT(report.counts.late, 0u);
+  EXPECT_GT(report.counts.corrupt, 0u);
+  EXPECT_GT(report.counts.refused, 0u);
+}
+
+TEST(SeedsTest, TheSameSeedDoesTheSameEveryTime) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    std::vector<std::string> lines;
+    const Outcome first = RunScenario(MakeScenario(seed),
+                                      [&lines](const std::string& line) { lines.push_back(line); });
+    const Outcome second = RunScenario(MakeScenario(seed));
+    EXPECT_EQ(first.digest, second.digest) << seed;
+    EXPECT_EQ(first.steps, second.steps) << seed;
+    EXPECT_FALSE(lines.empty());
+  }
+}
+
+TEST(SeedsTest, DifferentSeedsDoDifferentThings) {
+  EXPECT_NE(RunScenario(MakeScenario(1)).digest, RunScenario(MakeScenario(2)).digest);
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,223 @@
+// A checker that cannot fail is worth nothing: every rule is broken here once.
+#include "sim/truth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "testing/manual_clock.h"
+
+namespace aquifer {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr uint64_t kBytes = 4096;
+
+class TruthTest : public testing::Test {
+ protected:
+  TruthTest()
+      : truth_({.tenants = {{.dram_ceiling_bytes = 3 * kBytes, .ttl_seconds = 10}, {}},
+                .keeps_what_is_safe = true},
+               &clock_) {}
+
+  std::span<std::byte> Memory(size_t slot) {
+    return std::span(memory_).subspan(slot * kBytes, kBytes);
+  }
+  Truth::RequestNumber Ask() { return truth_.Asked("request", 1'000); }
+
+  // Stores a block of tenant 1, which has no ceiling and no expiry, all the way.
+  Payload Store(BlockNumber block, size_t slot) {
+    const Truth::RequestNumber request = Ask();
+    const Payload payload{.block = block,
+                          .version = truth_.Reserved(block, Memory(slot), 1 + slot, request)};
+    truth_.Answered(request);
+    WritePayload(payload, Memory(slot));
+    truth_.CommitSent(payload, Memory(slot));
+    truth_.Committed(payload, true);
+    return payload;
+  }
+  void Serve(BlockNumber block, size_t slot) {
+    const Truth::RequestNumber request = Ask();
+    truth_.Served(block, Memory(slot), 1 + slot, request);
+    truth_.Answered(request);
+  }
+
+  ManualClock clock_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(8 * kBytes);
+  Truth truth_;
+};
+
+TEST_F(TruthTest, WhatIsRightIsNoViolation) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  Serve(block, 0);
+  Serve(block, 0);
+  truth_.CheckLoans();
+  truth_.Released(Memory(0));
+  truth_.Released(Memory(0));
+  EXPECT_EQ(truth_.loans(), 0u);
+  EXPECT_THAT(truth_.violation(), IsEmpty());
+}
+
+TEST_F(TruthTest, BytesOfAnotherBlockAreWrong) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber other = truth_.Add(1, kBytes, block);
+  Store(block, 0);
+  Serve(other, 0);
+  EXPECT_THAT(truth_.violation(), HasSubstr("was served for"));
+}
+
+TEST_F(TruthTest, OneWrongByteIsWrong) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  Memory(0)[kBytes - 1] ^= std::byte{1};
+  Serve(block, 0);
+  EXPECT_THAT(truth_.violation(), HasSubstr("wrong bytes"));
+}
+
+TEST_F(TruthTest, ABlockIsNotServedBeforeItIsCommittedOrAfterItWasGivenUp) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const Payload payload{.block = block, .version = truth_.Reserved(block, Memory(0), 1, Ask())};
+  WritePayload(payload, Memory(0));
+  Truth early = truth_;
+  early.Served(block, Memory(0), 1, early.Asked("fetch", 1));
+  EXPECT_THAT(early.violation(), HasSubstr("before it was committed"));
+  truth_.GaveUp(payload, Memory(0));
+  Serve(block, 0);
+  EXPECT_THAT(truth_.violation(), HasSubstr("given up"));
+}
+
+TEST_F(TruthTest, WhatWasDeletedIsNotServedAgainUnlessItWasLentBefore) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  const Truth::RequestNumber earlier = Ask();
+  truth_.EvictSent(std::vector{block});
+  truth_.Evicted(std::vector{block}, truth_.Moment());
+  truth_.Served(block, Memory(0), 1, earlier);
+  EXPECT_THAT(truth_.violation(), IsEmpty());
+  truth_.Released(Memory(0));
+  Serve(block, 0);
+  EXPECT_THAT(truth_.violation(), HasSubstr("after it was deleted"));
+}
+
+TEST_F(TruthTest, WhatWasNeverStoredIsNotThere) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  truth_.Matched(block, Ask());
+  EXPECT_THAT(truth_.violation(), HasSubstr("said to be there"));
+}
+
+TEST_F(TruthTest, AnExpiredBlockIsNotServed) {
+  const BlockNumber block = truth_.Add(0, kBytes, kNoParent);
+  Store(block, 0);
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 11);
+  Serve(block, 0);
+  EXPECT_THAT(truth_.violation(), HasSubstr("after it expired"));
+}
+
+TEST_F(TruthTest, MemoryIsLentOnce) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber other = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  Serve(block, 0);
+  truth_.Reserved(other, Memory(0), 1, Ask());
+  EXPECT_THAT(truth_.violation(), HasSubstr("which is being read"));
+}
+
+TEST_F(TruthTest, MemoryThatIsLentDoesNotChange) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  Serve(block, 0);
+  Memory(0)[100] ^= std::byte{1};
+  truth_.CheckLoans();
+  EXPECT_THAT(truth_.violation(), HasSubstr("changed while it was lent"));
+}
+
+TEST_F(TruthTest, NobodyWritesToASlotThatIsBeingFilled) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const Payload payload{.block = block, .version = truth_.Reserved(block, Memory(0), 1, Ask())};
+  truth_.CommitSent(payload, Memory(0));
+  EXPECT_THAT(truth_.violation(), HasSubstr("someone wrote to the slot"));
+}
+
+TEST_F(TruthTest, AnExtentHasOneTenant) {
+  const BlockNumber block = truth_.Add(0, kBytes, kNoParent);
+  const BlockNumber other = truth_.Add(1, kBytes, kNoParent);
+  truth_.Reserved(block, Memory(0), 1, Ask());
+  truth_.Reserved(other, Memory(1), 1, Ask());
+  EXPECT_THAT(truth_.violation(), HasSubstr("in memory of tenant 0"));
+}
+
+TEST_F(TruthTest, ATenantHoldsNoMoreThanItsCeiling) {
+  for (size_t slot = 0; slot < 4; ++slot) {
+    EXPECT_THAT(truth_.violation(), IsEmpty());
+    truth_.Reserved(truth_.Add(0, kBytes, kNoParent), Memory(slot), 1, Ask());
+  }
+  EXPECT_THAT(truth_.violation(), HasSubstr("over its ceiling"));
+}
+
+TEST_F(TruthTest, EverythingIsAnsweredInTimeAndOnce) {
+  Truth late = truth_;
+  late.Asked("fetch", 1'000);
+  clock_.Advance(1'000 + 50'000'000);
+  late.CheckDeadlines();
+  EXPECT_THAT(late.violation(), IsEmpty());
+  clock_.Advance(1);
+  late.CheckDeadlines();
+  EXPECT_THAT(late.violation(), HasSubstr("a fetch is not answered"));
+  const Truth::RequestNumber request = Ask();
+  truth_.Answered(request);
+  truth_.Answered(request);
+  EXPECT_THAT(truth_.violation(), HasSubstr("answered twice"));
+}
+
+TEST_F(TruthTest, WhatWasFlushedIsFoundWithAllAboveIt) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber child = truth_.Add(1, kBytes, parent);
+  Store(child, 1);
+  Store(parent, 0);
+  truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+  EXPECT_TRUE(truth_.MustHave(parent));
+  EXPECT_FALSE(truth_.MustHave(child));  // It may have gone while its parent was not there.
+  Store(child, 2);
+  truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+  EXPECT_TRUE(truth_.MustHave(child));
+  truth_.Died(false);
+  truth_.Missed(child, false);
+  EXPECT_THAT(truth_.violation(), IsEmpty());
+  truth_.Missed(child, true);
+  EXPECT_THAT(truth_.violation(), HasSubstr("though it was flushed"));
+}
+
+TEST_F(TruthTest, AnythingThatMayTakeABlockAwayExcusesItsLoss) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const auto safe = [&] {
+    Store(block, 0);
+    truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+    return truth_.MustHave(block);
+  };
+  ASSERT_TRUE(safe());
+  truth_.EvictSent(std::vector{block});
+  EXPECT_FALSE(truth_.MustHave(block));
+  ASSERT_TRUE(safe());
+  truth_.ReportedCorrupt(block);
+  EXPECT_FALSE(truth_.MustHave(block));
+  ASSERT_TRUE(safe());
+  truth_.Hinted(std::vector{block}, 5);
+  EXPECT_FALSE(truth_.MustHave(block));
+  ASSERT_TRUE(safe());
+  truth_.Damaged();
+  EXPECT_FALSE(truth_.MustHave(block));
+}
+
+TEST_F(TruthTest, NothingIsCorruptUnlessADriveWasDamaged) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  truth_.Corrupt(block);
+  EXPECT_THAT(truth_.violation(), HasSubstr("no drive was damaged"));
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,16 @@
+// Plants a bug in the real code for as long as this lives.
+#pragma once
+
+#include "base/planted_bug.h"
+
+namespace aquifer {
+
+class PlantBug {
+ public:
+  explicit PlantBug(PlantedBug bug) { BugPlot::planted_ = bug; }
+  ~PlantBug() { BugPlot::planted_ = PlantedBug::kNone; }
+  PlantBug(const PlantBug&) = delete;
+  PlantBug& operator=(const PlantBug&) = delete;
+};
+
+}  // namespace aquifer
