@@ -1,6 +1,7 @@
 #include "sim/fault.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace aquifer {
 namespace {
@@ -25,8 +26,9 @@ std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options) {
     fault.draw = random.Next();
     faults.push_back(fault);
   }
-  std::stable_sort(faults.begin(), faults.end(),
-                   [](const Fault& a, const Fault& b) { return a.step < b.step; });
+  std::sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) {
+    return std::pair(a.step, a.draw) < std::pair(b.step, b.draw);
+  });
   return faults;
 }
 

@@ -29,8 +29,8 @@ void Scheduler::At(int64_t nanos, Party party, Task task) {
 
 void Scheduler::Forget(Party party) {
   // What a task holds may, as it goes, ask for another event: so they go when the list is whole.
-  const auto gone = std::stable_partition(
-      events_.begin(), events_.end(), [party](const Event& event) { return event.party != party; });
+  const auto gone = std::partition(events_.begin(), events_.end(),
+                                   [party](const Event& event) { return event.party != party; });
   std::vector<Event> forgotten(std::make_move_iterator(gone),
                                std::make_move_iterator(events_.end()));
   events_.erase(gone, events_.end());
