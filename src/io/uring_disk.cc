@@ -98,7 +98,9 @@ class Inbox {
 // thread's turn.
 //
 // Requests are not split: a drive reads 8 MiB at a time as fast as 1 MiB (disk_bench), and since
-// the queue is first come, first served, pieces would let nobody overtake.
+// the queue is first come, first served, pieces would let nobody overtake. But only so many bytes
+// are at the device at once: it works on all that it has in turn, so with 64 large requests the
+// first would be done when the last is, and whoever waits for them in order would wait for all.
 class UringDisk final : public Disk {
  public:
   UringDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
@@ -143,6 +145,7 @@ class UringDisk final : public Disk {
 
  private:
   static constexpr uint64_t kWakeUp = UINT64_MAX;  // As user_data; all others are slots.
+  static constexpr uint64_t kMaxBytesAtDevice = uint64_t{64} << 20;
 
   struct Slot {
     Active* active = nullptr;
@@ -185,7 +188,8 @@ class UringDisk final : public Disk {
       messages_.clear();
       StartRequests();
       ledger_.Flush();  // What ended without the device.
-      const auto sleep = free_slots_.empty() ? Inbox::Sleep::kDeep : Inbox::Sleep::kLight;
+      const bool device_is_full = free_slots_.empty() || next_.request != nullptr;
+      const auto sleep = device_is_full ? Inbox::Sleep::kDeep : Inbox::Sleep::kLight;
       const bool may_sleep = inbox_.PrepareToSleep(sleep);
       const bool nothing_under_way = free_slots_.size() == depth_ && with_helper_ == 0;
       if (closing_ && nothing_under_way && may_sleep) return;
@@ -219,8 +223,13 @@ class UringDisk final : public Disk {
   }
 
   void StartRequests() {
-    while (!queue_.empty() && (!free_slots_.empty() || closing_)) {
-      const auto [active, request] = queue_.Pop();
+    while (!free_slots_.empty() || closing_) {
+      if (next_.request == nullptr) next_ = queue_.Pop();
+      if (next_.request == nullptr) return;
+      const uint64_t bytes = next_.request->data.size();
+      const bool fits = bytes_at_device_ == 0 || bytes_at_device_ + bytes <= kMaxBytesAtDevice;
+      if (!fits && !closing_) return;
+      const auto [active, request] = std::exchange(next_, {});
       if (closing_) {
         request->status = Status(Code::kUnavailable, "the disk is closing");
         ledger_.Finish(active, *request);
@@ -254,6 +263,7 @@ class UringDisk final : public Disk {
     const size_t slot = free_slots_.back();
     free_slots_.pop_back();
     slots_[slot] = {.active = active, .request = request, .file = *file, .done = 0};
+    bytes_at_device_ += request->data.size();
     Prepare(slot);
   }
 
@@ -293,6 +303,7 @@ class UringDisk final : public Disk {
       return;
     }
     files_->Release(slot.file);
+    bytes_at_device_ -= slot.request->data.size();
     free_slots_.push_back(user_data);
     ledger_.Finish(slot.active, *slot.request);
   }
@@ -317,7 +328,9 @@ class UringDisk final : public Disk {
   std::unique_ptr<WorkerPool> helper_;  // One thread, for kCreate and kRemove.
   std::vector<Slot> slots_;             // Requests at the device.
   std::vector<size_t> free_slots_;
-  GroupQueue queue_;  // What the depth does not allow yet.
+  uint64_t bytes_at_device_ = 0;
+  GroupQueue queue_;       // What the depth does not allow yet.
+  GroupQueue::Next next_;  // Taken from it, and too large for now.
   std::vector<Message> messages_;
   size_t with_helper_ = 0;
   bool closing_ = false;
