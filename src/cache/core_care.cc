@@ -319,8 +319,8 @@ bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
   if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
   if (index.at(ref).tenant != tenant()) return false;
-  // Also what NVMe does not have, as far as is known: a drive that has not been read may hold it, and
-  // a write that failed may have left a copy.
+  // Also what NVMe does not have, as far as is known: a drive that has not been read may hold it,
+  // and a write that failed may have left a copy.
   core().eraser_->Add(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);
   ++evicted_;

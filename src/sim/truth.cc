@@ -275,10 +275,7 @@ void Truth::Missed(BlockNumber block, bool calm) {
 }
 
 void Truth::Corrupt(BlockNumber block) {
-  // Other bytes under a name that NVMe still has are refused when they are read: allowed for now.
-  const bool stored_twice = blocks_[block].versions.size() > 1;
-  if (stored_twice) Spoil(block);
-  if (damaged_ || stored_twice) return;
+  if (damaged_) return;
   Violate(fmt::format("{} is called corrupt, but no drive was damaged", NameOf(block)));
 }
 

@@ -20,6 +20,30 @@ NvmeTierOptions Small(uint64_t segments = 8) {
   return options;
 }
 
+// An engine that computes a block once more may get other bytes under the same name.
+TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
+  const TestBlock first(1, 8192);
+  TestBlock second(2, 8192);
+  second.meta().id = first.id();
+  for (const bool at_once : {false, true}) {
+    NvmeHarness harness(Small());
+    Batch<WriteOp> one;
+    one.ops = {first.ToWrite()};
+    Batch<WriteOp> two;
+    two.ops = {second.ToWrite()};
+    harness.tier()->Write(&one);
+    if (!at_once) harness.executor_.RunAll();
+    harness.tier()->Write(&two);
+    harness.executor_.RunAll();
+    EXPECT_TRUE(one.ops[0].status.ok());
+    EXPECT_TRUE(two.ops[0].status.ok());
+    EXPECT_TRUE(harness.Read(second).ok());
+    EXPECT_EQ(harness.tier()->Usage().block_count, 1u);
+    harness.Restart();
+    EXPECT_TRUE(harness.Read(second).ok());
+  }
+}
+
 // The caller was told that it failed, so it would never ask to erase it.
 TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   NvmeHarness harness(Small());

@@ -214,12 +214,14 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
     return false;
   };
   if (Status status = CheckWrite(op); !status.ok()) return settle(std::move(status));
-  if (const NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id); entry != NvmeIndex::kNone) {
+  NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id);
+  if (entry != NvmeIndex::kNone) {
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
     if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
       ++shared_.counters.blocks_expired;
       drive->Drop(entry);
-    } else if (!op.replace) {
+      entry = NvmeIndex::kNone;
+    } else if (!op.replace && shared_.index.checksum(entry) == op.meta.checksum) {
       return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
     } else if (!drive->writable()) {  // The old record could not be marked.
       return settle(Status(Code::kUnavailable, drive->why().message()));
@@ -233,7 +235,9 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   write->counted = true;
   write->meta = op.meta;
   write->source = op.source;
-  write->replace = op.replace;
+  // Also a block that was computed once more, with other bytes, and stored before the last of the
+  // old one was gone: what counts is what was stored last.
+  write->replace = op.replace || entry != NvmeIndex::kNone;
   Pending& pending = pending_[op.meta.id];
   if (pending.leader != nullptr) {
     write->stage = PendingWrite::Stage::kFollowing;
@@ -337,7 +341,8 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     const NvmeIndex::EntryId entry = shared_.index.Find(write->meta.id);
     drives_[shared_.index.Place(entry).drive]->DropUnmarked(entry);
   } else if (status.ok()) {
-    std::erase_if(followers, [this](PendingWrite* follower) {
+    std::erase_if(followers, [this, write](PendingWrite* follower) {
+      if (follower->meta.checksum != write->meta.checksum) follower->replace = true;
       if (follower->replace) return false;
       Settle(follower, Status());
       Retire(follower);
