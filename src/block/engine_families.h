@@ -43,7 +43,7 @@ Result<std::vector<EngineTensor>> LayersOf(const EngineTensor& all_layers);
 // vLLM up to 0.22, FlashAttention and Triton: [2, B, N, H, C] a layer.
 Result<EngineLayout> VllmKvFirst(const EngineGroup& group, std::span<const EngineTensor> layers);
 
-// FlashInfer, and vLLM's FlashAttention from 0.23 on: [B, 2, N, H, C] a layer.
+// FlashInfer, and vLLM's FlashAttention 0.23 to 0.25: [B, 2, N, H, C] a layer.
 Result<EngineLayout> VllmPageFirst(const EngineGroup& group, std::span<const EngineTensor> layers);
 
 // vLLM's FlashAttention from 0.26 on, and all of its backends after 0.28: [B, H, N, C] a layer,
@@ -57,7 +57,7 @@ Result<EngineLayout> VllmCpuPacked(const EngineGroup& group, std::span<const Eng
 // MLA: [B, N, C] a layer, C the latent and rope vector (or fp8_ds_mla's 656 bytes).
 Result<EngineLayout> VllmLatent(const EngineGroup& group, std::span<const EngineTensor> layers);
 
-// K and V in tensors of their own: [B, N, H, C] (vLLM on Ascend; several in-house engines).
+// K and V in tensors of their own: [B, N, H, C] (vLLM on Ascend).
 Result<EngineLayout> PagedApart(const EngineGroup& group, std::span<const EngineTensor> keys,
                                 std::span<const EngineTensor> values);
 

@@ -21,14 +21,19 @@ constexpr int64_t kRenewNanos = 10'000'000'000;
 
 // --- Flush
 
+std::string FlushJob::WhyNot(TierKind tier) {
+  if (tier != TierKind::kNvme) return "this cache has no such tier";
+  if (core().options_.cache.nvme_directories.empty()) {
+    return "there is no NVMe tier; give nvme_directories";
+  }
+  return "the NVMe tier is out of service, and tried again; Stats() says of each drive why";
+}
+
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   if (flush.tier != TierKind::kNvme || !core().nvme_usable()) {
-    flush.status = Status(Code::kUnavailable, flush.tier != TierKind::kNvme
-                                                  ? "this cache has no such tier"
-                                                  : "the NVMe tier is out of service: " +
-                                                        core().nvme_status_.ToString());
+    flush.status = Status(Code::kUnavailable, WhyNot(flush.tier));
     return End(1);
   }
   WakeAt(core().DeadlineIn(flush.timeout_nanos));
@@ -392,8 +397,9 @@ void EvictJob::WaitForTiers() {
   asked().evicted = evicted_;
   if (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_) {
     request()->status =
-        Status(Code::kUnavailable, "gone from memory; what NVMe may hold is not known yet: " +
-                                       core().nvme_status_.ToString());
+        Status(Code::kUnavailable,
+               "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
+               "the drives in service");
     return End(1);
   }
   core().write_down_->Barrier([this, run = run()](const Status& writes) {

@@ -158,6 +158,8 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   void Drop() override;
 
  private:
+  std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
+
   uint64_t flush_ = 0;
 };
 

@@ -449,7 +449,8 @@ void WriteDown::CheckFlushes() {
     }
   }
   for (const uint64_t number : unavailable) {
-    FinishFlush(number, Status(Code::kUnavailable, "the NVMe tier is out of service"));
+    FinishFlush(number, Status(Code::kUnavailable, "the NVMe tier went out of service; Stats() says of "
+                                                  "each drive why"));
   }
   for (const uint64_t number : written) {
     target_->Flush([this, number, alive = alive_](Status status) {
@@ -473,7 +474,8 @@ void WriteDown::CheckBarriers() {
     held |= write->busy && write->done;
   }
   barriers_.Settle(
-      oldest, held ? Status(Code::kUnavailable, "a drive hangs in a write; deleted once it lets go")
+      oldest, held ? Status(Code::kUnavailable, "a drive hangs in a write; it is deleted once that ends. "
+                                               "Evict again later; Stats() says which drive")
                    : Status());
 }
 

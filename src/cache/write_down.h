@@ -56,10 +56,9 @@ class WriteDown {
   // Starts what may be started.
   void Pump();
 
-  // `on_done` once everything of the tenant that was added before is on NVMe, or cannot get there.
-  // Other tenants' blocks are written on the way. The budget does not hold a flush up.
-  // Returns a number for EndFlush().
-  // `teller` is whom losses are told to, each once.
+  // `on_done` once everything that was added before, by whatever tenant (Drain() relies on it), is
+  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `teller`. The
+  // budget does not hold a flush up. Returns a number for EndFlush().
   uint64_t Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done);
   // A new client: what was lost before it came is none of its business.
   void StartTelling(uint32_t teller, uint16_t tenant);

@@ -35,7 +35,7 @@ A seed decides everything: what the engines do, how the threads and drives inter
 faults come when. The same seed does the same on every machine.
 
 Examples:
-  aquifer sim fuzz                   a thousand seeds, with every promise checked at every step
+  aquifer sim fuzz                   a thousand seeds, with the promises checked as they run
   aquifer sim fuzz --minutes 30      as many as half an hour allows
   aquifer sim trace --seed 7         all that happens in seed 7)";
 
@@ -127,7 +127,8 @@ int RunFuzz(const SimOptions& options) {
 int RunTrace(const SimOptions& options) {
   const Result<Scenario> scenario = Reduce(options.seed, options.reduction);
   if (!scenario.ok()) {
-    fmt::print(stderr, "aquifer sim trace: {}\n", scenario.status().message());
+    fmt::print(stderr, "aquifer sim trace: {}. See aquifer sim trace --help\n",
+               scenario.status().message());
     return kExitUsage;
   }
   const Outcome outcome =

@@ -15,16 +15,16 @@ enum class FaultKind : uint8_t {
   kCrash,          // The process dies; writes on their way are torn.
   kPowerLoss,      // The machine dies; writes since the last sync are lost in any order.
   kFailedWrites,   // Some writes fail, and leave torn bytes behind.
-  kFailedReads,    //
-  kFailedSyncs,    //
-  kFailedCreates,  //
+  kFailedReads,    // Some reads fail,
+  kFailedSyncs,    // or some syncs,
+  kFailedCreates,  // or making files.
   kSlowDrive,      // Every request takes longer, for a while.
   kHangingDrive,   // No request completes, for seconds or minutes.
-  kReadOnlyDrive,  //
+  kReadOnlyDrive,  // Writes, creates and removes fail, for a while.
   kFullDrive,      // The file system has no room for another segment.
   kUnopenable,     // A crash, and then no drive can be opened for a while.
   kBitFlip,        // Anywhere on a drive.
-  kFooterFlip,     // In the footer of a sealed segment, which the log has twice.
+  kFooterFlip,     // In every footer of a drive, and then a crash: the log has it all twice.
   kClientDeath,    // In mid-store, in mid-fetch, or idle.
   kNoMemory,       // Making extents fails.
   kMemoryShort,    // The host takes memory back, for a while.

@@ -23,7 +23,7 @@ void PrintTo(const Planting& planting, std::ostream* out) { *out << planting.nam
 
 class PlantedBugsTest : public testing::TestWithParam<Planting> {};
 
-TEST_P(PlantedBugsTest, IsFoundWithinAMinute) {
+TEST_P(PlantedBugsTest, IsFound) {
   const FuzzOptions options{
       .first_seed = ByTestLevel<uint64_t>(GetParam().near_seed, GetParam().near_seed, 1),
       .seeds = 20'000,

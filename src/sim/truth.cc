@@ -302,12 +302,12 @@ void Truth::Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code
 }
 
 void Truth::EvictSent(std::span<const BlockNumber> blocks) {
-  std::vector<BlockNumber> open(blocks.begin(), blocks.end());
-  while (!open.empty()) {
-    const BlockNumber number = open.back();
-    open.pop_back();
+  std::vector<BlockNumber> waiting(blocks.begin(), blocks.end());
+  while (!waiting.empty()) {
+    const BlockNumber number = waiting.back();
+    waiting.pop_back();
     Spoil(number);
-    open.insert(open.end(), blocks_[number].children.begin(), blocks_[number].children.end());
+    waiting.insert(waiting.end(), blocks_[number].children.begin(), blocks_[number].children.end());
   }
 }
 

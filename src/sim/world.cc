@@ -75,7 +75,7 @@ void World::Run() {
            scenario_.faults[next_fault_].step <= scheduler_.steps()) {
       Strike(scenario_.faults[next_fault_++]);
     }
-    if (!Step()) return;
+    if (!Step()) return truth_.Violate("nothing is left to happen");
   }
   if (!failed()) Settle();
 }
@@ -379,7 +379,8 @@ void World::DeleteEverything() {
   if (failed()) return;
   checker_.CheckEmpty();
   KillNode(Death::kProcess, 0);
-  RunUntil([this] { return node_.ready(); }, 3600 * kSecond);
+  const bool back = RunUntil([this] { return node_.ready(); }, 3600 * kSecond);
+  if (!back && !failed()) truth_.Violate("the node does not come back");
   if (!failed()) auditor_->FindNothing();
 }
 

@@ -136,9 +136,10 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   // `done(status)` when every bit set so far is on the drive.
   void FlushMaps(std::function<void(Status)> done);
-  // A copy of some block may be here that is neither known nor marked as deleted.
+  // A copy of some block may be here that is neither known nor marked as deleted, and FlushMaps()
+  // would not mark it.
   bool may_hold_unmarked_copies() const {
-    return !recovered_ || unread_ || unmarked_ || (has_unwritten_marks() && !writable());
+    return !recovered_ || unread_ || (has_unwritten_marks() && !writable());
   }
   // Some bit is not on the drive yet; FlushMaps() is what it needs.
   bool has_unwritten_marks() const;

@@ -44,6 +44,29 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
   }
 }
 
+// Each waits for the marks of the same drive; the one that comes later is not the other's doubt.
+TEST(NvmeFaultsTest, TwoErasuresAtOnceAreBothAcknowledged) {
+  NvmeHarness harness(Small());
+  TestBlock expired(1, 8192);
+  expired.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  const TestBlock one(2, 8192);
+  const TestBlock two(3, 8192);
+  for (const TestBlock* block : {&std::as_const(expired), &one, &two}) {
+    ASSERT_TRUE(harness.Write(*block).ok());
+  }
+  harness.clock_.SetUnixSeconds(harness.clock_.UnixSeconds() + 20);
+  harness.Restart();
+  Batch<EraseOp> first;
+  first.ops.push_back({.id = one.id(), .status = {}});
+  Batch<EraseOp> second;
+  second.ops.push_back({.id = two.id(), .status = {}});
+  harness.tier()->Erase(&first);
+  harness.tier()->Erase(&second);
+  harness.executor_.RunAll();
+  EXPECT_TRUE(first.ops[0].status.ok()) << first.ops[0].status.ToString();
+  EXPECT_TRUE(second.ops[0].status.ok()) << second.ops[0].status.ToString();
+}
+
 // The caller was told that it failed, so it would never ask to erase it.
 TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   NvmeHarness harness(Small());

@@ -488,6 +488,7 @@ void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status&
           FinishErases(std::move(erases), marked, next_drive + 1);
         });
   }
+  // What others want marked since then is theirs to wait for.
   const bool unsure = std::any_of(drives_.begin(), drives_.end(), [](const auto& drive) {
     return drive->may_hold_unmarked_copies();
   });
