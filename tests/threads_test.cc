@@ -29,7 +29,7 @@ constexpr size_t kBlocks = 16;  // Altogether 192 MiB.
 
 int SoakSeconds() {
   const char* set = std::getenv("AQUIFER_SOAK_SECONDS");
-  return set != nullptr ? std::atoi(set) : ByTestLevel(5, 15, 60);
+  return set != nullptr ? std::atoi(set) : IsFullRun() ? 60 : ByTestLevel(5, 15, 60);
 }
 
 struct Totals {

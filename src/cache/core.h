@@ -6,6 +6,7 @@
 // the requests themselves, before the sink is told.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -252,6 +253,11 @@ class Core final : private TierListener, private LoadWaiter {
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   void CommitOne(ClientNumber client, CommitOp* op);
 
+  // So many seconds from now; a time that is too far off is the last there is.
+  uint32_t UnixIn(int64_t seconds) const {
+    return static_cast<uint32_t>(std::min<uint64_t>(
+        uint64_t{NowUnix()} + static_cast<uint64_t>(std::max<int64_t>(seconds, 0)), UINT32_MAX));
+  }
   uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);

@@ -106,7 +106,7 @@ void PinJob::Run() {
     if (ref == kNoBlock || !core().Readable(ref)) continue;
     if (asked().seconds == 0) {
       core().residency_->Unpin(ref, owner);
-    } else if (!core().residency_->Pin(ref, owner, int64_t{core().NowUnix()} + asked().seconds)) {
+    } else if (!core().residency_->Pin(ref, owner, core().UnixIn(asked().seconds))) {
       request()->status =
           Status(Code::kNoSpace, "too many pins; take some away, or give them less time");
       return End(cursor_);
@@ -205,7 +205,7 @@ void HintJob::Apply(BlockRef ref) {
   if (residency.at(ref).state != BlockState::kResident) return;
   residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0) return;
-  residency.SetExpiry(ref, static_cast<uint32_t>(core().NowUnix() + ttl_seconds_));
+  residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
   core().RenewOnNvme(ref);
 }
 
@@ -396,10 +396,10 @@ void EvictJob::Run() {
 void EvictJob::WaitForTiers() {
   asked().evicted = evicted_;
   if (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_) {
-    request()->status =
-        Status(Code::kUnavailable,
-               "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
-               "the drives in service");
+    request()->status = Status(
+        Code::kUnavailable,
+        "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
+        "the drives in service");
     return End(1);
   }
   core().write_down_->Barrier([this, run = run()](const Status& writes) {

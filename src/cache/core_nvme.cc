@@ -131,8 +131,8 @@ void Core::TakeOver(const BlockMeta& meta) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     if (same && entry.in_tier(kTierNvme)) return;
-    // Being written right now: that will end as it should.
-    if (same && (entry.io_tiers & TierBit(kTierDram)) != 0) return;
+    // Being written right now: that will end as it should, and replaces this one.
+    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
   } else if (usable && !forgotten_tenants_.contains(*tenant)) {
     const Result<BlockRef> added = residency_->AddOnNvme(

@@ -196,7 +196,7 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
          .position = request.position + static_cast<uint32_t>(i),
          .layout = layout,
          .state = BlockState::kFilling,
-         .expiry_unix_seconds = ttl == 0 ? 0 : static_cast<uint32_t>(NowUnix() + ttl),
+         .expiry_unix_seconds = ttl == 0 ? 0 : UnixIn(ttl),
          .checksum = {},
          .engine_hash = request.engine_hashes.empty() ? 0 : request.engine_hashes[i],
          .now_nanos = environment_.clock->NowNanos()},

@@ -195,28 +195,34 @@ void WriteDown::Pump() {
   size_t busy = 0;
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
   size_t steps = 0;
-  while (!queue_.empty() && busy < kMaxInFlightBatches && steps < kSlice) {
+  auto next = queue_.lower_bound(std::exchange(pump_from_, 0));
+  while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kSlice) {
     WriteBatch* const write = TakeBatch();
-    while (!queue_.empty() && write->items.size() < kMaxBatchOps && write->bytes < kMaxBatchBytes &&
-           steps++ < kSlice) {
-      const Item item = queue_.begin()->second;
+    bool paced = false;
+    while (next != queue_.end() && write->items.size() < kMaxBatchOps &&
+           write->bytes < kMaxBatchBytes && steps++ < kSlice) {
+      const Item item = next->second;
       if (Current(item)) {
-        if (Barred(item.ref)) break;  // Until the deletion or the write before it has ended.
+        if (Barred(item.ref)) {
+          ++next;  // Until the deletion or the write before it has ended; others need not wait.
+          continue;
+        }
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
         if (!budget_.TakeBytes(now, bytes)) {
           if (flushes_.empty()) {
             PumpAt(budget_.NextAt(now, bytes));
+            paced = true;
             break;
           }
           budget_.ChargeBytes(now, bytes);
         }
-        queue_.erase(queue_.begin());
+        next = queue_.erase(next);
         if (!AddTo(write, item)) {
           budget_.RefundBytes(now, bytes);
           Forget(item);
         }
       } else {
-        queue_.erase(queue_.begin());  // Dropped since, or there already.
+        next = queue_.erase(next);  // Dropped since, or there already.
         Forget(item);
         if (Same(item) && residency_->stale(item.ref) &&
             !residency_->at(item.ref).in_tier(kTierDram)) {
@@ -231,8 +237,12 @@ void WriteDown::Pump() {
     in_flight_blocks_ += write->items.size();
     ++busy;
     target_->Write(&write->batch);
+    if (paced) break;
   }
-  if (steps >= kSlice) PumpAt(now);
+  if (steps >= kSlice && next != queue_.end() && busy < kMaxInFlightBatches) {
+    pump_from_ = next->first;
+    PumpAt(now);
+  }
   if (!flushes_.empty()) CheckFlushes();
 }
 
@@ -449,8 +459,9 @@ void WriteDown::CheckFlushes() {
     }
   }
   for (const uint64_t number : unavailable) {
-    FinishFlush(number, Status(Code::kUnavailable, "the NVMe tier went out of service; Stats() says of "
-                                                  "each drive why"));
+    FinishFlush(number, Status(Code::kUnavailable,
+                               "the NVMe tier went out of service; Stats() says of "
+                               "each drive why"));
   }
   for (const uint64_t number : written) {
     target_->Flush([this, number, alive = alive_](Status status) {
@@ -473,10 +484,10 @@ void WriteDown::CheckBarriers() {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
     held |= write->busy && write->done;
   }
-  barriers_.Settle(
-      oldest, held ? Status(Code::kUnavailable, "a drive hangs in a write; it is deleted once that ends. "
-                                               "Evict again later; Stats() says which drive")
-                   : Status());
+  barriers_.Settle(oldest, held ? Status(Code::kUnavailable,
+                                         "a drive hangs in a write; it is deleted once that ends. "
+                                         "Evict again later; Stats() says which drive")
+                                : Status());
 }
 
 }  // namespace aquifer

@@ -164,6 +164,7 @@ class WriteDown {
   bool sorting_ = false;          // Nothing is written until what waits is in its new order.
   uint64_t sort_end_ = 0;         // What was added later stays behind it.
   std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
+  uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   uint64_t next_sequence_ = 1;
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;

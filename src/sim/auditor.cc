@@ -87,7 +87,7 @@ void Auditor::FindAll() {
         const ReleaseOp release{.lease = op.lease};
         std::ignore = node_->core()->Release(client_, std::span(&release, 1));
       } else if (op.status.code() == Code::kNotFound) {
-        truth_->Missed(number, true);
+        truth_->Missed(number, request_, true);
       } else if (op.status.code() == Code::kCorrupt) {
         truth_->Corrupt(number);
       } else if (truth_->MustHave(number) && MemoryIsForAll()) {

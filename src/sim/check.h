@@ -1,5 +1,5 @@
-// Looks at the node from outside: caps and deadlines after every step, and now and then accounts and
-// the memory that is lent as well. What it finds goes to the truth as a violation.
+// Looks at the node from outside: caps and deadlines after every step, and now and then accounts
+// and the memory that is lent as well. What it finds goes to the truth as a violation.
 #pragma once
 
 #include <cstddef>

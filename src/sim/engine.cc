@@ -167,7 +167,7 @@ void Engine::OnFetched(size_t from, size_t to) {
         ++(op.tier == TierKind::kDram ? world_.counts->hits_dram : world_.counts->hits_nvme);
         break;
       case Code::kNotFound:
-        truth.Missed(block, world_.calm());
+        truth.Missed(block, request_, world_.calm());
         ++world_.counts->misses;
         break;
       case Code::kCorrupt:
@@ -190,7 +190,7 @@ void Engine::OnReserved(size_t from, size_t to) {
     const BlockNumber block = blocks_[first_ + i];
     switch (op.outcome) {
       case ReserveOutcome::kSlot: {
-        truth.Missed(block, world_.calm());
+        truth.Missed(block, request_, world_.calm());
         if (world_.node->DrivesUse(IoKind::kRead, op.slot) ||
             world_.node->DrivesUse(IoKind::kWrite, op.slot)) {
           truth.Violate("a slot was lent while a drive still uses it");

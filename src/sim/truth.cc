@@ -254,7 +254,7 @@ void Truth::Released(std::span<const std::byte> bytes) {
   Return(bytes);
 }
 
-bool Truth::MustHave(BlockNumber number) const {
+bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   if (!options_.keeps_what_is_safe || damaged_) return false;
   uint64_t below = UINT64_MAX;
   for (; number != kNoParent; number = blocks_[number].parent) {
@@ -263,14 +263,16 @@ bool Truth::MustHave(BlockNumber number) const {
     const Version& version = block.versions.back();
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.
-    if (!version.safe || version.expires_by != INT64_MAX || version.acked > below) return false;
+    if (!version.safe || version.safe_since > before) return false;
+    if (version.expires_by != INT64_MAX || version.acked > below) return false;
     below = version.acked;
   }
   return true;
 }
 
-void Truth::Missed(BlockNumber block, bool calm) {
-  if (!calm || !MustHave(block)) return;
+void Truth::Missed(BlockNumber block, RequestNumber request, bool calm) {
+  // What became safe since it was asked for may have been looked for before.
+  if (!calm || !MustHave(block, requests_.at(request).asked)) return;
   Violate(fmt::format("{} is lost, though it was flushed", NameOf(block)));
 }
 
@@ -296,6 +298,7 @@ void Truth::Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code
     const uint64_t since = std::max({attached, lost_before_[tenant], block.spoiled});
     if (version.state == State::kAcked && version.life == life_ && version.acked > since &&
         version.acked < sent) {
+      if (!version.safe) version.safe_since = Moment();
       version.safe = true;
     }
   }

@@ -79,7 +79,7 @@ class Truth {
               RequestNumber request);
   void Released(std::span<const std::byte> bytes);
   // Asked for, and neither there nor late. `calm`: no fault could excuse it.
-  void Missed(BlockNumber block, bool calm);
+  void Missed(BlockNumber block, RequestNumber request, bool calm);
   // Read, and damaged.
   void Corrupt(BlockNumber block);
 
@@ -118,7 +118,8 @@ class Truth {
   size_t loans() const { return loans_.size(); }
   size_t open_requests() const { return requests_.size(); }
   // It, and everything above it, is safe: it must be found.
-  bool MustHave(BlockNumber block) const;
+  // `before`: since that moment at least.
+  bool MustHave(BlockNumber block, uint64_t before = UINT64_MAX) const;
 
  private:
   enum class State : uint8_t {
@@ -131,6 +132,7 @@ class Truth {
     State state = State::kWriting;
     uint32_t life = 0;
     bool safe = false;
+    uint64_t safe_since = 0;         // A moment.
     uint64_t acked = 0;              // When: a moment.
     uint64_t deleted = 0;            // When that was answered; 0: it was not.
     int64_t expires_by = INT64_MAX;  // Unix seconds; over all that its expiry ever was.

@@ -185,9 +185,10 @@ TEST_F(TruthTest, WhatWasFlushedIsFoundWithAllAboveIt) {
   truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
   EXPECT_TRUE(truth_.MustHave(child));
   truth_.Died(false);
-  truth_.Missed(child, false);
+  const Truth::RequestNumber request = Ask();
+  truth_.Missed(child, request, false);
   EXPECT_THAT(truth_.violation(), IsEmpty());
-  truth_.Missed(child, true);
+  truth_.Missed(child, request, true);
   EXPECT_THAT(truth_.violation(), HasSubstr("though it was flushed"));
 }
 

@@ -7,6 +7,11 @@
 
 namespace aquifer {
 
+inline bool IsFullRun() {
+  const char* set = std::getenv("AQUIFER_TEST_LEVEL");
+  return set != nullptr && std::string_view(set) == "full";
+}
+
 // The number for this run. Sanitizers cost up to tenfold, so with them a run does what one a level
 // below does without.
 template <class T>

@@ -475,6 +475,16 @@ void NvmeTierImpl::FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by
   }
 }
 
+// For a deletion of all that a tenant has: a write whose caller was told that it failed, and which
+// a drive is still busy with, may yet put a block there.
+bool NvmeTierImpl::MayYetAppear(const BlockId& erased) const {
+  if (erased.key != Key{}) return false;
+  return std::any_of(pending_.begin(), pending_.end(), [&erased](const auto& pending) {
+    const PendingWrite* const leader = pending.second.leader;
+    return leader != nullptr && leader->settled && pending.first.tenant == erased.tenant;
+  });
+}
+
 // The bits of these are on their drives. But a copy that is gone only from memory may be on any
 // drive: what is not marked there is, drive by drive, before they are acknowledged.
 void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status& status,
@@ -494,7 +504,7 @@ void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status&
   });
   for (PendingErase* erase : erases) {
     Status result = status;
-    if (status.ok() && unsure) {
+    if (status.ok() && (unsure || MayYetAppear(erase->id))) {
       result = Status(Code::kUnavailable, "a drive may hold a copy");
     } else if (status.ok() && erase->unknown) {
       result = Status(Code::kNotFound);

@@ -163,6 +163,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // Writes.
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
   void MarkReplaced(PendingWrite* write);
+  bool MayYetAppear(const BlockId& erased) const;
   Status CheckWrite(const WriteOp& op) const;
   void Verify(std::vector<PendingWrite*> writes);
   void VerifySome(std::vector<PendingWrite*> writes);
