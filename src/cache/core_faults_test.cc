@@ -1,4 +1,4 @@
-// Promises that a fault, or an unusual neighbour, once broke. Each was found by the simulator.
+// Promises that a fault, or an unusual neighbour, once broke.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -81,6 +81,20 @@ TEST(CoreFaultsTest, ATenantAtItsCeilingMakesRoomFromBlocksOfAnotherSize) {
   ASSERT_TRUE(first.Flush().ok());
   TestEngine second(&cache, large);
   EXPECT_EQ(second.Store(Chain(large, {.seed = 2, .blocks = 2})), 2u);
+}
+
+TEST(CoreFaultsTest, ATimeToLiveOfCenturiesIsNotOver) {
+  SteppedCacheOptions options = SmallCache();
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.ttl_seconds = INT64_MAX;
+  options.cache.tenants = {tenant};
+  SteppedCache cache(std::make_shared<MemoryMedia>(), options);
+  const Layout layout = LayoutOfBytes(kBlockBytes);
+  const Chain chain(layout, {.seed = 1, .blocks = 4});
+  TestEngine engine(&cache, layout);
+  ASSERT_EQ(engine.Store(chain), 4u);
+  EXPECT_EQ(engine.Matched(chain), 4u);
 }
 
 }  // namespace

@@ -250,6 +250,27 @@ TEST_F(CoreTest, EachDriveStartsFailsAndComesBackOnItsOwn) {
   }
 }
 
+// A deletion that cannot be finished while a drive is out, of a block that is stored once more.
+TEST_F(CoreTest, ABlockThatWaitsForItsDeletionHoldsNobodyElseUp) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("two", true);
+  Restart();
+  const Chain deleted(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(deleted), 4u);
+  EvictRequest evict;
+  evict.chain = Slice(deleted);
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(deleted), 4u);
+  const Chain other(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(Store(other), 4u);
+  world_->Advance(1'000'000'000);
+  Restart();
+  EXPECT_EQ(Recall(other), 4u);
+}
+
 TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
   Make(SmallCache());
   world_->FailOpening(Code::kUnavailable);
