@@ -88,9 +88,9 @@ struct RegisterLayoutRequest : Request {
 // --- Recall ------------------------------------------------------------------------------------
 
 enum class RunState : uint8_t {
-  kReady,        // Fetch will find it.
-  kBeingFilled,  // Another engine computes it right now. Ask again after about `estimated_ms`.
-  kPending,      // A tier must be asked first (durable tiers, to come). Ask again.
+  kReady = 0,        // Fetch will find it.
+  kBeingFilled = 1,  // Another engine computes it right now. Ask again after about `estimated_ms`.
+  kPending = 2,      // A tier must be asked first (durable tiers, to come). Ask again.
 };
 
 // Neighbouring blocks in the same state and tier.
@@ -141,21 +141,21 @@ struct ReleaseOp {
 // --- Store -------------------------------------------------------------------------------------
 
 enum class Refusal : uint8_t {
-  kNone,
-  kFull,      // No memory that could be freed now. Not an error: this block is not kept.
-  kQuota,     // The tenant's own ceiling.
-  kWarming,   // Memory is being prepared; a later block may fit.
-  kDraining,  // The node is shutting down.
-  kTooMany,   // This client holds too many reservations.
+  kNone = 0,
+  kFull = 1,      // No memory that could be freed now. Not an error: this block is not kept.
+  kQuota = 2,     // The tenant's own ceiling.
+  kWarming = 3,   // Memory is being prepared; a later block may fit.
+  kDraining = 4,  // The node is shutting down.
+  kTooMany = 5,   // This client holds too many reservations.
 };
 
 std::string_view RefusalName(Refusal refusal);
 
 enum class ReserveOutcome : uint8_t {
-  kRefused,      // See `refusal`.
-  kHave,         // It is there already. Write nothing.
-  kBeingFilled,  // Another engine fills it, for about `wait_ms` more.
-  kSlot,         // Write the block into `slot`, then Commit or Abort.
+  kRefused = 0,      // See `refusal`.
+  kHave = 1,         // It is there already. Write nothing.
+  kBeingFilled = 2,  // Another engine fills it, for about `wait_ms` more.
+  kSlot = 3,         // Write the block into `slot`, then Commit or Abort.
 };
 
 struct ReserveOp {
@@ -203,7 +203,7 @@ struct FlushRequest : Request {
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
 };
 
-enum class SessionState : uint8_t { kUnknown, kWillContinue, kFinished };
+enum class SessionState : uint8_t { kUnknown = 0, kWillContinue = 1, kFinished = 2 };
 
 // What the caller knows about the future. Improves what is kept; never needed.
 struct SessionForecast {

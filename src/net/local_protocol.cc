@@ -219,6 +219,7 @@ Status Decode(FrameReader* from, ExtentOffer* offer) {
 // ---- Requests ----
 
 void Encode(const Layout& layout, FrameWriter* to) {
+  AQ_CHECK(layout.groups.size() <= kMaxGroups && layout.kv_format.size() <= kMaxFormatBytes);
   to->Bytes(layout.model);
   to->U32(layout.tokens_per_block);
   to->Text(layout.kv_format);

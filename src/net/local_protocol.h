@@ -71,7 +71,7 @@ struct Hello {
   std::string_view tenant;
   std::string_view token;
   std::string_view engine;
-  bool observe = false;  // Nothing is stored or loaded; only the trace is recorded.
+  bool observe = false;  // Everything that it asks for is a miss or refused.
 };
 
 struct Welcome {
