@@ -27,11 +27,11 @@ class BugPlot {
  private:
   friend class PlantBug;  // testing/plant_bug.h
   friend bool Planted(PlantedBug bug);
-  static inline std::atomic<PlantedBug> planted_ = PlantedBug::kNone;
+  static inline std::atomic<PlantedBug> planted = PlantedBug::kNone;
 };
 
 inline bool Planted(PlantedBug bug) {
-  return BugPlot::planted_.load(std::memory_order_relaxed) == bug;
+  return BugPlot::planted.load(std::memory_order_relaxed) == bug;
 }
 
 }  // namespace aquifer

@@ -41,9 +41,6 @@ class FrameWriter {
   // The frame, until the next Begin(). More than kMaxFrameBytes is the caller's mistake.
   std::span<const std::byte> Finish();
 
-  // How much the body can still take.
-  size_t room() const { return kMaxFrameBytes - buffer_.size(); }
-
   void U8(uint8_t value) { Integer(value); }
   void U16(uint16_t value) { Integer(value); }
   void U32(uint32_t value) { Integer(value); }

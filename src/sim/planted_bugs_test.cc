@@ -2,6 +2,7 @@
 // without it.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <string>
 
 #include "base/clock.h"
@@ -43,19 +44,24 @@ TEST_P(PlantedBugsTest, IsFound) {
   EXPECT_EQ(RunScenario(MakeScenario(*report.failed_seed)).violation, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, PlantedBugsTest,
-    testing::Values(Planting{"LeaseNotTaken", PlantedBug::kLeaseNotTaken, 1},
-                    Planting{"CommitBeforeWrite", PlantedBug::kCommitBeforeWrite, 570},
-                    Planting{"ChecksumNotVerified", PlantedBug::kChecksumNotVerified, 1},
-                    Planting{"LeasedEvicted", PlantedBug::kLeasedEvicted, 1},
-                    Planting{"QuarantineIgnored", PlantedBug::kQuarantineIgnored, 1},
-                    Planting{"CapOffByOne", PlantedBug::kCapOffByOne, 40},
-                    Planting{"TombstoneForgotten", PlantedBug::kTombstoneForgotten, 1},
-                    Planting{"FooterTrusted", PlantedBug::kFooterTrusted, 270},
-                    Planting{"WrongTenantCharged", PlantedBug::kWrongTenantCharged, 1},
-                    Planting{"DeadlineIgnored", PlantedBug::kDeadlineIgnored, 1}),
-    [](const testing::TestParamInfo<Planting>& info) { return std::string(info.param.name); });
+constexpr Planting kPlantings[] = {
+    {"LeaseNotTaken", PlantedBug::kLeaseNotTaken, 1},
+    {"CommitBeforeWrite", PlantedBug::kCommitBeforeWrite, 570},
+    {"ChecksumNotVerified", PlantedBug::kChecksumNotVerified, 1},
+    {"LeasedEvicted", PlantedBug::kLeasedEvicted, 1},
+    {"QuarantineIgnored", PlantedBug::kQuarantineIgnored, 1},
+    {"CapOffByOne", PlantedBug::kCapOffByOne, 40},
+    {"TombstoneForgotten", PlantedBug::kTombstoneForgotten, 1},
+    {"FooterTrusted", PlantedBug::kFooterTrusted, 270},
+    {"WrongTenantCharged", PlantedBug::kWrongTenantCharged, 1},
+    {"DeadlineIgnored", PlantedBug::kDeadlineIgnored, 1},
+};
+static_assert(std::size(kPlantings) == kPlantedBugs);
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedBugsTest, testing::ValuesIn(kPlantings),
+                         [](const testing::TestParamInfo<Planting>& info) {
+                           return std::string(info.param.name);
+                         });
 
 }  // namespace
 }  // namespace aquifer

@@ -116,7 +116,6 @@ class Truth {
   void CheckLoans();
   uint64_t lent_bytes(uint32_t tenant) const { return lent_bytes_[tenant]; }
   size_t loans() const { return loans_.size(); }
-  size_t open_requests() const { return requests_.size(); }
   // It, and everything above it, is safe: it must be found.
   // `before`: since that moment at least.
   bool MustHave(BlockNumber block, uint64_t before = UINT64_MAX) const;

@@ -7,8 +7,8 @@ namespace aquifer {
 
 class PlantBug {
  public:
-  explicit PlantBug(PlantedBug bug) { BugPlot::planted_ = bug; }
-  ~PlantBug() { BugPlot::planted_ = PlantedBug::kNone; }
+  explicit PlantBug(PlantedBug bug) { BugPlot::planted = bug; }
+  ~PlantBug() { BugPlot::planted = PlantedBug::kNone; }
   PlantBug(const PlantBug&) = delete;
   PlantBug& operator=(const PlantBug&) = delete;
 };

@@ -1,27 +1,12 @@
 // A program of its own, because it replaces operator new, which sanitizers do too.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "testing/counted_heap.h"
 #include "testing/seeded_random.h"
 #include "tier/dram_tier_fixture.h"
-
-// Counts what this program takes from the heap.
-namespace {
-std::atomic<uint64_t> heap_allocations = 0;
-}  // namespace
-
-// Not inlined: the compiler would otherwise see malloc() freed by delete, and warn.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++heap_allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace aquifer {
 namespace {
