@@ -1,0 +1,49 @@
+// What a node will use on this host: the configuration with everything chosen that it leaves open.
+// Making a plan makes the directories that were chosen by it, and nothing else.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "aquifer/status.h"
+#include "io/available_memory.h"
+#include "node/node_config.h"
+
+namespace aquifer {
+
+// The host as far as a plan depends on it; tests give their own.
+struct NodeHost {
+  MemoryRoots memory{};
+  std::string run_directory = "/run/aquifer";
+  std::string runtime_directory{};  // $XDG_RUNTIME_DIR; may be empty.
+  std::string temporary_directory = "/tmp";
+  std::string state_directory = "/var/lib/aquifer";
+  std::string state_home{};  // $XDG_STATE_HOME, else ~/.local/state; may be empty.
+  uid_t uid = 0;
+};
+
+NodeHost ThisHost();
+
+struct NodePlan {
+  NodeConfig config;
+  std::string socket;               // Absolute; its directory is there.
+  std::optional<HttpAddress> http;  // None: no HTTP.
+  CacheOptions cache;               // All but the tenants, which come from their file.
+  uid_t uid = 0;                    // The node's own user.
+  std::string dram_reason;          // "a quarter of the 22.1GiB that are available"
+  std::string nvme_reason;
+  std::vector<std::string> warnings;  // What works, but not as one might expect.
+};
+
+// kInvalid or kNoSpace: which key or option to change, and how.
+Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host);
+
+// A block of lines for the log at start. `file` is the configuration file, or empty.
+std::string DescribePlan(const NodePlan& plan, const std::string& file);
+
+}  // namespace aquifer
