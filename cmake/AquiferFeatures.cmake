@@ -98,6 +98,17 @@ elseif(NOT nlohmann_json_FOUND)
 endif()
 aquifer_feature(PROGRAM "aquifer program" MISSING ${_missing})
 
+# Header only, and the only library that nothing but the node's settings need.
+set(_missing "")
+find_path(AQUIFER_TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h)
+mark_as_advanced(AQUIFER_TOMLPLUSPLUS_INCLUDE_DIR)
+if(NOT AQUIFER_HAS_PROGRAM)
+  set(_missing "it is part of the aquifer program, which is off")
+elseif(NOT AQUIFER_TOMLPLUSPLUS_INCLUDE_DIR)
+  set(_missing "toml++ not found: apt-get install libtomlplusplus-dev")
+endif()
+aquifer_feature(NODE "node (aquifer serve)" MISSING ${_missing})
+
 set(_missing "")
 find_package(GTest CONFIG QUIET)
 if(NOT TARGET GTest::gmock_main)

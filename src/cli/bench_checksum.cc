@@ -8,7 +8,7 @@
 #include "cli/bench_row.h"
 #include "cli/other_checksum.h"
 #include "cli/plain_read.h"
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -13,7 +13,7 @@
 #include "cli/bench_memory.h"
 #include "cli/bench_row.h"
 #include "cli/cache_caller.h"
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -14,8 +14,8 @@
 #include "cli/cache_caller.h"
 #include "cli/file_per_block.h"
 #include "cli/raw_disk.h"
-#include "cli/size_text.h"
 #include "cli/temporary_directory.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -22,8 +22,8 @@
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "cli/progress.h"
-#include "cli/size_text.h"
 #include "cli/temporary_directory.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

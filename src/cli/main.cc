@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/commands.h"
-#include "cli/nearest_name.h"
 #include "cli/temporary_directory.h"
+#include "settings/nearest_name.h"
 
 namespace aquifer {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

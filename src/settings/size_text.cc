@@ -1,4 +1,4 @@
-#include "cli/size_text.h"
+#include "settings/size_text.h"
 
 #include <fmt/format.h>
 

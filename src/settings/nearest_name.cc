@@ -1,4 +1,4 @@
-#include "cli/nearest_name.h"
+#include "settings/nearest_name.h"
 
 #include <algorithm>
 #include <numeric>
