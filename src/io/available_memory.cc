@@ -59,34 +59,43 @@ constexpr CgroupFiles kVersion1 = {"memory.limit_in_bytes", "", "memory.usage_in
                                    "total_inactive_file "};
 constexpr uint64_t kNoBound = std::numeric_limits<uint64_t>::max();
 
+// A number of a folder's files.
+std::optional<uint64_t> ReadNumberIn(const std::string& folder, std::string_view name) {
+  return ReadNumber(folder + "/" + std::string(name));
+}
+
+uint64_t LimitOfGroup(const std::string& folder, const CgroupFiles& files) {
+  const uint64_t limit = ReadNumberIn(folder, files.limit).value_or(kNoBound);
+  if (files.second_limit.empty()) return limit;
+  return std::min(limit, ReadNumberIn(folder, files.second_limit).value_or(kNoBound));
+}
+
 uint64_t RoomInGroup(const std::string& folder, const CgroupFiles& files) {
-  const auto read = [&folder](std::string_view name) {
-    return ReadNumber(folder + "/" + std::string(name));
-  };
-  const uint64_t limit =
-      std::min(read(files.limit).value_or(kNoBound),
-               files.second_limit.empty() ? kNoBound : read(files.second_limit).value_or(kNoBound));
+  const uint64_t limit = LimitOfGroup(folder, files);
   if (limit == kNoBound) return kNoBound;
-  const uint64_t usage = read(files.usage).value_or(0);
+  const uint64_t usage = ReadNumberIn(folder, files.usage).value_or(0);
   const uint64_t droppable = ReadField(folder + "/memory.stat", files.droppable).value_or(0);
   const uint64_t used = usage - std::min(usage, droppable);
   return limit - std::min(limit, used);
 }
 
-// The group and all around it. In a container the path may be the host's, of which only the end
-// point is mounted here; the folders that are not there say nothing.
-uint64_t RoomInGroups(const std::string& mount, std::string path, const CgroupFiles& files) {
-  uint64_t room = RoomInGroup(mount, files);
+using Measure = uint64_t (*)(const std::string& folder, const CgroupFiles& files);
+
+// The least of the group and all around it. In a container the path may be the host's, of which
+// only the end point is mounted here; the folders that are not there say nothing.
+uint64_t LeastInGroups(const std::string& mount, std::string path, const CgroupFiles& files,
+                       Measure measure) {
+  uint64_t least = measure(mount, files);
   while (path.size() > 1) {
-    room = std::min(room, RoomInGroup(mount + path, files));
+    least = std::min(least, measure(mount + path, files));
     path.resize(path.rfind('/'));
   }
-  return room;
+  return least;
 }
 
-uint64_t RoomByCgroups(const MemoryRoots& roots) {
+uint64_t LeastByCgroups(const MemoryRoots& roots, Measure measure) {
   std::istringstream lines(ReadWhole(roots.proc + "/self/cgroup").value_or(""));
-  uint64_t room = kNoBound;
+  uint64_t least = kNoBound;
   for (std::string line; std::getline(lines, line);) {
     // "0::/path" is version 2; "4:memory:/path" or "4:cpu,memory:/path" is version 1.
     const size_t first = line.find(':');
@@ -96,12 +105,13 @@ uint64_t RoomByCgroups(const MemoryRoots& roots) {
     std::string path = line.substr(second + 1);
     if (!path.starts_with('/')) continue;
     if (controllers == ",,") {
-      room = std::min(room, RoomInGroups(roots.cgroup, std::move(path), kVersion2));
+      least = std::min(least, LeastInGroups(roots.cgroup, std::move(path), kVersion2, measure));
     } else if (controllers.find(",memory,") != std::string::npos) {
-      room = std::min(room, RoomInGroups(roots.cgroup + "/memory", std::move(path), kVersion1));
+      least = std::min(
+          least, LeastInGroups(roots.cgroup + "/memory", std::move(path), kVersion1, measure));
     }
   }
-  return room;
+  return least;
 }
 
 }  // namespace
@@ -109,7 +119,13 @@ uint64_t RoomByCgroups(const MemoryRoots& roots) {
 uint64_t AvailableMemoryBytes(const MemoryRoots& roots) {
   const auto host_kib = ReadField(roots.proc + "/meminfo", "MemAvailable:");
   if (!host_kib.has_value()) return 0;
-  return std::min(*host_kib * 1024, RoomByCgroups(roots));
+  return std::min(*host_kib * 1024, LeastByCgroups(roots, &RoomInGroup));
+}
+
+uint64_t MemoryLimitBytes(const MemoryRoots& roots) {
+  const auto host_kib = ReadField(roots.proc + "/meminfo", "MemTotal:");
+  if (!host_kib.has_value()) return 0;
+  return std::min(*host_kib * 1024, LeastByCgroups(roots, &LimitOfGroup));
 }
 
 uint64_t FreeHugePageBytes(const MemoryRoots& roots) {

@@ -18,6 +18,10 @@ struct MemoryRoots {
 // used; page cache that can be dropped counts as free. 0 when the host does not say.
 uint64_t AvailableMemoryBytes(const MemoryRoots& roots);
 
+// What there is at all, used or not: the least of the host's memory and the limits of the enclosing
+// cgroups. 0 when the host does not say.
+uint64_t MemoryLimitBytes(const MemoryRoots& roots);
+
 // In the pool of 2 MiB pages, neither used nor promised to somebody.
 uint64_t FreeHugePageBytes(const MemoryRoots& roots);
 

@@ -50,6 +50,17 @@ TEST_F(AvailableMemoryTest, TheGroupsLimitLessWhatItUsesCounts) {
   EXPECT_EQ(Available(), 300u);
 }
 
+TEST_F(AvailableMemoryTest, TheLimitIsTheHostsMemoryOrTheGroups) {
+  EXPECT_EQ(MemoryLimitBytes(roots_) / kMiB, 8192u);
+  Write("proc/self/cgroup", "0::/a/b\n");
+  Write("cgroup/a/memory.max", "629145600\n");
+  Write("cgroup/a/memory.current", "419430400\n");  // What is used is not the question.
+  Write("cgroup/a/b/memory.max", "max\n");
+  EXPECT_EQ(MemoryLimitBytes(roots_) / kMiB, 600u);
+  Write("proc/meminfo", "MemAvailable:    1048576 kB\n");
+  EXPECT_EQ(MemoryLimitBytes(roots_), 0u);
+}
+
 TEST_F(AvailableMemoryTest, TheHighMarkCountsAsALimit) {
   Write("proc/self/cgroup", "0::/pod\n");
   Write("cgroup/pod/memory.max", "max\n");
