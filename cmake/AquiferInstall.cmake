@@ -38,3 +38,9 @@ endif()
 if(TARGET aquifer_program)
   install(TARGETS aquifer_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
+if(TARGET aquifer_node)
+  install(FILES "${PROJECT_SOURCE_DIR}/etc/aquifer.toml"
+    DESTINATION "${CMAKE_INSTALL_SYSCONFDIR}/aquifer")
+  # An example: nobody has its tenant's token.
+  install(FILES "${PROJECT_SOURCE_DIR}/etc/tenants.toml" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+endif()

@@ -100,7 +100,8 @@ Status ApplyOverrides(const NodeOverrides& overrides, NodeConfig* config);
 // The file if there is one, then the command line: for the start, and again for each reload.
 Result<NodeConfig> LoadNodeConfig(const NodeOverrides& overrides);
 
-// What a reload can do about the keys that changed, by their names in the file.
+// What a reload can do about the keys that changed, by their names in the file. The tenants are
+// read again in any case: their file may have changed under the same name.
 struct ReloadChanges {
   std::vector<std::string> applied;
   std::vector<std::string> need_restart;

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,14 @@
 
 namespace aquifer {
 
+// What the file system of a directory has.
+struct DriveRoom {
+  uint64_t device = 0;  // Directories on one file system share its room.
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t ours_bytes = 0;  // In segments from before: they count as free.
+};
+
 // The host as far as a plan depends on it; tests give their own.
 struct NodeHost {
   MemoryRoots memory{};
@@ -25,6 +34,7 @@ struct NodeHost {
   std::string state_directory = "/var/lib/aquifer";
   std::string state_home{};  // $XDG_STATE_HOME, else ~/.local/state; may be empty.
   uid_t uid = 0;
+  std::function<DriveRoom(const std::string& directory)> room_on{};  // None: the kernel is asked.
 };
 
 NodeHost ThisHost();
@@ -35,7 +45,7 @@ struct NodePlan {
   std::optional<HttpAddress> http;  // None: no HTTP.
   CacheOptions cache;               // All but the tenants, which come from their file.
   uid_t uid = 0;                    // The node's own user.
-  std::string dram_reason;          // "a quarter of the 22.1GiB that are available"
+  std::string dram_reason;          // "of 22.1GiB available"
   std::string nvme_reason;
   std::vector<std::string> warnings;  // What works, but not as one might expect.
 };
