@@ -140,9 +140,11 @@ void AddBenchCommand(CLI::App* app, int* exit_status) {
   command->add_flag("--quick", options->quick, "Fewer rounds; ends within five minutes");
   command->add_flag("--json", options->json, "One JSON object a line and nothing else");
   command->add_flag("--check", options->check, "Fail when a row misses its goal");
-  command->add_option("--directory", options->directory,
-                      "Where to make a temporary directory, on the disk to be measured (default: "
-                      "/var/tmp)");
+  command
+      ->add_option("--directory", options->directory,
+                   "Where to make a temporary directory, on the disk to be measured (default: "
+                   "/var/tmp)")
+      ->type_name("DIR");
   command->footer(kFooter);
   command->callback([options, exit_status] { *exit_status = RunBench(*options); });
 }

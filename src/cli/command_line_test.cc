@@ -181,8 +181,35 @@ TEST_F(CommandLineTest, ANameThatMatchesNothingIsAnErrorThatListsWhatThereIs) {
                                  HasSubstr("dram.fetch/2MiB")));
 }
 
+TEST_F(CommandLineTest, TheDoctorJudgesThisHost) {
+  const Outcome outcome = Run({"doctor", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("memory speed"), HasSubstr("io_uring"),
+                                 HasSubstr("disk speed"), HasSubstr(directory_)));
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+
+TEST_F(CommandLineTest, TheDoctorsJsonIsOneObjectWithAListOfChecks) {
+  const Outcome outcome = Run({"doctor", "--json", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json report = nlohmann::json::parse(outcome.out);
+  EXPECT_TRUE(report.at("usable").get<bool>());
+  std::vector<std::string> names;
+  for (const nlohmann::json& check : report.at("checks")) {
+    EXPECT_EQ(check.size(), 4u);
+    names.push_back(check.at("name"));
+    const std::string verdict = check.at("verdict");
+    EXPECT_THAT((std::vector<std::string>{"ok", "warn", "bad"}), testing::Contains(verdict));
+    EXPECT_FALSE(check.at("value").get<std::string>().empty());
+    EXPECT_EQ(check.at("advice").get<std::string>().empty(), verdict == "ok");
+  }
+  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "memory", "huge pages", "io_uring", "memlock",
+                                            "open files", "gpu", "disk", "disk speed"}));
+}
+
 TEST_F(CommandLineTest, ADirectoryThatIsNotThereIsAnErrorWithTheNextStep) {
-  for (const char* command : {"bench", "demo"}) {
+  for (const char* command : {"bench", "demo", "doctor"}) {
     const Outcome outcome = Run({command, "--directory", directory_ + "/nowhere"});
     EXPECT_EQ(outcome.status, 1);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("nowhere"), HasSubstr("--directory")));

@@ -16,5 +16,6 @@ inline constexpr int kExitUsage = 2;   // The command line is wrong.
 void AddDemoCommand(CLI::App* app, int* exit_status);
 void AddBenchCommand(CLI::App* app, int* exit_status);
 void AddSimCommand(CLI::App* app, int* exit_status);
+void AddDoctorCommand(CLI::App* app, int* exit_status);
 
 }  // namespace aquifer

@@ -407,8 +407,10 @@ void AddDemoCommand(CLI::App* app, int* exit_status) {
   CLI::App* const command =
       app->add_subcommand("demo", "Fill a cache, restart it, and recall everything");
   const auto options = std::make_shared<DemoOptions>();  // The callback's, and CLI11's targets.
-  command->add_option("--directory", options->directory,
-                      "Where to make a temporary directory (default: /var/tmp)");
+  command
+      ->add_option("--directory", options->directory,
+                   "Where to make a temporary directory (default: /var/tmp)")
+      ->type_name("DIR");
   command->add_option("--dram", options->dram,
                       "DRAM to use (default: 256MiB, less on small hosts)");
   command->add_option("--nvme", options->nvme,

@@ -21,6 +21,7 @@ Examples:
   aquifer bench --list             what can be measured
   aquifer bench dram --quick       the DRAM rows, in a few seconds
   aquifer sim fuzz                 check every promise, fault after fault, in simulated time
+  aquifer doctor                   what this host can do, and what to change
   aquifer bench --help             all about one command)";
 
 std::vector<std::string> CommandNames(const CLI::App& app) {
@@ -77,6 +78,7 @@ int Main(int argc, char** argv) {
   AddDemoCommand(&app, &exit_status);
   AddBenchCommand(&app, &exit_status);
   AddSimCommand(&app, &exit_status);
+  AddDoctorCommand(&app, &exit_status);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {
