@@ -208,6 +208,21 @@ TEST_F(CommandLineTest, TheDoctorsJsonIsOneObjectWithAListOfChecks) {
                                             "open files", "gpu", "disk", "disk speed"}));
 }
 
+TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndOption) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Outcome outcome = Run({"completion", shell});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    // What the help of the program and of one command shows.
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("aquifer sim fuzz"), HasSubstr("doctor"),
+                                   HasSubstr("leave-out-faults"), HasSubstr("directory")))
+        << shell;
+  }
+  const Outcome outcome = Run({"completion", "tcsh"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("bash,zsh,fish"));
+  EXPECT_EQ(Run({"completion"}).status, 2);
+}
+
 TEST_F(CommandLineTest, ADirectoryThatIsNotThereIsAnErrorWithTheNextStep) {
   for (const char* command : {"bench", "demo", "doctor"}) {
     const Outcome outcome = Run({command, "--directory", directory_ + "/nowhere"});

@@ -17,5 +17,6 @@ void AddDemoCommand(CLI::App* app, int* exit_status);
 void AddBenchCommand(CLI::App* app, int* exit_status);
 void AddSimCommand(CLI::App* app, int* exit_status);
 void AddDoctorCommand(CLI::App* app, int* exit_status);
+void AddCompletionCommand(CLI::App* app, int* exit_status);  // Completes what is declared on `app`.
 
 }  // namespace aquifer

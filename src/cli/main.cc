@@ -79,6 +79,7 @@ int Main(int argc, char** argv) {
   AddBenchCommand(&app, &exit_status);
   AddSimCommand(&app, &exit_status);
   AddDoctorCommand(&app, &exit_status);
+  AddCompletionCommand(&app, &exit_status);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {
