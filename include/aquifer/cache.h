@@ -1,5 +1,5 @@
-// The cache, as an engine sees it. Open() runs it inside this process; Connect(), which comes with
-// the node, reaches the one that every engine of the host shares. Both give this interface.
+// The cache, as an engine sees it. Open() runs it inside this process; Connect() reaches the node's,
+// which every engine of the host shares. Both give this interface.
 //
 // A Cache object is one client: one tenant and one engine (or one rank of one). Use it from one
 // thread at a time; give each thread its own with Join().
@@ -378,5 +378,21 @@ struct CacheOptions {
 // cache nor the other drives: Stats() shows it out of service and why, it is tried again, and its
 // blocks come when it does. Wrong options are kInvalid, with what to change.
 Result<std::unique_ptr<Cache>> Open(const CacheOptions& options, const ClientOptions& client);
+
+// --- The node's ----------------------------------------------------------------------------------
+
+struct ConnectOptions {
+  // Empty: $AQUIFER_SOCKET, else /run/aquifer/node.sock, else $XDG_RUNTIME_DIR/aquifer.sock.
+  std::string socket{};
+  std::string token{};   // Where the node has a tenants file.
+  bool observe = false;  // Store and load nothing: the node only records what is asked for.
+  int64_t timeout_nanos = 5 * kDefaultTimeoutNanos;  // For the first connection.
+};
+
+// The cache of the host's node, which must be there. When it goes away later, everything that is
+// asked for is missing (kUnavailable) until it is back; the client finds it again by itself. Bytes
+// that were leased stay what they were until they are released; a commit into slots that were
+// reserved from a node that is gone is refused.
+Result<std::unique_ptr<Cache>> Connect(const ConnectOptions& options, const ClientOptions& client);
 
 }  // namespace aquifer

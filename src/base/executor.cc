@@ -26,13 +26,39 @@ void RelaxCpu() {
 #endif
 }
 
+// For an executor that has nothing but its queue.
+class QueueWaiter final : public Waiter {
+ public:
+  bool Poll() override { return false; }
+
+  void Sleep(int64_t nanos) override {
+    const MutexLock lock(&mutex_);
+    if (!woken_) changed_.WaitFor(&mutex_, nanos);
+    woken_ = false;
+  }
+
+  void Wake() override {
+    const MutexLock lock(&mutex_);
+    woken_ = true;
+    changed_.NotifyOne();
+  }
+
+ private:
+  Mutex mutex_;
+  Condition changed_;
+  bool woken_ AQ_GUARDED_BY(mutex_) = false;
+};
+
 // Producers append to `inbox_` under the mutex; the thread swaps the whole inbox for an empty one
 // and runs it without the mutex, so that both vectors keep their memory and a busy executor takes
 // the lock once for many tasks. Timers travel through the inbox too and then belong to the thread.
 class QueueThread final : public ThreadExecutor {
  public:
   QueueThread(const ThreadExecutorOptions& options, Clock* clock)
-      : options_(options), clock_(clock), thread_([this] { Loop(); }) {}
+      : options_(options),
+        clock_(clock),
+        waiter_(options.waiter != nullptr ? options.waiter : &queue_waiter_),
+        thread_([this] { Loop(); }) {}
 
   ~QueueThread() override { Stop(); }
 
@@ -55,7 +81,7 @@ class QueueThread final : public ThreadExecutor {
       const MutexLock lock(&mutex_);
       stopping_ = true;
       news_.store(true, std::memory_order_release);
-      wakeup_.NotifyOne();
+      waiter_->Wake();
     }
     const MutexLock lock(&join_mutex_);
     if (thread_.joinable()) thread_.join();
@@ -79,7 +105,7 @@ class QueueThread final : public ThreadExecutor {
     inbox_.push_back(std::move(entry));
     if (inbox_.size() == 1) news_.store(true, std::memory_order_release);
     // Under the mutex, because the task may be the one that lets its owner destroy this object.
-    if (std::exchange(asleep_, false)) wakeup_.NotifyOne();
+    if (std::exchange(asleep_, false)) waiter_->Wake();
   }
 
   void Loop() {
@@ -89,6 +115,7 @@ class QueueThread final : public ThreadExecutor {
     while (!stop) {
       stop = TakeInbox();
       int64_t now = clock_->NowNanos();
+      busy_ = busy_ || !batch_.empty();
       for (Entry& entry : batch_) {
         now = RunDueTimers(now);
         if (entry.at_nanos == kAtOnce) {
@@ -100,42 +127,58 @@ class QueueThread final : public ThreadExecutor {
         }
       }
       batch_.clear();
-      RunDueTimers(now);
+      now = RunDueTimers(now);
+      if (waiter_->Poll()) {
+        busy_ = true;
+        EndTask(now);
+      }
     }
     timers_.clear();  // Here, so that what they hold dies on the thread that it belongs to.
   }
 
-  // Waits until there is something to do and moves the inbox to `batch_`. True: this was the last.
+  // Waits until there may be something to do, and moves the inbox to `batch_`. True: this was the
+  // last.
   bool TakeInbox() {
-    Spin();
-    const MutexLock lock(&mutex_);
-    while (inbox_.empty() && !stopping_) {
-      const int64_t wait_nanos = NanosToNextTimer();
-      if (wait_nanos <= 0) break;
-      asleep_ = true;
-      if (wait_nanos == kNoDeadline) {
-        wakeup_.Wait(&mutex_);
-      } else {
-        // A clock stepped by hand may be late or early; then we come back and look again.
-        wakeup_.WaitFor(&mutex_, std::min(wait_nanos, kLongestWaitNanos));
-      }
-      asleep_ = false;
+    if (std::exchange(busy_, false) && Spin()) {
+      busy_ = true;
+      return false;
     }
+    const int64_t wait_nanos = PrepareToSleep();
+    // A clock stepped by hand may be late or early; then we come back and look again.
+    if (wait_nanos > 0) waiter_->Sleep(std::min(wait_nanos, kLongestWaitNanos));
+    const MutexLock lock(&mutex_);
+    asleep_ = false;
     std::swap(inbox_, batch_);
     news_.store(false, std::memory_order_relaxed);
     return stopping_;
   }
 
+  // 0: there is something to do.
+  int64_t PrepareToSleep() {
+    const MutexLock lock(&mutex_);
+    if (!inbox_.empty() || stopping_) return 0;
+    const int64_t wait_nanos = NanosToNextTimer();
+    asleep_ = wait_nanos > 0;
+    return wait_nanos;
+  }
+
   // The bound is in the machine's time: an injected clock that stands still would spin for ever.
-  void Spin() const {
-    if (options_.spin_nanos <= 0 || news_.load(std::memory_order_acquire)) return;
+  // True when the waiter had something to do.
+  bool Spin() {
+    if (options_.spin_nanos <= 0 || news_.load(std::memory_order_acquire)) return false;
     const int64_t end = SystemClock()->NowNanos() + options_.spin_nanos;
     do {
       for (int i = 0; i < 16; ++i) {
-        if (news_.load(std::memory_order_acquire)) return;
+        if (news_.load(std::memory_order_acquire)) return false;
+        const int64_t start = clock_->NowNanos();
+        if (waiter_->Poll()) {
+          EndTask(start);
+          return true;
+        }
         RelaxCpu();
       }
     } while (SystemClock()->NowNanos() < end && NanosToNextTimer() > 0);
+    return false;
   }
 
   int64_t NanosToNextTimer() const {
@@ -160,6 +203,10 @@ class QueueThread final : public ThreadExecutor {
   int64_t RunOne(Task task, int64_t start) {
     task();
     task = nullptr;  // What it holds is freed within the time that is measured.
+    return EndTask(start);
+  }
+
+  int64_t EndTask(int64_t start) {
     if (options_.after_task) options_.after_task();
     const int64_t end = clock_->NowNanos();
     tasks_.store(tasks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -173,9 +220,10 @@ class QueueThread final : public ThreadExecutor {
 
   const ThreadExecutorOptions options_;
   Clock* const clock_;
+  QueueWaiter queue_waiter_;
+  Waiter* const waiter_;
 
   Mutex mutex_;
-  Condition wakeup_;
   std::vector<Entry> inbox_ AQ_GUARDED_BY(mutex_);
   bool asleep_ AQ_GUARDED_BY(mutex_) = false;
   bool stopping_ AQ_GUARDED_BY(mutex_) = false;
@@ -184,6 +232,7 @@ class QueueThread final : public ThreadExecutor {
   // Only the thread touches these.
   std::vector<Entry> batch_;
   std::vector<Entry> timers_;  // A heap.
+  bool busy_ = false;          // There was something to do just now, other than timers.
   uint64_t next_order_ = 0;
 
   std::atomic<uint64_t> tasks_{0};  // Written by the thread alone.

@@ -39,12 +39,26 @@ struct ExecutorStats {
 
 class Clock;
 
+// What else an executor's thread looks after beside its queue, and how it sleeps. All but Wake() run
+// on that thread.
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // Does what there is to do; false when there was nothing. Counts as a task.
+  virtual bool Poll() = 0;
+  // Until Wake(), until there is something to Poll() for, or for so long.
+  virtual void Sleep(int64_t nanos) = 0;
+  // From any thread: ends the Sleep() under way, or else the next one.
+  virtual void Wake() = 0;
+};
+
 // One thread with a queue. After its queue runs empty it spins for `spin_nanos` before it sleeps:
-// waking a sleeping thread costs 50-80 us on a virtual machine.
+// waking a sleeping thread costs 50-80 us on a virtual machine. Timers alone do not make it spin.
 struct ThreadExecutorOptions {
   std::string name = "aq-owner";
   int64_t spin_nanos = 50'000;
   std::function<void()> after_task{};  // On the thread, behind every task; may be empty.
+  Waiter* waiter = nullptr;            // Outlives the executor. Null: there is only the queue.
 };
 
 class ThreadExecutor : public Executor {

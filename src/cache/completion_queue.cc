@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 
 namespace aquifer {
 namespace {

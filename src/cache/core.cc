@@ -232,6 +232,17 @@ void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key&
   job->Run();
 }
 
+SlotPlace Core::PlaceOf(ClientNumber client, uint64_t id, bool reservation) {
+  const Loan* const loan = FindLoan(client, id, reservation);
+  if (loan == nullptr || loan->ref == kNoBlock) return {};
+  return dram_->PlaceOf(residency_->at(loan->ref).slot);
+}
+
+ExtentInfo Core::OfferExtent(uint32_t extent) {
+  dram_->AddMapper(extent);
+  return dram_->ExtentOf(extent);
+}
+
 void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
   ++clients_[client].requests;
   const Result<uint16_t> number = catalog_.Register(request->layout);
@@ -342,6 +353,9 @@ Status Core::Build() {
                                           .ready_extents = options_.ready_extents},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
+  dram_->on_wanted_back = [this](uint32_t extent) {
+    if (on_extent_wanted) on_extent_wanted(extent);
+  };
   dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
     if (added) {
       extents_.push_back(bytes);
@@ -448,8 +462,9 @@ void Core::Housekeep() {
   const bool more_orphans = residency_->DropOrphans(kDropSlice);
   const bool more_reclaim = residency_->ContinueReclaim(kDropSlice);
   const bool more_loans = ReturnLoans(kReturnSlice);
+  const bool more_void = VoidReservations(kReturnSlice);
   eraser_->Pump();
-  if (!more_orphans && !more_reclaim && !more_loans) return;
+  if (!more_orphans && !more_reclaim && !more_loans && !more_void) return;
   housekeeping_ = true;
   environment_.owner->Post([this, alive = alive_] {
     if (!*alive) return;
@@ -486,7 +501,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   return static_cast<ClientNumber>(free - clients_.begin());
 }
 
-void Core::Detach(ClientNumber client, std::function<void()> on_done) {
+void Core::DropJobs(ClientNumber client) {
   for (size_t i = running_.size(); i-- > 0;) {
     if (i >= running_.size()) continue;
     Job* const job = running_[i];
@@ -495,6 +510,20 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
     job->request_ = nullptr;  // Nobody is told.
     job->End(0);
   }
+}
+
+void Core::Disconnect(ClientNumber client) {
+  DropJobs(client);
+  clients_[client].sink = &nobody_;
+  clients_[client].void_next = clients_[client].first_loan;
+  disconnected_.push_back(client);
+  if (loader_->pending() > 0) loader_->Pump();
+  Housekeep();
+}
+
+void Core::Detach(ClientNumber client, std::function<void()> on_done) {
+  DropJobs(client);
+  std::erase(disconnected_, client);
   if (const auto engine = engines_.find(clients_[client].engine_name);
       --engine->second.clients == 0) {
     prefill_.Forget(engine->second.number);

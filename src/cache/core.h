@@ -83,6 +83,8 @@ class ClientSink {
   // On the owner. `completed` operations are answered; with `done` the cache has forgotten the
   // request.
   virtual void OnProgress(Request* request, size_t completed, bool done) = 0;
+  // A lease or a reservation of the client has been held for longer than overdue_nanos.
+  virtual void OnOverdue() {}
 
  protected:
   ~ClientSink() = default;
@@ -107,6 +109,10 @@ class Core final : private TierListener, private LoadWaiter {
   // Gives back all that the client holds, a slice at a time; its open requests are dropped without
   // a word. `on_done` when it holds nothing any more; may be empty.
   void Detach(ClientNumber client, std::function<void()> on_done = {});
+  // The client is cut off, but may still touch what it was lent: its open requests are dropped
+  // without a word, its reservations are void, a slice at a time, and all else stays lent until it
+  // is given back or the client detached.
+  void Disconnect(ClientNumber client);
 
   void RegisterLayout(ClientNumber client, RegisterLayoutRequest* request);
   void Match(ClientNumber client, MatchRequest* request);
@@ -127,6 +133,17 @@ class Core final : private TierListener, private LoadWaiter {
   // So many hints and reports never got here.
   void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
   void Cancel(ClientNumber client, Request* request);
+
+  // ---- For those who lend memory to other processes ----
+
+  // Where the slot of a lease or a reservation lies. Extent 0: there is no such loan.
+  SlotPlace PlaceOf(ClientNumber client, uint64_t loan, bool reservation);
+  // The extent as it is passed to another process, which from then on has it mapped, until
+  // ReturnExtent().
+  ExtentInfo OfferExtent(uint32_t extent);
+  void ReturnExtent(uint32_t extent) { dram_->RemoveMapper(extent); }
+  // Called with an extent that is to be closed: whoever has it mapped is to return it.
+  std::function<void(uint32_t extent)> on_extent_wanted;
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
   uint64_t extent_bytes() const {
@@ -159,6 +176,7 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t hints = 0;       // Being carried out.
     uint32_t leases = 0;      // Reservations included.
     uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
+    uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -223,6 +241,8 @@ class Core final : private TierListener, private LoadWaiter {
   void OnWake();
   void Housekeep();
   bool ReturnLoans(size_t max);
+  bool VoidReservations(size_t max);
+  void DropJobs(ClientNumber client);
   void LookForOverdue();
 
   // Requests.
@@ -242,6 +262,7 @@ class Core final : private TierListener, private LoadWaiter {
   Loan* FindLoan(ClientNumber client, uint64_t id, bool reservation);
   void EndLoan(Loan* loan);
   void AbortLoan(Loan* loan);
+  void VoidFilling(BlockRef ref);
 
   // Fillings.
   uint32_t NewFilling(uint32_t engine);
@@ -312,8 +333,15 @@ class Core final : private TierListener, private LoadWaiter {
     std::function<void()> on_done;
   };
 
+  // Hears for those who are cut off.
+  struct Nobody final : ClientSink {
+    void OnProgress(Request*, size_t, bool) override {}
+  };
+  Nobody nobody_;
+
   std::vector<Client> clients_;
   std::deque<Leaving> leaving_;
+  std::deque<ClientNumber> disconnected_;  // Whose reservations are being voided.
   struct Engine {
     uint32_t number = 0;
     uint32_t clients = 0;

@@ -83,6 +83,7 @@ void Core::EndLoan(Loan* loan) {
     borrower.first_loan = loan->next;
   }
   if (loan->next != 0) loans_[loan->next].previous = loan->previous;
+  if (borrower.void_next == loan->number) borrower.void_next = loan->next;
   --borrower.leases;
   loan->used = false;
   ++loan->generation;
@@ -306,14 +307,36 @@ void CommitJob::Run() {
 
 // --- Abort
 
+// Nobody will publish it. The slot stays in quarantine until every rank has let go.
+void Core::VoidFilling(BlockRef ref) {
+  FreeFilling(ref);
+  residency_->Drop(ref, Leave::kAsked);
+}
+
 // One rank's word is enough: what it did not write, nobody else will.
 void Core::AbortLoan(Loan* loan) {
   if (residency_->at(loan->ref).state == BlockState::kFilling) {
     ++counters_.aborted;
-    FreeFilling(loan->ref);
-    residency_->Drop(loan->ref, Leave::kAsked);
+    VoidFilling(loan->ref);
   }
   EndLoan(loan);
+}
+
+// Of clients that are cut off; false when none is left.
+bool Core::VoidReservations(size_t max) {
+  while (!disconnected_.empty()) {
+    uint32_t& next = clients_[disconnected_.front()].void_next;
+    for (; next != 0 && max > 0; --max) {
+      const Loan& loan = loans_[next];
+      next = loan.next;
+      if (!loan.reservation || residency_->at(loan.ref).state != BlockState::kFilling) continue;
+      ++counters_.aborted;
+      VoidFilling(loan.ref);
+    }
+    if (next != 0) return true;
+    disconnected_.pop_front();
+  }
+  return false;
 }
 
 size_t Core::Abort(ClientNumber client, std::span<const ReservationId> reservations) {
@@ -353,10 +376,11 @@ void Core::LookForOverdue() {
     Loan& loan = loans_[overdue_cursor_];
     if (!loan.used || loan.since_nanos > limit || std::exchange(loan.overdue, true)) continue;
     if (!loan.reservation) ++counters_.overdue_leases;
-    if (!loan.reservation || residency_->at(loan.ref).state != BlockState::kFilling) continue;
-    ++counters_.overdue;
-    FreeFilling(loan.ref);
-    residency_->Drop(loan.ref, Leave::kAsked);
+    if (loan.reservation && residency_->at(loan.ref).state == BlockState::kFilling) {
+      ++counters_.overdue;
+      VoidFilling(loan.ref);
+    }
+    if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();
   }
 }
 

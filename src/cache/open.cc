@@ -7,132 +7,23 @@
 #include <vector>
 
 #include "aquifer/cache.h"
-#include "base/detached_task.h"
 #include "base/mutex.h"
 #include "cache/completion_queue.h"
 #include "cache/core.h"
-#include "cache/environment.h"
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
+#include "cache/running_core.h"
 
 namespace aquifer {
 namespace {
-
-// How much of the pool is faulted in before Open() returns, and how long that may take.
-constexpr uint64_t kWarmBytes = uint64_t{512} << 20;
-constexpr int64_t kWarmNanos = 5'000'000'000;
-constexpr int64_t kWarmLookNanos = 1'000'000;
-
-DiskEngine EngineOf(NvmeEngine engine) {
-  switch (engine) {
-    case NvmeEngine::kAuto:
-      return DiskEngine::kAuto;
-    case NvmeEngine::kUring:
-      return DiskEngine::kUring;
-    case NvmeEngine::kThreads:
-      return DiskEngine::kThreads;
-  }
-  return DiskEngine::kAuto;
-}
-
-// Runs `task` on the owner and waits for it to call the function it is given.
-void RunAndWait(Executor* owner,
-                const std::function<void(const std::function<void()>& done)>& task) {
-  Mutex mutex;
-  Condition changed;
-  bool finished = false;  // Guarded by mutex.
-  owner->Post([&] {
-    task([&] {
-      const MutexLock lock(&mutex);
-      finished = true;
-      changed.NotifyOne();
-    });
-  });
-  const MutexLock lock(&mutex);
-  while (!finished) changed.Wait(&mutex);
-}
-
-// The threads and the core that all clients in this process share. The last client closes it,
-// hence the shared_ptr.
-class Embedded {
- public:
-  static Result<std::shared_ptr<Embedded>> Start(const CacheOptions& options) {
-    auto embedded = std::make_shared<Embedded>();
-    embedded->owner_ = NewThreadExecutor(
-        {.name = "aq-owner", .after_task = [meter = &embedded->meter_] { meter->EndTask(); }},
-        SystemClock());
-    embedded->workers_ =
-        NewThreadWorkerPool(static_cast<int>(std::max(1u, options.worker_threads)), "aq-worker");
-    CacheEnvironment environment;
-    environment.clock = SystemClock();
-    environment.random = SystemRandom();
-    environment.owner = embedded->owner_.get();
-    environment.workers = embedded->workers_.get();
-    environment.extents = SystemExtentSource();
-    environment.open_disk = [owner = embedded->owner_.get(),
-                             engine = EngineOf(options.nvme_engine)](const std::string& directory) {
-      return OpenDisk({.directory = directory, .engine = engine}, owner);
-    };
-    environment.run_opening = [workers = embedded->workers_.get()](const std::string&, Task open) {
-      if (!RunDetached("aq-open", open)) workers->Run(open);
-    };
-    environment.meter = &embedded->meter_;
-    environment.owner_longest_task = [owner = embedded->owner_.get()] {
-      return owner->stats().longest_task_nanos;
-    };
-    AQ_ASSIGN_OR_RETURN(embedded->core_, Core::New({.cache = options}, environment));
-    Core* const core = embedded->core_.get();
-    Status started;
-    RunAndWait(embedded->owner_.get(), [core, &started](const std::function<void()>& done) {
-      core->Start([&started, done](Status status) {
-        started = std::move(status);
-        done();
-      });
-    });
-    if (!started.ok()) return started;
-    embedded->WarmUp(std::min(kWarmBytes, options.dram_bytes));
-    embedded->owner_->ResetLongest();
-    return embedded;
-  }
-
-  ~Embedded() {
-    // First the owner, so that nothing new begins; then whoever touches memory; then the memory.
-    owner_->Stop();
-    if (core_ != nullptr) core_->CloseDisks();
-    workers_.reset();
-    core_.reset();
-  }
-
-  Core* core() { return core_.get(); }
-  ThreadExecutor* owner() { return owner_.get(); }
-
- private:
-  void WarmUp(uint64_t bytes) {
-    const int64_t until = SystemClock()->NowNanos() + kWarmNanos;
-    RunAndWait(owner_.get(), [this, bytes, until](const std::function<void()>& done) {
-      Look(bytes, until, done);
-    });
-  }
-
-  void Look(uint64_t bytes, int64_t until, const std::function<void()>& done) {
-    const int64_t now = SystemClock()->NowNanos();
-    if (core_->extent_bytes() >= bytes || core_->pool_complete() || now >= until) return done();
-    owner_->PostAt(now + kWarmLookNanos, [this, bytes, until, done] { Look(bytes, until, done); });
-  }
-
-  TaskMeter meter_;  // The owner's.
-  std::unique_ptr<ThreadExecutor> owner_;
-  std::unique_ptr<WorkerPool> workers_;
-  std::unique_ptr<Core> core_;
-};
 
 // One client. Calls become tasks on the owner; what they capture fits std::function's own memory,
 // so that a call allocates nothing.
 class LocalCache final : public Cache, public ClientSink {
  public:
-  static Result<std::unique_ptr<Cache>> New(std::shared_ptr<Embedded> embedded,
+  static Result<std::unique_ptr<Cache>> New(std::shared_ptr<RunningCore> running,
                                             const ClientOptions& options) {
     AQ_ASSIGN_OR_RETURN(auto queue, CompletionQueue::New());
-    std::unique_ptr<LocalCache> cache(new LocalCache(std::move(embedded), std::move(queue)));
+    std::unique_ptr<LocalCache> cache(new LocalCache(std::move(running), std::move(queue)));
     Status status;
     RunAndWait(cache->owner(), [&](const std::function<void()>& done) {
       Result<ClientNumber> client = cache->core()->Attach(options, cache.get());
@@ -155,7 +46,7 @@ class LocalCache final : public Cache, public ClientSink {
   }
 
   Result<std::unique_ptr<Cache>> Join(const ClientOptions& options) override {
-    return New(embedded_, options);
+    return New(running_, options);
   }
 
   void RegisterLayout(RegisterLayoutRequest* request) override {
@@ -214,11 +105,11 @@ class LocalCache final : public Cache, public ClientSink {
   }
 
  private:
-  LocalCache(std::shared_ptr<Embedded> embedded, std::unique_ptr<CompletionQueue> queue)
-      : embedded_(std::move(embedded)), queue_(std::move(queue)) {}
+  LocalCache(std::shared_ptr<RunningCore> running, std::unique_ptr<CompletionQueue> queue)
+      : running_(std::move(running)), queue_(std::move(queue)) {}
 
-  Core* core() { return embedded_->core(); }
-  ThreadExecutor* owner() { return embedded_->owner(); }
+  Core* core() { return running_->core(); }
+  ThreadExecutor* owner() { return running_->owner(); }
 
   // Leases or reservations on their way back. They are never dropped, so they are bounded by what a
   // client can hold.
@@ -295,7 +186,7 @@ class LocalCache final : public Cache, public ClientSink {
   static constexpr uint32_t kMaxNotes = 1024;
   static constexpr size_t kMaxReturns = size_t{1} << 20;
 
-  const std::shared_ptr<Embedded> embedded_;  // Shared by all clients of this process.
+  const std::shared_ptr<RunningCore> running_;  // Shared by all clients of this process.
   const std::unique_ptr<CompletionQueue> queue_;
   ClientNumber client_ = 0;
   bool attached_ = false;
@@ -310,8 +201,8 @@ class LocalCache final : public Cache, public ClientSink {
 }  // namespace
 
 Result<std::unique_ptr<Cache>> Open(const CacheOptions& options, const ClientOptions& client) {
-  AQ_ASSIGN_OR_RETURN(auto embedded, Embedded::Start(options));
-  return LocalCache::New(std::move(embedded), client);
+  AQ_ASSIGN_OR_RETURN(std::shared_ptr<RunningCore> running, RunningCore::Start({.cache = options}));
+  return LocalCache::New(std::move(running), client);
 }
 
 }  // namespace aquifer

@@ -57,20 +57,6 @@ Status WritePid(const std::string& directory, int lock) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.Take();
-  }
-  return *this;
-}
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-int Descriptor::Take() { return std::exchange(fd_, -1); }
-
 Result<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const DiskOptions& options) {
   const std::string& path = options.directory;
   std::error_code error;

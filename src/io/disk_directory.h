@@ -8,25 +8,10 @@
 #include <vector>
 
 #include "aquifer/status.h"
+#include "base/descriptor.h"
 #include "io/disk.h"
 
 namespace aquifer {
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Take()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor();
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  int Take();
-
- private:
-  int fd_;
-};
 
 class DiskDirectory {
  public:

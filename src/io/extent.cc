@@ -30,11 +30,14 @@ class MemfdExtent final : public Extent {
   // Other processes may keep their mappings; after this they hold no memory. Nothing here can fail
   // in a way that somebody could mend.
   ~MemfdExtent() override {
-    ::fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                static_cast<off_t>(bytes_.size()));
+    if (!keep_contents_) {
+      ::fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                  static_cast<off_t>(bytes_.size()));
+    }
     ::munmap(bytes_.data(), bytes_.size());
   }
 
+  void KeepContents() override { keep_contents_ = true; }
   std::span<std::byte> bytes() override { return bytes_; }
   int descriptor() const override { return descriptor_.get(); }
   bool huge_pages() const override { return huge_pages_; }
@@ -43,6 +46,7 @@ class MemfdExtent final : public Extent {
   const Descriptor descriptor_;
   const std::span<std::byte> bytes_;
   const bool huge_pages_;
+  bool keep_contents_ = false;
 };
 
 Status NoMemory(uint64_t bytes, const char* step) {

@@ -16,6 +16,8 @@ namespace aquifer {
 class Extent {
  public:
   virtual ~Extent() = default;  // Punches the memory out, unmaps and closes.
+  // It will not be punched out: another process may be reading it.
+  virtual void KeepContents() = 0;
 
   virtual std::span<std::byte> bytes() = 0;
   virtual int descriptor() const = 0;   // -1 where the memory is not shareable (tests, simulator).

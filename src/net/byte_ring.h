@@ -76,6 +76,8 @@ class RingReader {
 
   // Copies the next frame to `frame`. kNotFound: there is none now. kInvalid: the ring is broken.
   Status Read(std::vector<std::byte>* frame);
+  // Whether Read() may find something; cheap enough to spin on.
+  bool HasNews() const { return header_->written.load(std::memory_order_acquire) != read_; }
   // After one or more Read(): whether the writer waits for room and must be woken.
   bool MustWake();
   // True: there is still nothing to read, and the writer wakes us when there is something.

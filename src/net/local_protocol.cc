@@ -514,11 +514,13 @@ void Decode(FrameReader* from, ReserveAnswer* op) {
 void Encode(const CommitAnswer& op, FrameWriter* to) {
   PutChoice(op.code, to);
   to->U8(op.published ? 1 : 0);
+  to->U8(op.over ? 1 : 0);
 }
 
 void Decode(FrameReader* from, CommitAnswer* op) {
   op->code = TakeCode(from);
   op->published = from->Flag();
+  op->over = from->Flag();
 }
 
 void Encode(const MatchAnswer& answer, FrameWriter* to) {

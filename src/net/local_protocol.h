@@ -37,6 +37,7 @@ enum class FrameKind : uint16_t {
   kWelcome = 2,  // Node: yes; with the descriptors of the rings.
   kRefused = 3,  // Node: no, and why. It closes the socket.
   kExtent = 4,   // Node: memory that answers will speak of; with its descriptor.
+  kReturnExtent = 5,  // Node: unmap it as soon as nothing of it is in use.
 
   // Client to node, in the ring. Those with an answer first.
   kRegisterLayout = 16,
@@ -57,10 +58,10 @@ enum class FrameKind : uint16_t {
   kHint = 36,
   kReportPrefill = 37,
   kExtentReturned = 38,  // It is unmapped, and nothing of it is in use.
+  kGoodbye = 39,         // The last: the client touches nothing any more.
 
   // Node to client, in the ring.
   kAnswer = 64,
-  kReturnExtent = 65,  // Unmap it as soon as nothing of it is in use.
 };
 
 // ---- On the socket ----
@@ -253,6 +254,7 @@ struct ReserveAnswer {
 struct CommitAnswer {
   Code code = Code::kOk;
   bool published = false;
+  bool over = false;  // The reservation has ended.
 };
 
 // The summary of a Match; the runs follow as operations.

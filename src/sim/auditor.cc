@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 
 namespace aquifer {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 
 namespace aquifer {
 namespace {

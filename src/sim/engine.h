@@ -13,7 +13,7 @@
 
 #include "aquifer/cache.h"
 #include "cache/core.h"
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 #include "sim/conversations.h"
 #include "sim/node.h"
 #include "sim/scheduler.h"

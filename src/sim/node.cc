@@ -46,6 +46,7 @@ class Node::TrackedExtent final : public Extent {
   ~TrackedExtent() override { list_->erase(bytes().data()); }
 
   std::span<std::byte> bytes() override { return extent_->bytes(); }
+  void KeepContents() override {}
   int descriptor() const override { return extent_->descriptor(); }
   bool huge_pages() const override { return extent_->huge_pages(); }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 #include "sim/node.h"
 #include "sim/scheduler.h"
 #include "testing/chain.h"

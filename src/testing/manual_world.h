@@ -15,7 +15,7 @@
 #include "aquifer/cache.h"
 #include "base/check.h"
 #include "cache/core.h"
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 #include "testing/manual_clock.h"
 #include "testing/manual_executor.h"
 #include "testing/memory_disk.h"

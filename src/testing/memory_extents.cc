@@ -36,6 +36,7 @@ class MemoryExtent final : public Extent {
   ~MemoryExtent() override { on_gone_(bytes_.size()); }
 
   std::span<std::byte> bytes() override { return bytes_; }
+  void KeepContents() override {}
   int descriptor() const override { return -1; }
   bool huge_pages() const override { return false; }
 

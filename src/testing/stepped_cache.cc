@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/request_progress.h"
+#include "base/request_progress.h"
 
 namespace aquifer {
 

@@ -83,9 +83,14 @@ class DramTierImpl final : public DramTier {
         workers_(workers),
         executor_(executor),
         clock_(clock),
-        pool_(options, source, workers, executor, [this](std::span<std::byte> bytes, bool added) {
-          if (on_extent) on_extent(bytes, added);
-        }) {}
+        pool_(
+            options, source, workers, executor,
+            [this](std::span<std::byte> bytes, bool added) {
+              if (on_extent) on_extent(bytes, added);
+            },
+            [this](uint32_t extent) {
+              if (on_wanted_back) on_wanted_back(extent);
+            }) {}
 
   // --- Slots
 
@@ -144,6 +149,9 @@ class DramTierImpl final : public DramTier {
   }
 
   void Retire(uint32_t extent) override { pool_.Retire(extent); }
+  SlotPlace PlaceOf(SlotId slot) const override { return pool_.PlaceOf(slot); }
+  void AddMapper(uint32_t extent) override { pool_.AddMapper(extent); }
+  void RemoveMapper(uint32_t extent) override { pool_.RemoveMapper(extent); }
   uint64_t Tick() override { return pool_.Tick(); }
   DramUsage dram_usage() const override { return pool_.usage(); }
 

@@ -47,7 +47,13 @@ struct ExtentInfo {
   uint32_t slots = 0;
   uint32_t used_slots = 0;
   bool retired = false;
+  uint64_t bytes = 0;
   int descriptor = -1;  // To pass to the owner's connections.
+};
+
+struct SlotPlace {
+  uint32_t extent = 0;
+  uint64_t offset = 0;
 };
 
 struct DramUsage {
@@ -87,8 +93,14 @@ class DramTier : public Tier {
   // The blocks that are published in slots [begin, end) of an extent; false: it has no more slots.
   virtual bool VisitSlots(uint32_t extent, uint32_t begin, uint32_t end,
                           const std::function<void(SlotId, const BlockId&)>& visit) const = 0;
-  // No slot of it is allocated any more; an empty one closes at once.
+  // No slot of it is allocated any more; an empty one closes at once, unless it is mapped.
   virtual void Retire(uint32_t extent) = 0;
+
+  virtual SlotPlace PlaceOf(SlotId slot) const = 0;
+  // Another process has the extent mapped, or has unmapped it. What is mapped is not closed:
+  // `on_wanted_back` asks for it.
+  virtual void AddMapper(uint32_t extent) = 0;
+  virtual void RemoveMapper(uint32_t extent) = 0;
 
   // Called now and then: notices memory pressure and starts faulting in what is wanted. Returns how
   // many bytes of extents must be retired for the pool to fit again.
@@ -100,6 +112,8 @@ class DramTier : public Tier {
   // disks can remember and forget the memory. Set before first use. Not called by the destructor:
   // disks go first.
   std::function<void(std::span<std::byte>, bool)> on_extent;
+  // This extent is to be closed, and waits for its mappers. Once for each.
+  std::function<void(uint32_t extent)> on_wanted_back;
 };
 
 Result<std::unique_ptr<DramTier>> NewDramTier(const DramTierOptions& options, ExtentSource* source,

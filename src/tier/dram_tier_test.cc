@@ -521,6 +521,7 @@ class CutExtents final : public ExtentSource {
       close(descriptor_);
     }
     std::span<std::byte> bytes() override { return bytes_; }
+    void KeepContents() override {}
     int descriptor() const override { return descriptor_; }
     bool huge_pages() const override { return false; }
 

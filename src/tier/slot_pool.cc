@@ -44,17 +44,24 @@ Status SlotPool::Validate(const DramTierOptions& options) {
 }
 
 SlotPool::SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-                   Executor* executor, OnExtent on_extent)
+                   Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back)
     : options_(options),
       source_(source),
       workers_(workers),
       executor_(executor),
       on_extent_(std::move(on_extent)),
+      on_wanted_back_(std::move(on_wanted_back)),
       max_extents_(options.capacity_bytes / options.extent_bytes),
       slot_bits_(SlotBitsFor(options.extent_bytes)),
       extents_(max_extents_) {
   for (uint64_t i = max_extents_; i > 0; --i) {
     empty_places_.push_back(static_cast<uint32_t>(i - 1));
+  }
+}
+
+SlotPool::~SlotPool() {
+  for (const auto& [name, index] : by_name_) {
+    if (extents_[index].mappers > 0) extents_[index].extent->KeepContents();
   }
 }
 
@@ -69,8 +76,8 @@ Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
     if (ready_.empty()) {
       wanted_ = true;
       StartMaking();
-      if (making_ == 0 && destroying() == 0) RetireAnEmptyOne(/*huge_pages_too=*/true);
-      return Status(making_ > 0 || destroying() > 0 ? Code::kBusy : Code::kNoSpace);
+      if (!OnTheirWay()) RetireAnEmptyOne(/*huge_pages_too=*/true);
+      return Status(OnTheirWay() ? Code::kBusy : Code::kNoSpace);
     }
     index = AssignReady(tenant, slot_bytes);
   }
@@ -130,7 +137,7 @@ void SlotPool::FreeNow(SlotId slot) {
   if (--extent.used == 0) ++empty_;
   ++counters_.slots_freed;
   if (!extent.retired) return Relist(index);
-  if (extent.used == 0) CloseAssigned(index);
+  if (extent.used == 0) CloseOrAskBack(index);
 }
 
 std::span<std::byte> SlotPool::Bytes(SlotId slot) {
@@ -259,7 +266,7 @@ void SlotPool::Retire(uint32_t name) {
   extent.retired = true;
   ++retired_;
   Relist(index);
-  if (extent.used == 0) CloseAssigned(index);
+  if (extent.used == 0) CloseOrAskBack(index);
 }
 
 // Nobody's blocks are in it, so there is nothing to decide: the oldest will do.
@@ -267,16 +274,40 @@ bool SlotPool::RetireAnEmptyOne(bool huge_pages_too) {
   if (empty_ == 0) return false;
   for (const auto& [name, index] : by_name_) {
     const AssignedExtent& extent = extents_[index];
-    if (extent.used > 0 || (!huge_pages_too && extent.extent->huge_pages())) continue;
+    if (extent.used > 0 || extent.retired || (!huge_pages_too && extent.extent->huge_pages())) continue;
     Retire(name);
     return true;
   }
   return false;
 }
 
+void SlotPool::CloseOrAskBack(uint32_t index) {
+  AssignedExtent& extent = extents_[index];
+  if (extent.mappers == 0) return CloseAssigned(index);
+  if (extent.returning_ticks > 0) return;
+  extent.returning_ticks = 1;
+  ++returning_;
+  on_wanted_back_(extent.name);
+}
+
+SlotPlace SlotPool::PlaceOf(SlotId slot) const {
+  const AssignedExtent& extent = extents_[IndexOf(slot)];
+  return {.extent = extent.name, .offset = NumberOf(slot) * extent.slot_bytes};
+}
+
+void SlotPool::AddMapper(uint32_t extent) { ++extents_[by_name_.at(extent)].mappers; }
+
+void SlotPool::RemoveMapper(uint32_t name) {
+  const uint32_t index = by_name_.at(name);
+  AssignedExtent& extent = extents_[index];
+  AQ_CHECK(extent.mappers > 0);
+  if (--extent.mappers == 0 && extent.retired && extent.used == 0) CloseAssigned(index);
+}
+
 void SlotPool::CloseAssigned(uint32_t index) {
   AssignedExtent& extent = extents_[index];
-  AQ_CHECK(extent.retired && extent.used == 0);
+  AQ_CHECK(extent.retired && extent.used == 0 && extent.mappers == 0);
+  if (extent.returning_ticks > 0 && extent.returning_ticks <= kPatienceTicks) --returning_;
   --retired_;
   --empty_;
   total_slots_ -= extent.slots;
@@ -365,6 +396,7 @@ ExtentInfo SlotPool::InfoOf(uint32_t extent) const {
           .slots = assigned.slots,
           .used_slots = assigned.used,
           .retired = assigned.retired,
+          .bytes = options_.extent_bytes,
           .descriptor = assigned.extent->descriptor()};
 }
 
@@ -379,6 +411,10 @@ std::vector<ExtentInfo> SlotPool::Extents() const {
 
 uint64_t SlotPool::Tick() {
   backing_off_ = false;
+  for (const auto& [name, index] : by_name_) {
+    uint32_t& ticks = extents_[index].returning_ticks;
+    if (ticks > 0 && ticks++ == kPatienceTicks) --returning_;
+  }
   uint64_t shortage = Shortage();
   if (shortage == 0) StartMaking();
   // First what nobody uses. Huge pages are in a pool of their own: closing them relieves nobody.

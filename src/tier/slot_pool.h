@@ -7,7 +7,9 @@
 //   being made -> ready (nobody's) -> assigned (a tenant's, for life) -> retired -> being destroyed
 //
 // An assigned extent is retired by the cache, which knows what its blocks are worth. One without a
-// taken slot is worth nothing: the pool retires it itself when somebody else wants the room.
+// taken slot is worth nothing: the pool retires it itself when somebody else wants the room. A
+// retired extent without a slot that other processes have mapped is asked back, and destroyed when
+// the last of them has let go.
 //
 // Everything runs on the executor; the pool has no lock.
 #pragma once
@@ -69,12 +71,15 @@ class SlotPool {
  public:
   // Not told of extents that go with the pool itself: who listens may be gone by then.
   using OnExtent = std::function<void(std::span<std::byte>, bool added)>;
+  using OnWantedBack = std::function<void(uint32_t extent)>;
 
   static Status Validate(const DramTierOptions& options);
 
   // Makes nothing before the first Tick() or Allocate().
   SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-           Executor* executor, OnExtent on_extent);
+           Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back);
+  // What others have mapped keeps its contents: they may still be reading.
+  ~SlotPool();
 
   Result<SlotId> Allocate(const TenantId& tenant, uint64_t bytes);
   void Quarantine(SlotId slot);
@@ -105,6 +110,9 @@ class SlotPool {
   template <class Visit>
   bool VisitPublished(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const;
   void Retire(uint32_t extent);
+  SlotPlace PlaceOf(SlotId slot) const;
+  void AddMapper(uint32_t extent);
+  void RemoveMapper(uint32_t extent);
 
   uint64_t Tick();
 
@@ -116,6 +124,8 @@ class SlotPool {
   // At 10 ms for 64 MiB two workers fault in 13 GB/s; the others stay free for copies.
   static constexpr uint32_t kMaxMaking = 2;
   static constexpr uint32_t kFillLevels = 8;
+  // Who has not returned an extent by then is stuck: others are asked too.
+  static constexpr uint32_t kPatienceTicks = 20;
 
   struct FreeRecords {
     void operator()(SlotRecord* records) const { std::free(records); }
@@ -137,6 +147,8 @@ class SlotPool {
     uint32_t touched = 0;         // Slots from here on were never used.
     uint32_t first_free = kNone;  // Of those below `touched`.
     bool retired = false;
+    uint32_t mappers = 0;       // Other processes that have it mapped.
+    uint32_t returning_ticks = 0;  // Since it was asked back; 0: it was not.
     uint32_t level = kNone;  // In which list of its shelf it is; kNone: in none.
     uint32_t next = kNone;
     uint32_t previous = kNone;
@@ -167,7 +179,10 @@ class SlotPool {
   uint32_t AssignReady(const TenantId& tenant, uint64_t slot_bytes);
   void FreeNow(SlotId slot);
   bool RetireAnEmptyOne(bool huge_pages_too);
+  // It is retired and no slot of it is taken.
+  void CloseOrAskBack(uint32_t index);
   void CloseAssigned(uint32_t index);
+  bool OnTheirWay() const { return making_ > 0 || destroying() > 0 || returning_ > 0; }
   void Destroy(std::shared_ptr<Extent> extent);
   void OnDestroyed();
   void StartMaking();
@@ -181,6 +196,7 @@ class SlotPool {
   WorkerPool* const workers_;
   Executor* const executor_;  // Outlives the pool and the workers' tasks.
   const OnExtent on_extent_;
+  const OnWantedBack on_wanted_back_;
   const uint64_t max_extents_;
   const uint32_t slot_bits_;
 
@@ -196,7 +212,8 @@ class SlotPool {
   uint32_t next_name_ = 1;
   uint32_t making_ = 0;
   uint32_t empty_ = 0;        // Assigned, but no slot is taken.
-  uint32_t retired_ = 0;      // Still assigned, waiting for their slots.
+  uint32_t retired_ = 0;      // Still assigned, waiting for their slots or mappers.
+  uint32_t returning_ = 0;    // Asked back not long ago.
   bool wanted_ = false;       // An allocation found no extent since the last one was made.
   bool backing_off_ = false;  // Nothing is made until the next Tick() or until memory came back.
 

@@ -1,0 +1,220 @@
+#include "client/link.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kExtentNanos = 1'000'000'000;  // An offer that is on its way.
+
+int MillisUntil(int64_t deadline_nanos) {
+  const int64_t left = deadline_nanos - SystemClock()->NowNanos();
+  return static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, INT_MAX));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> Link::Open(const std::string& socket, const Hello& hello,
+                                         int64_t deadline_nanos) {
+  AQ_ASSIGN_OR_RETURN(Descriptor connected, ConnectTo(socket));
+  std::unique_ptr<Link> link(new Link(std::move(connected)));
+  AQ_RETURN_IF_ERROR(link->Shake(hello, deadline_nanos));
+  return link;
+}
+
+Status Link::Shake(const Hello& hello, int64_t deadline_nanos) {
+  writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
+  Encode(hello, &writer_);
+  AQ_RETURN_IF_ERROR(socket_.Send(writer_.Finish()));
+  AQ_RETURN_IF_ERROR(ReceiveBy(deadline_nanos));
+  FrameReader reader(frame_);
+  if (reader.header().kind == static_cast<uint16_t>(FrameKind::kRefused)) {
+    Refused refused;
+    AQ_RETURN_IF_ERROR(Decode(&reader, &refused));
+    return Status(refused.code == Code::kOk ? Code::kInvalid : refused.code,
+                  std::string(refused.message));
+  }
+  return TakeWelcome(&reader);
+}
+
+// A frame on the socket.
+Status Link::ReceiveBy(int64_t deadline_nanos) {
+  while (true) {
+    const Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
+    if (status.code() != Code::kNotFound) return status;
+    if (SystemClock()->NowNanos() >= deadline_nanos) {
+      return Status(Code::kLate, "the node does not answer");
+    }
+    pollfd ready{.fd = socket_.descriptor(), .events = POLLIN, .revents = 0};
+    [[maybe_unused]] const int count = ::poll(&ready, 1, MillisUntil(deadline_nanos));
+  }
+}
+
+Status Link::TakeWelcome(FrameReader* frame) {
+  Welcome welcome;
+  if (frame->header().kind != static_cast<uint16_t>(FrameKind::kWelcome)) {
+    return Status(Code::kInvalid, "the node answers with something else than a welcome");
+  }
+  AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
+  max_requests_ = welcome.max_requests;
+  for (SharedMemory* const memory : {&to_node_memory_, &to_client_memory_}) {
+    AQ_ASSIGN_OR_RETURN(*memory, SharedMemory::Map(socket_.TakeDescriptor(),
+                                                   RingBytes(welcome.ring_data_bytes)));
+    memory->CloseDescriptor();
+    AQ_RETURN_IF_ERROR(CheckRing(memory->bytes()));
+  }
+  wake_node_ = socket_.TakeDescriptor();
+  wake_client_ = socket_.TakeDescriptor();
+  if (!wake_node_.valid() || !wake_client_.valid()) {
+    return Status(Code::kInvalid, "a welcome without its descriptors");
+  }
+  to_node_ = std::make_unique<RingWriter>(to_node_memory_.bytes());
+  from_node_ = std::make_unique<RingReader>(to_client_memory_.bytes());
+  return Status();
+}
+
+Link::~Link() {
+  if (to_node_ == nullptr) return;
+  extents_.clear();
+  writer_.Begin(static_cast<uint16_t>(FrameKind::kGoodbye), 0);
+  Send(writer_.Finish());
+}
+
+// ---- The rings ----
+
+void Link::Send(std::span<const std::byte> frame) {
+  if (broken_) return;
+  if (outbox_.empty() && WriteNow(frame)) return;
+  outbox_.emplace_back(frame.begin(), frame.end());
+}
+
+bool Link::WriteNow(std::span<const std::byte> frame) {
+  const Status status = to_node_->Write(frame);
+  if (status.code() == Code::kBusy) return false;
+  broken_ = broken_ || !status.ok();
+  if (to_node_->MustWake()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_node_.get(), &one, sizeof(one));
+  }
+  return true;
+}
+
+bool Link::Flush() {
+  while (!outbox_.empty() && WriteNow(outbox_.front())) outbox_.pop_front();
+  return !broken_;
+}
+
+Status Link::Receive(std::vector<std::byte>* frame) {
+  const Status status = from_node_->Read(frame);
+  if (status.ok() && from_node_->MustWake()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_node_.get(), &one, sizeof(one));
+  }
+  return status;
+}
+
+bool Link::PrepareToSleep() {
+  if (!outbox_.empty() && !to_node_->PrepareToSleep(outbox_.front().size())) return false;
+  return from_node_->PrepareToSleep();
+}
+
+void Link::ClearEvent() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(wake_client_.get(), &count, sizeof(count));
+}
+
+// ---- The socket ----
+
+Status Link::ReadSocket() {
+  while (true) {
+    const Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
+    if (status.code() == Code::kNotFound) return Status();
+    AQ_RETURN_IF_ERROR(status);
+    AQ_RETURN_IF_ERROR(TakeFrame());
+  }
+}
+
+Status Link::TakeFrame() {
+  FrameReader reader(frame_);
+  if (reader.header().kind == static_cast<uint16_t>(FrameKind::kReturnExtent)) {
+    uint32_t extent = 0;
+    AQ_RETURN_IF_ERROR(DecodeExtent(&reader, &extent));
+    const auto found = extents_.find(extent);
+    if (found == extents_.end()) return Status();
+    found->second.wanted_back = true;
+    MaybeReturn(extent);
+    return Status();
+  }
+  if (reader.header().kind != static_cast<uint16_t>(FrameKind::kExtent)) {
+    return Status(Code::kInvalid, "a kind of frame that there is not");
+  }
+  ExtentOffer offer;
+  AQ_RETURN_IF_ERROR(Decode(&reader, &offer));
+  AQ_ASSIGN_OR_RETURN(SharedMemory memory,
+                      SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes));
+  memory.CloseDescriptor();
+  extents_[offer.extent].memory = std::move(memory);
+  return Status();
+}
+
+// ---- Extents ----
+
+Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
+  const int64_t deadline_nanos = SystemClock()->NowNanos() + kExtentNanos;
+  auto found = extents_.find(slot.extent);
+  while (found == extents_.end()) {
+    AQ_RETURN_IF_ERROR(ReceiveBy(deadline_nanos));
+    AQ_RETURN_IF_ERROR(TakeFrame());
+    found = extents_.find(slot.extent);
+  }
+  const std::span<std::byte> bytes = found->second.memory.bytes();
+  if (slot.offset > bytes.size() || slot.bytes > bytes.size() - slot.offset) {
+    return Status(Code::kInvalid, "a slot outside of its extent");
+  }
+  ++found->second.held;
+  ++held_;
+  return bytes.subspan(slot.offset, slot.bytes);
+}
+
+void Link::LetGo(uint32_t extent) {
+  const auto found = extents_.find(extent);
+  --found->second.held;
+  --held_;
+  MaybeReturn(extent);
+}
+
+void Link::MaybeReturn(uint32_t extent) {
+  const auto found = extents_.find(extent);
+  if (found->second.held > 0) return;
+  if (over_) {
+    extents_.erase(found);
+  } else if (found->second.wanted_back) {
+    extents_.erase(found);
+    writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
+    EncodeExtent(extent, &writer_);
+    Send(writer_.Finish());
+  }
+}
+
+std::vector<SharedMemory> Link::TakeUnheld() {
+  std::vector<SharedMemory> taken;
+  for (auto entry = extents_.begin(); entry != extents_.end();) {
+    if (entry->second.held > 0) {
+      ++entry;
+      continue;
+    }
+    taken.push_back(std::move(entry->second.memory));
+    entry = extents_.erase(entry);
+  }
+  return taken;
+}
+
+}  // namespace aquifer

@@ -1,0 +1,96 @@
+// One connection to a node: its socket, its two rings, and the extents that are mapped from it. It
+// outlives the node as long as the caller holds something of it. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "aquifer/status.h"
+#include "base/descriptor.h"
+#include "net/byte_ring.h"
+#include "net/frame_socket.h"
+#include "net/local_protocol.h"
+#include "net/shared_memory.h"
+
+namespace aquifer {
+
+class Link {
+ public:
+  // Waits for the node's welcome, at most until then (of the system's clock).
+  static Result<std::unique_ptr<Link>> Open(const std::string& socket, const Hello& hello,
+                                            int64_t deadline_nanos);
+  // Unmaps everything and says goodbye.
+  ~Link();
+
+  uint32_t max_requests() const { return max_requests_; }
+  int socket() const { return socket_.descriptor(); }
+  int event() const { return wake_client_.get(); }  // Readable when there may be an answer.
+
+  // Sends now or, when the ring is full, as soon as there is room. Wakes the node if it sleeps.
+  void Send(std::span<const std::byte> frame);
+  // The next answer; kNotFound when there is none, kInvalid when the ring is broken.
+  Status Receive(std::vector<std::byte>* frame);
+  bool HasAnswer() const { return from_node_->HasNews(); }
+  // Sends what waits for room. False: the ring is broken.
+  bool Flush();
+  // True: nothing has come, and the event will tell when something does.
+  bool PrepareToSleep();
+  // The node looks at its ring by itself: an answer will come within microseconds.
+  bool node_awake() const { return to_node_->reader_awake(); }
+  void WokeUp() { from_node_->WokeUp(); }
+  void ClearEvent();
+
+  // Takes what the node sent on the socket. kUnavailable: the connection is over.
+  Status ReadSocket();
+  bool over() const { return over_; }
+  void SetOver() { over_ = true; }
+
+  // The memory of a slot, mapped and held until LetGo(). Waits for the extent's descriptor if that
+  // is still on its way.
+  Result<std::span<std::byte>> Find(const LentSlot& slot);
+  void LetGo(uint32_t extent);
+  uint64_t held() const { return held_; }
+  // Takes out the mappings of extents that nothing is held of. They go when the result does, which
+  // takes a while for many.
+  std::vector<SharedMemory> TakeUnheld();
+  size_t mapped() const { return extents_.size(); }
+
+ private:
+  struct Mapped {
+    SharedMemory memory;
+    uint64_t held = 0;  // Leases and reservations in it.
+    bool wanted_back = false;
+  };
+
+  explicit Link(Descriptor socket) : socket_(std::move(socket)) {}
+  Status Shake(const Hello& hello, int64_t deadline_nanos);
+  Status TakeWelcome(FrameReader* frame);
+  Status ReceiveBy(int64_t deadline_nanos);
+  Status TakeFrame();
+  void MaybeReturn(uint32_t extent);
+  bool WriteNow(std::span<const std::byte> frame);
+
+  FrameSocket socket_;
+  SharedMemory to_node_memory_;
+  SharedMemory to_client_memory_;
+  Descriptor wake_node_;
+  Descriptor wake_client_;
+  std::unique_ptr<RingWriter> to_node_;
+  std::unique_ptr<RingReader> from_node_;
+  uint32_t max_requests_ = 0;
+  bool over_ = false;
+  bool broken_ = false;
+  std::deque<std::vector<std::byte>> outbox_;  // For when there is room.
+  std::map<uint32_t, Mapped> extents_;
+  uint64_t held_ = 0;
+  std::vector<std::byte> frame_;
+  FrameWriter writer_;
+};
+
+}  // namespace aquifer

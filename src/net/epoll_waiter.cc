@@ -1,0 +1,110 @@
+#include "net/epoll_waiter.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace aquifer {
+namespace {
+
+// While rings keep the owner awake, descriptors are looked at this often: a system call each time.
+constexpr uint32_t kPollsBetweenLooks = 256;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr uint64_t kWakeUp = 0;  // No watch has this number.
+
+}  // namespace
+
+Result<std::unique_ptr<EpollWaiter>> EpollWaiter::New() {
+  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
+  Descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeUp}};
+  if (!epoll.valid() || !wake.valid() ||
+      ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return Status(Code::kUnavailable, std::string("epoll: ") + std::strerror(errno) +
+                                          "; raise the limit on open files (ulimit -n)");
+  }
+  return std::unique_ptr<EpollWaiter>(new EpollWaiter(std::move(epoll), std::move(wake)));
+}
+
+EpollWaiter::EpollWaiter(Descriptor epoll, Descriptor wake)
+    : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+
+uint64_t EpollWaiter::Watch(int descriptor, uint32_t events,
+                            std::function<void(uint32_t)> on_ready) {
+  const uint64_t number = next_watch_++;
+  epoll_event event{.events = events, .data = {.u64 = number}};
+  AQ_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0);
+  watched_[number] = {.descriptor = descriptor,
+                      .on_ready = std::make_shared<std::function<void(uint32_t)>>(std::move(on_ready))};
+  return number;
+}
+
+void EpollWaiter::Change(uint64_t watch, uint32_t events) {
+  epoll_event event{.events = events, .data = {.u64 = watch}};
+  AQ_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched_.at(watch).descriptor, &event) == 0);
+}
+
+void EpollWaiter::Unwatch(uint64_t watch) {
+  const auto found = watched_.find(watch);
+  if (found == watched_.end()) return;
+  AQ_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.descriptor, nullptr) == 0);
+  watched_.erase(found);
+}
+
+void EpollWaiter::Remove(Polled* polled) { std::erase(polled_, polled); }
+
+// One of them at a time, in turn, so that no task of the owner's gets long.
+bool EpollWaiter::Poll() {
+  if (++polls_ >= kPollsBetweenLooks && Dispatch(0)) return true;
+  for (size_t i = 0; i < polled_.size(); ++i) {
+    next_polled_ = (next_polled_ + 1) % polled_.size();
+    if (polled_[next_polled_]->Poll()) return true;
+  }
+  return false;
+}
+
+void EpollWaiter::Sleep(int64_t nanos) {
+  const bool quiet = std::all_of(polled_.begin(), polled_.end(),
+                                 [](Polled* polled) { return polled->PrepareToSleep(); });
+  if (quiet) ++sleeps_;
+  Dispatch(quiet ? nanos : 0);
+  for (Polled* const polled : polled_) polled->WokeUp();
+}
+
+void EpollWaiter::Wake() {
+  const uint64_t one = 1;
+  // It cannot fail but by overflow, and then the descriptor is readable already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+bool EpollWaiter::Dispatch(int64_t nanos) {
+  polls_ = 0;
+  std::array<epoll_event, 16> events;
+  const timespec timeout{.tv_sec = nanos / kNanosPerSecond, .tv_nsec = nanos % kNanosPerSecond};
+  const int count = ::epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   &timeout, nullptr);
+  AQ_CHECK(count >= 0 || errno == EINTR);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.u64 == kWakeUp) {
+      uint64_t wakes = 0;
+      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof(wakes));
+    } else if (const auto found = watched_.find(event.data.u64); found != watched_.end()) {
+      const auto on_ready = found->second.on_ready;
+      (*on_ready)(event.events);
+    }
+  }
+  return count > 0;
+}
+
+}  // namespace aquifer

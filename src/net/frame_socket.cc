@@ -1,0 +1,203 @@
+#include "net/frame_socket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "net/frame.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxDescriptors = 8;  // With one frame.
+constexpr size_t kReadBytes = 4096;
+constexpr int kBacklog = 128;
+
+Status Failed(const std::string& what) {
+  return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
+}
+
+Result<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return Status(Code::kInvalid, "the socket path " + path + " is not 1 to " +
+                                      std::to_string(sizeof(address.sun_path) - 1) +
+                                      " bytes long; choose a shorter one");
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+Descriptor NewSocket() {
+  return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+template <class Call>
+auto Retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+}  // namespace
+
+Result<PeerCredentials> FrameSocket::Peer() const {
+  ucred credentials{};
+  socklen_t bytes = sizeof(credentials);
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return Failed("SO_PEERCRED");
+  }
+  return PeerCredentials{.pid = credentials.pid, .uid = credentials.uid};
+}
+
+Descriptor FrameSocket::PeerProcess() const {
+  int process = -1;
+  socklen_t bytes = sizeof(process);
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERPIDFD, &process, &bytes) == 0) {
+    return Descriptor(process);
+  }
+  // By its number, which an older kernel makes us trust not to have changed hands since.
+  const Result<PeerCredentials> peer = Peer();
+  if (!peer.ok()) return Descriptor();
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer->pid, 0)));
+}
+
+Status FrameSocket::Send(std::span<const std::byte> frame, std::span<const int> descriptors) {
+  unsent_.push_back({.bytes = {frame.begin(), frame.end()},
+                     .sent = 0,
+                     .descriptors = {descriptors.begin(), descriptors.end()}});
+  return Flush();
+}
+
+Status FrameSocket::Flush() {
+  for (; !unsent_.empty(); unsent_.pop_front()) {
+    Unsent& next = unsent_.front();
+    while (next.sent < next.bytes.size()) {
+      iovec piece{next.bytes.data() + next.sent, next.bytes.size() - next.sent};
+      msghdr message{};
+      message.msg_iov = &piece;
+      message.msg_iovlen = 1;
+      alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
+      if (next.sent == 0 && !next.descriptors.empty()) {
+        const size_t bytes = next.descriptors.size() * sizeof(int);
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(bytes);
+        cmsghdr* const header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(bytes);
+        std::memcpy(CMSG_DATA(header), next.descriptors.data(), bytes);
+      }
+      const ssize_t sent =
+          Retry([&] { return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
+      // Too many descriptors may be on their way, too: the reader has to take some first.
+      if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return Status();
+      if (sent < 0) return Failed("the connection is over");
+      next.sent += static_cast<size_t>(sent);
+    }
+  }
+  return Status();
+}
+
+Status FrameSocket::Receive(std::vector<std::byte>* frame, bool with_descriptors) {
+  while (true) {
+    if (input_.size() >= kFrameHeaderBytes) {
+      const uint32_t bytes = GetU32(input_.data());
+      if (!IsFrameLength(bytes)) return Status(Code::kInvalid, "a frame of a length there is not");
+      if (input_.size() >= bytes) {
+        frame->assign(input_.begin(), input_.begin() + bytes);
+        input_.erase(input_.begin(), input_.begin() + bytes);
+        return Status();
+      }
+    }
+    AQ_RETURN_IF_ERROR(FillInput(with_descriptors));
+  }
+}
+
+Status FrameSocket::FillInput(bool with_descriptors) {
+  std::byte buffer[kReadBytes];
+  iovec piece{buffer, sizeof(buffer)};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  if (with_descriptors) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+  const ssize_t got = Retry(
+      [&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  if (got < 0 && errno == EAGAIN) return Status(Code::kNotFound);
+  if (got < 0) return Failed("the connection is over");
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      descriptors_.emplace_back(descriptor);
+    }
+  }
+  if (got == 0) return Status(Code::kUnavailable, "the other side closed the connection");
+  input_.insert(input_.end(), buffer, buffer + got);
+  return Status();
+}
+
+Descriptor FrameSocket::TakeDescriptor() {
+  if (descriptors_.empty()) return Descriptor();
+  Descriptor first = std::move(descriptors_.front());
+  descriptors_.pop_front();
+  return first;
+}
+
+void FrameSocket::EndSending() { ::shutdown(socket_.get(), SHUT_WR); }
+
+Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
+  AQ_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  if (ConnectTo(path).ok()) {
+    return Status(Code::kBusy, "another node listens on " + path +
+                                   "; stop it, or choose another path with --socket");
+  }
+  ::unlink(path.c_str());
+  Descriptor listener = NewSocket();
+  if (!listener.valid()) return Failed("socket");
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return Failed("cannot make the socket " + path);
+  }
+  const mode_t mode = private_to_user ? 0600 : 0666;
+  if (::chmod(path.c_str(), mode) != 0) return Failed("cannot set the mode of " + path);
+  if (::listen(listener.get(), kBacklog) != 0) return Failed("cannot listen on " + path);
+  return listener;
+}
+
+Descriptor AcceptOn(const Descriptor& listener) {
+  return Descriptor(
+      Retry([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
+}
+
+Result<Descriptor> ConnectTo(const std::string& path) {
+  AQ_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  Descriptor socket = NewSocket();
+  if (!socket.valid()) return Failed("socket");
+  const int connected = Retry([&] {
+    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  });
+  if (connected != 0) return Failed("no node answers on " + path);
+  return socket;
+}
+
+}  // namespace aquifer

@@ -1,0 +1,155 @@
+// One client of the node: its socket, its two rings, its requests and the memory it was lent. It
+// may be hostile: every byte of it is distrusted, and what breaks a rule of docs/formats/local.md
+// ends this connection and nothing else.
+//
+//   greeting ──► open ──► lingering ──► gone
+//
+// A connection that has ended lingers while its process may still touch what it was lent: until it
+// says goodbye, or the process is gone. Runs on the owner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "aquifer/status.h"
+#include "base/descriptor.h"
+#include "base/executor.h"
+#include "cache/core.h"
+#include "net/byte_ring.h"
+#include "net/epoll_waiter.h"
+#include "net/frame_socket.h"
+#include "net/local_protocol.h"
+#include "net/shared_memory.h"
+#include "node/open_request.h"
+
+namespace aquifer {
+
+// Who a client turned out to be.
+struct Admission {
+  ClientOptions client;
+  bool may_drain = false;  // The whole node, for everyone.
+};
+
+struct ConnectionLimits {
+  uint32_t max_requests = 256;
+  uint32_t max_items = 1u << 20;  // Announced, over all open requests.
+  size_t ring_data_bytes = size_t{256} << 10;
+  size_t max_unsent_frames = 4096;  // On the socket; a client that does not read is cut off.
+  int64_t greeting_nanos = 5'000'000'000;
+};
+
+class Connection final : private ClientSink, private Polled, private SlotLocator {
+ public:
+  enum class State : uint8_t { kGreeting, kOpen, kLingering, kGone };
+
+  class Host {
+   public:
+    virtual Core* core() = 0;
+    virtual Executor* owner() = 0;
+    virtual EpollWaiter* waiter() = 0;
+    virtual Clock* clock() = 0;
+    virtual Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) = 0;
+    virtual void OnEnded(Connection* connection, const std::string& why) = 0;
+    // It may be deleted, not from inside this call.
+    virtual void OnGone(Connection* connection) = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  Connection(Descriptor socket, const ConnectionLimits& limits, Host* host);
+  // Gone, or its core is.
+  ~Connection();
+
+  State state() const { return state_; }
+  const PeerCredentials& peer() const { return peer_; }
+
+  // The node wants this extent unmapped.
+  void WantBack(uint32_t extent);
+  // Ends it from our side. What it holds stays lent until it is given back.
+  void CutOff(const std::string& why);
+
+ private:
+  // ClientSink.
+  void OnProgress(Request* request, size_t completed, bool done) override;
+  void OnOverdue() override;
+  // Polled.
+  bool Poll() override;
+  bool PrepareToSleep() override;
+  void WokeUp() override { requests_from_->WokeUp(); }
+  // SlotLocator.
+  LentSlot Locate(uint64_t loan, bool reservation, uint64_t bytes) override;
+  bool Holds(uint64_t loan, bool reservation) override;
+
+  void OnSocket(uint32_t events);
+  void OnHungUp();
+  void Greet(const Hello& hello);
+  void Refuse(const Status& status);
+  Status MakeRings(const Admission& admission);
+  void WatchWrites();
+  void Send(std::span<const std::byte> frame, std::span<const int> descriptors = {});
+
+  bool ReadOne();
+  Status Handle(FrameReader* frame);
+  Status HandleWhileLingering(FrameReader* frame);
+  Status BeginRequest(FrameReader* frame);
+  Status ContinueRequest(FrameReader* frame);
+  void Submit(OpenRequest* open);
+  bool ReturnSome();
+
+  // Tells what can be told; false when the ring is full.
+  bool Tell(OpenRequest* open);
+  bool TellWaiting();
+  void WakeClient();
+
+  // It broke a rule: nothing that it sends is looked at any more.
+  void Break(const std::string& why);
+  void End(const std::string& why);
+  void Linger();
+  void Leave();
+
+  const ConnectionLimits limits_;
+  Host* const host_;
+  State state_ = State::kGreeting;
+  FrameSocket socket_;
+  PeerCredentials peer_;
+  Descriptor process_;
+  uint64_t socket_watch_ = 0;
+  uint64_t process_watch_ = 0;
+  uint64_t event_watch_ = 0;
+  bool hostile_ = false;   // What it sends is not looked at any more.
+  bool hung_up_ = false;   // Its end of the socket is closed.
+  bool goodbye_ = false;   // It touches nothing any more.
+  bool observe_ = false;
+  bool may_drain_ = false;
+  ClientNumber client_ = 0;
+
+  SharedMemory to_node_memory_;
+  SharedMemory to_client_memory_;
+  Descriptor wake_node_;
+  Descriptor wake_client_;
+  std::unique_ptr<RingReader> requests_from_;
+  std::unique_ptr<RingWriter> answers_to_;
+  std::vector<std::byte> frame_;
+  FrameWriter writer_;
+
+  std::map<uint64_t, std::unique_ptr<OpenRequest>> open_;  // By the client's number.
+  std::map<Request*, OpenRequest*> by_request_;
+  std::deque<OpenRequest*> waiting_;  // For room in the ring.
+  size_t items_ = 0;                  // Announced by those in open_.
+  std::vector<ReleaseOp> releases_;   // Being carried out, a slice at a time.
+  std::vector<ReservationId> aborts_;
+  size_t released_ = 0;
+  size_t aborted_ = 0;
+  std::set<uint32_t> offered_;  // Extents that the client may have mapped.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace aquifer

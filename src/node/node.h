@@ -1,0 +1,40 @@
+// A node: the running core, and the server that lets engines of this host in. `aquifer serve` is
+// this with a configuration, logs and signals around it.
+#pragma once
+
+#include <memory>
+
+#include "aquifer/cache.h"
+#include "aquifer/status.h"
+#include "cache/running_core.h"
+#include "net/epoll_waiter.h"
+#include "node/server.h"
+
+namespace aquifer {
+
+struct NodeOptions {
+  CacheOptions cache;
+  ServerOptions server;
+  uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
+};
+
+class Node {
+ public:
+  // Returns when it serves.
+  static Result<std::unique_ptr<Node>> Start(const NodeOptions& options);
+
+  RunningCore* running() { return running_.get(); }
+  Server* server() { return server_.get(); }  // On the owner.
+
+ private:
+  Node() = default;
+
+  std::unique_ptr<EpollWaiter> waiter_;
+  std::unique_ptr<RunningCore> running_;
+  std::unique_ptr<Server> server_;
+};
+
+// Everyone of this process's user is the tenant that it says.
+Result<Admission> AdmitOwnUser(const Hello& hello, const PeerCredentials& peer);
+
+}  // namespace aquifer
