@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kExtentNanos = 1'000'000'000;  // An offer that is on its way.
 
+constexpr int64_t kGoodbyeNanos = 1'000'000'000;
+
 int MillisUntil(int64_t deadline_nanos) {
   const int64_t left = deadline_nanos - SystemClock()->NowNanos();
   return static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, INT_MAX));
@@ -86,6 +88,11 @@ Link::~Link() {
   extents_.clear();
   writer_.Begin(static_cast<uint16_t>(FrameKind::kGoodbye), 0);
   Send(writer_.Finish());
+  if (over_) return;
+  // The node closes when it has taken everything back, so that others can count on it.
+  const int64_t deadline_nanos = SystemClock()->NowNanos() + kGoodbyeNanos;
+  while (Flush() && ReceiveBy(deadline_nanos).ok()) {
+  }
 }
 
 // ---- The rings ----

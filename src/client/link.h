@@ -25,7 +25,7 @@ class Link {
   // Waits for the node's welcome, at most until then (of the system's clock).
   static Result<std::unique_ptr<Link>> Open(const std::string& socket, const Hello& hello,
                                             int64_t deadline_nanos);
-  // Unmaps everything and says goodbye.
+  // Unmaps everything, says goodbye, and waits for the node to have heard it.
   ~Link();
 
   uint32_t max_requests() const { return max_requests_; }
@@ -36,6 +36,7 @@ class Link {
   void Send(std::span<const std::byte> frame);
   // The next answer; kNotFound when there is none, kInvalid when the ring is broken.
   Status Receive(std::vector<std::byte>* frame);
+  bool has_room() const { return outbox_.empty(); }  // As far as is known.
   bool HasAnswer() const { return from_node_->HasNews(); }
   // Sends what waits for room. False: the ring is broken.
   bool Flush();

@@ -30,6 +30,9 @@ constexpr size_t kFramesPerPoll = 64;
 
 const Status kNoNode(Code::kUnavailable, "the node is away; the client looks for it");
 
+const Status kVoid(Code::kInvalid, "the reservation is void: the node that gave it is gone");
+constexpr std::string_view kDroppedNotes = "dropped_notes";
+
 std::string DefaultSocket() {
   if (const char* named = std::getenv("AQUIFER_SOCKET"); named != nullptr) return named;
   constexpr const char* kSystem = "/run/aquifer/node.sock";
@@ -157,7 +160,7 @@ void RemoteCache::Lose() {
   }
   for (Sent& sent : sent_) {
     if (sent.request == nullptr) continue;
-    SettleUnavailable(sent);
+    SettleUnavailable(sent, kNoNode);
     sent.request = nullptr;
     ++sent.generation;
   }
@@ -266,7 +269,7 @@ Status RemoteCache::RegisterLayoutsAt(Link* link, std::vector<Layout> layouts,
 
 uint64_t RemoteCache::Begin(Request* request, FrameKind kind) {
   if (link_ == nullptr) {
-    SettleUnavailable({.request = request, .kind = kind});
+    SettleUnavailable({.request = request, .kind = kind}, kVoid);
     return 0;
   }
   if (free_sent_.empty()) {
@@ -288,7 +291,7 @@ void RemoteCache::Settle(Request* request, const Status& status, size_t complete
 }
 
 // Everything is missing.
-void RemoteCache::SettleUnavailable(const Sent& sent) {
+void RemoteCache::SettleUnavailable(const Sent& sent, const Status& commits) {
   size_t completed = 0;
   switch (sent.kind) {
     case FrameKind::kMatch: {
@@ -321,7 +324,7 @@ void RemoteCache::SettleUnavailable(const Sent& sent) {
       completed = commit->ops.size();
       for (size_t i = sent.received; i < completed; ++i) {
         CommitOp& op = commit->ops[i];
-        op.status = kNoNode;
+        op.status = commits;
         op.published = false;
         if (Held* const held = FindHeld(op.reservation, true); held != nullptr) FreeHeld(held);
       }
@@ -516,10 +519,19 @@ void RemoteCache::Cancel(Request* request) {
   Transmit();
 }
 
+// Hints and reports do not queue up when the node is slow.
+bool RemoteCache::TakeNote() {
+  if (link_ == nullptr) return false;
+  if (!link_->has_room()) link_->Flush();
+  if (link_->has_room()) return true;
+  ++dropped_notes_;
+  return false;
+}
+
 void RemoteCache::Hint(const SessionForecast& forecast) {
   if (forecast.chain.keys.empty() || forecast.session.size() > kMaxNameBytes) return;
   const MutexLock lock(&mutex_);
-  if (link_ == nullptr) return;
+  if (!TakeNote()) return;
   writer_.Begin(static_cast<uint16_t>(FrameKind::kHint), 0);
   Encode(HintCall{.layout = AtNode(forecast.chain.layout),
                   .group = forecast.chain.group,
@@ -535,7 +547,7 @@ void RemoteCache::Hint(const SessionForecast& forecast) {
 
 void RemoteCache::ReportPrefill(const PrefillReport& report) {
   const MutexLock lock(&mutex_);
-  if (link_ == nullptr) return;
+  if (!TakeNote()) return;
   PrefillReport known = report;
   known.layout = AtNode(report.layout);
   writer_.Begin(static_cast<uint16_t>(FrameKind::kReportPrefill), 0);
@@ -809,8 +821,12 @@ void RemoteCache::TakeSummary(Sent* sent, FrameReader* frame) {
       match->recompute_ms = answer.recompute_ms;
       return;
     }
-    case FrameKind::kStats:
-      return Decode(frame, &static_cast<StatsRequest*>(sent->request)->stats);
+    case FrameKind::kStats: {
+      CacheStats& stats = static_cast<StatsRequest*>(sent->request)->stats;
+      Decode(frame, &stats);
+      for (auto& [name, value] : stats.counters) value += name == kDroppedNotes ? dropped_notes_ : 0;
+      return;
+    }
     case FrameKind::kFetch:
     case FrameKind::kReserve:
     case FrameKind::kCommit:

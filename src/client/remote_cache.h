@@ -90,7 +90,9 @@ class RemoteCache final : public Cache {
   // Begins a request: its number, or 0 when it was settled at once.
   uint64_t Begin(Request* request, FrameKind kind) AQ_REQUIRES(mutex_);
   void Settle(Request* request, const Status& status, size_t completed) AQ_REQUIRES(mutex_);
-  void SettleUnavailable(const Sent& sent) AQ_REQUIRES(mutex_);
+  // There is no node, or it went away while it had the request.
+  void SettleUnavailable(const Sent& sent, const Status& commits) AQ_REQUIRES(mutex_);
+  bool TakeNote() AQ_REQUIRES(mutex_);
   // The chain's layout as the node knows it; 0: as nobody does.
   LayoutHandle AtNode(LayoutHandle handle) const AQ_REQUIRES(mutex_);
   template <class R, class Call>
@@ -146,6 +148,7 @@ class RemoteCache final : public Cache {
   std::vector<KnownLayout> layouts_ AQ_GUARDED_BY(mutex_);
   std::vector<Settled> settled_ AQ_GUARDED_BY(mutex_);
   bool stopping_ AQ_GUARDED_BY(mutex_) = false;
+  uint64_t dropped_notes_ AQ_GUARDED_BY(mutex_) = 0;
   bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;  // The descriptor.
   std::vector<SharedMemory> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
   FrameWriter writer_ AQ_GUARDED_BY(mutex_);

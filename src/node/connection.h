@@ -38,7 +38,7 @@ struct Admission {
 };
 
 struct ConnectionLimits {
-  uint32_t max_requests = 256;
+  uint32_t max_requests = 1024;
   uint32_t max_items = 1u << 20;  // Announced, over all open requests.
   size_t ring_data_bytes = size_t{256} << 10;
   size_t max_unsent_frames = 4096;  // On the socket; a client that does not read is cut off.
