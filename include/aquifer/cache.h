@@ -382,7 +382,8 @@ Result<std::unique_ptr<Cache>> Open(const CacheOptions& options, const ClientOpt
 // --- The node's ----------------------------------------------------------------------------------
 
 struct ConnectOptions {
-  // Empty: $AQUIFER_SOCKET, else /run/aquifer/node.sock, else $XDG_RUNTIME_DIR/aquifer.sock.
+  // Empty: $AQUIFER_SOCKET, else the first of /run/aquifer/node.sock, $XDG_RUNTIME_DIR/aquifer.sock
+  // and /tmp/aquifer-<uid>/node.sock that is there.
   std::string socket{};
   std::string token{};   // Where the node has a tenants file.
   bool observe = false;  // Store and load nothing: the node only records what is asked for.

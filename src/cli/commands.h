@@ -18,5 +18,6 @@ void AddBenchCommand(CLI::App* app, int* exit_status);
 void AddSimCommand(CLI::App* app, int* exit_status);
 void AddDoctorCommand(CLI::App* app, int* exit_status);
 void AddCompletionCommand(CLI::App* app, int* exit_status);  // Completes what is declared on `app`.
+void AddServeCommand(CLI::App* app, int* exit_status);
 
 }  // namespace aquifer

@@ -75,6 +75,9 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "aquifer " AQUIFER_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);
+#ifdef AQUIFER_HAS_NODE
+  AddServeCommand(&app, &exit_status);
+#endif
   AddDemoCommand(&app, &exit_status);
   AddBenchCommand(&app, &exit_status);
   AddSimCommand(&app, &exit_status);

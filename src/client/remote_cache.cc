@@ -15,8 +15,9 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "base/thread_name.h"
 #include "base/request_progress.h"
+#include "base/thread_name.h"
+#include "net/default_socket.h"
 
 namespace aquifer {
 namespace {
@@ -35,12 +36,15 @@ constexpr std::string_view kDroppedNotes = "dropped_notes";
 
 std::string DefaultSocket() {
   if (const char* named = std::getenv("AQUIFER_SOCKET"); named != nullptr) return named;
-  constexpr const char* kSystem = "/run/aquifer/node.sock";
-  if (::access(kSystem, F_OK) == 0) return kSystem;
+  SocketPlaces places;
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr) {
-    return std::string(runtime) + "/aquifer.sock";
+    places.runtime_directory = runtime;
   }
-  return kSystem;
+  const std::vector<std::string> sockets = DefaultSockets(places, ::geteuid());
+  const auto there = std::find_if(sockets.begin(), sockets.end(), [](const std::string& path) {
+    return ::access(path.c_str(), F_OK) == 0;
+  });
+  return there == sockets.end() ? sockets.front() : *there;
 }
 
 // All ranks of an engine name it; one that does not is an engine of its own, and stays the same one

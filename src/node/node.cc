@@ -6,7 +6,7 @@
 
 namespace aquifer {
 
-Result<std::unique_ptr<Node>> Node::Start(const NodeOptions& options) {
+Result<std::unique_ptr<Node>> Node::Start(const Options& options) {
   std::unique_ptr<Node> node(new Node());
   AQ_ASSIGN_OR_RETURN(node->waiter_, EpollWaiter::New());
   AQ_ASSIGN_OR_RETURN(node->running_, RunningCore::Start({.cache = options.cache,

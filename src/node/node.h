@@ -12,16 +12,16 @@
 
 namespace aquifer {
 
-struct NodeOptions {
-  CacheOptions cache;
-  ServerOptions server;
-  uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
-};
-
 class Node {
  public:
+  struct Options {
+    CacheOptions cache;
+    ServerOptions server;
+    uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
+  };
+
   // Returns when it serves.
-  static Result<std::unique_ptr<Node>> Start(const NodeOptions& options);
+  static Result<std::unique_ptr<Node>> Start(const Options& options);
 
   RunningCore* running() { return running_.get(); }
   Server* server() { return server_.get(); }  // On the owner.

@@ -1,0 +1,198 @@
+// `aquifer serve`: a node, with its configuration, log and signals.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "cli/commands.h"
+#include "node/insider.h"
+#include "node/node.h"
+#include "node/node_config.h"
+#include "node/node_plan.h"
+#include "tenant/tenants.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
+void Log(const std::string& line) {
+  const std::time_t now = SystemClock()->UnixSeconds();
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char stamp[sizeof("2026-01-01T00:00:00Z")];
+  std::strftime(stamp, sizeof(stamp), "%FT%TZ", &utc);
+  fmt::print(stderr, "{} {}\n", stamp, line);
+}
+
+// Tells systemd, where it asked for it. A node that it did not start says nothing.
+void Notify(const std::string& state) {
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path)) return;
+  address.sun_family = AF_UNIX;
+  const size_t length = std::strlen(path);
+  std::memcpy(address.sun_path, path, length);
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';  // An abstract name.
+  const Descriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  [[maybe_unused]] const ssize_t sent =
+      ::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL,
+               reinterpret_cast<const sockaddr*>(&address),
+               static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
+}
+
+// Those that this program waits for; every thread started later has them blocked too.
+sigset_t BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+Result<std::shared_ptr<const Tenants>> ReadTenants(const NodePlan& plan) {
+  if (plan.config.tenants_file.empty()) return Tenants::Local(plan.uid);
+  return Tenants::Read(plan.config.tenants_file,
+                       {.dram_bytes = plan.cache.dram_bytes, .nvme_bytes = plan.cache.nvme_bytes},
+                       plan.uid);
+}
+
+Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCredentials& peer) {
+  Denial denial = Denial::kNone;
+  const Result<const Tenant*> tenant =
+      tenants.Authenticate(hello.tenant, hello.token, peer.uid, &denial);
+  if (!tenant.ok()) {
+    Log(fmt::format("audit: denied a client of process {}, user {}: {}", peer.pid, peer.uid,
+                    DenialName(denial)));
+    return tenant.status();
+  }
+  return Admission{.client = {.tenant = (*tenant)->options.name,
+                              .engine = std::string(hello.engine)},
+                   .may_drain = !tenants.from_file()};
+}
+
+class Serving {
+ public:
+  Serving(const NodeOverrides& overrides, NodePlan plan)
+      : overrides_(overrides), plan_(std::move(plan)) {}
+
+  Status Start() {
+    AQ_ASSIGN_OR_RETURN(tenants_, ReadTenants(plan_));
+    Node::Options options;
+    options.cache = plan_.cache;
+    options.cache.tenants = tenants_->Options();
+    options.warm_bytes = 0;  // Serves at once; memory is prepared behind.
+    options.server.socket = plan_.socket;
+    options.server.private_to_user = !tenants_->from_file();
+    options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {
+      return Admit(*tenants_, hello, peer);
+    };
+    options.server.log = Log;
+    AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
+    return Status();
+  }
+
+  // What can be changed while it runs. A mistake in the file changes nothing.
+  void Reload() {
+    Notify("RELOADING=1");
+    const Status status = TryReload();
+    if (!status.ok()) Log("reload: nothing was changed: " + status.message());
+    Notify("READY=1");
+  }
+
+  void Drain() {
+    Notify("STOPPING=1");
+    const int64_t seconds = plan_.config.drain_seconds;
+    Log(fmt::format("draining, for at most {} s", seconds));
+    Result<std::unique_ptr<Insider>> insider = Insider::New(node_->running(), {});
+    if (!insider.ok()) return Log("cannot drain: " + insider.status().message());
+    DrainRequest request;
+    request.timeout_nanos = std::max<int64_t>(1, seconds * kNanosPerSecond);
+    (*insider)->Drain(&request);
+    Log(request.left == 0
+            ? std::string("drained: every block is on NVMe")
+            : fmt::format("drained in part: {} blocks are lost with this process ({})",
+                          request.left, request.status.ToString()));
+  }
+
+ private:
+  Status TryReload() {
+    AQ_ASSIGN_OR_RETURN(const NodeConfig next, LoadNodeConfig(overrides_));
+    const ReloadChanges changes = CompareForReload(plan_.config, next);
+    NodePlan plan = plan_;
+    plan.config = next;
+    AQ_ASSIGN_OR_RETURN(std::shared_ptr<const Tenants> tenants, ReadTenants(plan));
+    RunAndWait(node_->running()->owner(), [&](const std::function<void()>& done) {
+      tenants_ = std::move(tenants);  // Asked by the owner only.
+      done();
+    });
+    plan_.config.drain_seconds = next.drain_seconds;
+    for (const std::string& key : changes.applied) Log("reload: " + key + " is changed");
+    for (const std::string& key : changes.need_restart) {
+      Log("reload: " + key + " differs; restart the node to change it");
+    }
+    return Status();
+  }
+
+  const NodeOverrides overrides_;
+  NodePlan plan_;
+  std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
+  std::unique_ptr<Node> node_;
+};
+
+Status Serve(const NodeOverrides& overrides) {
+  const sigset_t signals = BlockSignals();
+  AQ_ASSIGN_OR_RETURN(const NodeConfig config, LoadNodeConfig(overrides));
+  AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, ThisHost()));
+  fmt::print(stderr, "{}", DescribePlan(plan, overrides.config.value_or("")));
+  const std::string socket = plan.socket;
+  Serving serving(overrides, std::move(plan));
+  AQ_RETURN_IF_ERROR(serving.Start());
+  Notify("READY=1");
+  Log("ready on " + socket);
+  while (true) {
+    int signal = 0;
+    if (::sigwait(&signals, &signal) != 0) continue;
+    if (signal != SIGHUP) break;
+    serving.Reload();
+  }
+  serving.Drain();
+  return Status();
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App* app, int* exit_status) {
+  auto overrides = std::make_shared<NodeOverrides>();
+  CLI::App* const serve = app->add_subcommand(
+      "serve", "Run the node: the host's cache, which every engine of the host shares");
+  for (const NodeOption& option : NodeOptions()) {
+    CLI::Option* const added =
+        option.once != nullptr
+            ? serve->add_option(std::string(option.name), (*overrides).*option.once,
+                                std::string(option.help))
+            : serve->add_option(std::string(option.name), (*overrides).*option.repeated,
+                                std::string(option.help));
+    added->type_name(std::string(option.value));
+  }
+  serve->callback([overrides, exit_status] {
+    const Status status = Serve(*overrides);
+    if (status.ok()) return;
+    fmt::print(stderr, "aquifer serve: {}\n", status.message());
+    *exit_status = status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
+  });
+}
+
+}  // namespace aquifer

@@ -1,0 +1,31 @@
+#include "node/insider.h"
+
+namespace aquifer {
+
+Result<std::unique_ptr<Insider>> Insider::New(RunningCore* running, const ClientOptions& options) {
+  std::unique_ptr<Insider> insider(new Insider(running));
+  Result<ClientNumber> client = Status(Code::kUnavailable);
+  RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+    ClientSink* const sink = insider.get();
+    client = running->core()->Attach(options, sink);
+    done();
+  });
+  if (!client.ok()) return client.status();
+  insider->client_ = *client;
+  insider->attached_ = true;
+  return insider;
+}
+
+Insider::~Insider() {
+  if (!attached_) return;
+  RunAndWait(running_->owner(), [this](const std::function<void()>& done) {
+    running_->core()->Detach(client_, done);
+  });
+}
+
+void Insider::OnProgress(Request* request, size_t completed, bool done) {
+  RequestProgress::Advance(request, completed, done);
+  if (done) std::exchange(done_, {})();
+}
+
+}  // namespace aquifer
