@@ -351,6 +351,7 @@ class Core final : private TierListener, private LoadWaiter {
   uint64_t next_nameless_ = 1;
   std::deque<Loan> loans_;  // Grows without moving what is there.
   uint32_t free_loan_ = 0;
+  uint64_t lent_ = 0;  // Loans in use.
   size_t overdue_cursor_ = 0;
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;

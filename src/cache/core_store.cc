@@ -63,6 +63,7 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   if (loan.next != 0) loans_[loan.next].previous = number;
   borrower.first_loan = number;
   ++borrower.leases;
+  ++lent_;
   return uint64_t{loan.generation} << 32 | number;
 }
 
@@ -85,6 +86,7 @@ void Core::EndLoan(Loan* loan) {
   if (loan->next != 0) loans_[loan->next].previous = loan->previous;
   if (borrower.void_next == loan->number) borrower.void_next = loan->next;
   --borrower.leases;
+  --lent_;
   loan->used = false;
   ++loan->generation;
   loan->next = free_loan_;

@@ -95,9 +95,11 @@ void ChildProcess::EndInput() {
   input_ = -1;
 }
 
-void ChildProcess::Kill() {
-  if (pid_ > 0) kill(pid_, SIGKILL);
+void ChildProcess::Signal(int signal) {
+  if (pid_ > 0) kill(pid_, signal);
 }
+
+void ChildProcess::Kill() { Signal(SIGKILL); }
 
 int ChildProcess::Wait() {
   AQ_CHECK(pid_ > 0);

@@ -26,6 +26,7 @@ class ChildProcess {
   bool at_end() const { return at_end_; }
 
   void EndInput();
+  void Signal(int signal);
   void Kill();  // SIGKILL.
   // Its exit status, or minus the signal that ended it.
   int Wait();
