@@ -69,9 +69,9 @@ enum class FrameKind : uint16_t {
 struct Hello {
   uint16_t oldest_version = kOldestLocalVersion;
   uint16_t newest_version = kLocalVersion;
-  std::string_view tenant;
-  std::string_view token;
-  std::string_view engine;
+  std::string_view tenant{};
+  std::string_view token{};
+  std::string_view engine{};
   bool observe = false;  // Everything that it asks for is a miss or refused.
 };
 

@@ -1,0 +1,406 @@
+// A client that speaks the protocol by hand, and breaks every rule of docs/formats/local.md. It
+// loses its own connection and nothing else: after each, an honest client finds all that it stored.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/falloc.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "net/byte_ring.h"
+#include "net/frame_socket.h"
+#include "net/local_protocol.h"
+#include "net/shared_memory.h"
+#include "testing/chain.h"
+#include "testing/own_node.h"
+#include "testing/seeded_random.h"
+#include "testing/test_engine.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr int64_t kPatienceNanos = 10'000'000'000;
+
+// Both directions, with nothing checked on the way.
+class RawClient {
+ public:
+  explicit RawClient(const std::string& path) : socket_(*ConnectTo(path)) {}
+
+  void SendOnSocket(std::span<const std::byte> frame) { AQ_CHECK(socket_.Send(frame).ok()); }
+  void SayHello(const Hello& hello) {
+    writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
+    Encode(hello, &writer_);
+    SendOnSocket(writer_.Finish());
+  }
+  // The next frame on the socket; empty when it was closed.
+  std::vector<std::byte> Receive() {
+    std::vector<std::byte> frame;
+    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
+    while (SystemClock()->NowNanos() < end) {
+      const Status status = socket_.Receive(&frame, true);
+      if (status.ok()) return frame;
+      if (status.code() != Code::kNotFound) return {};
+      pollfd ready{.fd = socket_.descriptor(), .events = POLLIN, .revents = 0};
+      ::poll(&ready, 1, 10);
+    }
+    ADD_FAILURE() << "the node says nothing";
+    return {};
+  }
+  bool IsCutOff() {
+    while (true) {
+      const std::vector<std::byte> frame = Receive();
+      if (frame.empty()) return true;
+      if (FrameReader(frame).header().kind != static_cast<uint16_t>(FrameKind::kExtent)) return false;
+    }
+  }
+  void Enter() {
+    SayHello({.tenant = "local", .token = "", .engine = "raw"});
+    const std::vector<std::byte> frame = Receive();
+    FrameReader reader(frame);
+    Welcome welcome;
+    AQ_CHECK(Decode(&reader, &welcome).ok());
+    to_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
+    from_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
+    wake_node_ = socket_.TakeDescriptor();
+    wake_client_ = socket_.TakeDescriptor();
+    requests_ = std::make_unique<RingWriter>(to_node_.bytes());
+    answers_ = std::make_unique<RingReader>(from_node_.bytes());
+    max_requests_ = welcome.max_requests;
+  }
+  template <class Message>
+  void Write(FrameKind kind, uint64_t number, const Message& message) {
+    writer_.Begin(static_cast<uint16_t>(kind), number);
+    Encode(message, &writer_);
+    WriteFrame(writer_.Finish());
+  }
+  void WriteEmpty(FrameKind kind, uint64_t number) {
+    writer_.Begin(static_cast<uint16_t>(kind), number);
+    WriteFrame(writer_.Finish());
+  }
+  void WriteFrame(std::span<const std::byte> frame) {
+    while (requests_->Write(frame).code() == Code::kBusy) WakeNode();
+    WakeNode();
+  }
+  void WakeNode() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_node_.get(), &one, sizeof(one));
+  }
+  // The next answer's head and the reader behind it.
+  std::optional<AnswerHead> Answer() {
+    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
+    while (SystemClock()->NowNanos() < end) {
+      if (answers_->Read(&answer_).ok()) {
+        reader_.emplace(answer_);
+        AnswerHead head;
+        Decode(&*reader_, &head);
+        return head;
+      }
+    }
+    return std::nullopt;
+  }
+
+  RingHeader* request_header() { return reinterpret_cast<RingHeader*>(to_node_.bytes().data()); }
+  RingHeader* answer_header() { return reinterpret_cast<RingHeader*>(from_node_.bytes().data()); }
+  std::span<std::byte> request_memory() { return to_node_.bytes(); }
+  FrameReader& reader() { return *reader_; }
+  Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
+  uint32_t max_requests() const { return max_requests_; }
+
+ private:
+  FrameSocket socket_;
+  FrameWriter writer_;
+  SharedMemory to_node_;
+  SharedMemory from_node_;
+  Descriptor wake_node_;
+  Descriptor wake_client_;
+  std::unique_ptr<RingWriter> requests_;
+  std::unique_ptr<RingReader> answers_;
+  std::vector<std::byte> answer_;
+  std::optional<FrameReader> reader_;
+  uint32_t max_requests_ = 0;
+};
+
+class HostileClient : public testing::Test {
+ protected:
+  HostileClient() {
+    CacheOptions options;
+    options.dram_bytes = 256 * kMiB;
+    node_ = *OwnNode::Start(options, {.greeting_nanos = 200'000'000});
+    honest_ = *Connect({.socket = node_->socket()}, {.tenant = "honest"});
+    engine_.emplace(honest_.get(), LayoutOfBytes(kBlockBytes));
+    chain_.emplace(engine_->layout(), ChainOptions{.seed = 1, .blocks = 16, .tenant = "honest"});
+    AQ_CHECK(engine_->Store(*chain_) == 16);
+  }
+  ~HostileClient() override {
+    EXPECT_EQ(engine_->Recall(*chain_), Recalled{.right = 16}) << "an honest client was harmed";
+    EXPECT_TRUE(engine_->Eventually([this] { return engine_->Counter("lent_slots") == 0; }));
+  }
+
+  std::unique_ptr<RawClient> Enter() {
+    auto client = std::make_unique<RawClient>(node_->socket());
+    client->Enter();
+    return client;
+  }
+  // Whether a client that does this after its welcome is cut off.
+  bool Costs(const std::function<void(RawClient*)>& act) {
+    const auto client = Enter();
+    act(client.get());
+    return client->IsCutOff();
+  }
+
+  std::shared_ptr<OwnNode> node_;  // Shared with nobody; OwnNode is made that way.
+  std::unique_ptr<Cache> honest_;
+  std::optional<TestEngine> engine_;
+  std::optional<Chain> chain_;
+};
+
+std::vector<std::byte> Garbage(size_t bytes) {
+  std::vector<std::byte> garbage(bytes);
+  SeededRandom random(bytes);
+  for (std::byte& byte : garbage) byte = static_cast<std::byte>(random.Below(256));
+  return garbage;
+}
+
+ChainCall ChainOf(std::span<const Key> keys, uint32_t total) {
+  return {.layout = 1,
+          .group = 0,
+          .part = 0,
+          .total = total,
+          .items = {.keys = keys, .engine_hashes = {}}};
+}
+
+TEST_F(HostileClient, MustSayHelloAndNothingElse) {
+  FrameWriter writer;
+  {
+    RawClient client(node_->socket());
+    client.SendOnSocket(Garbage(64));
+    EXPECT_TRUE(client.IsCutOff());
+  }
+  {
+    RawClient client(node_->socket());
+    writer.Begin(static_cast<uint16_t>(FrameKind::kWelcome), 0);
+    client.SendOnSocket(writer.Finish());
+    EXPECT_TRUE(client.IsCutOff());
+  }
+  {
+    RawClient client(node_->socket());
+    writer.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
+    writer.U64(UINT64_MAX);
+    client.SendOnSocket(writer.Finish());
+    EXPECT_TRUE(client.IsCutOff());
+  }
+  {
+    RawClient silent(node_->socket());
+    EXPECT_TRUE(silent.IsCutOff());
+  }
+  EXPECT_TRUE(Costs([](RawClient* client) { client->SayHello({.tenant = "local"}); }));
+}
+
+TEST_F(HostileClient, OfALaterVersionOnlyIsToldSo) {
+  RawClient client(node_->socket());
+  client.SayHello({.oldest_version = 2, .newest_version = 9, .tenant = "local"});
+  const std::vector<std::byte> frame = client.Receive();
+  FrameReader reader(frame);
+  Refused refused;
+  ASSERT_TRUE(Decode(&reader, &refused).ok());
+  EXPECT_EQ(refused.code, Code::kInvalid);
+  EXPECT_NE(refused.message.find("version"), std::string_view::npos) << refused.message;
+  EXPECT_TRUE(client.IsCutOff());
+}
+
+TEST_F(HostileClient, OfALaterVersionThatAlsoSpeaksOursIsServed) {
+  RawClient client(node_->socket());
+  client.SayHello({.oldest_version = 1, .newest_version = 9, .tenant = "local"});
+  const std::vector<std::byte> frame = client.Receive();
+  FrameReader reader(frame);
+  Welcome welcome;
+  ASSERT_TRUE(Decode(&reader, &welcome).ok());
+  EXPECT_EQ(welcome.version, kLocalVersion);
+}
+
+TEST_F(HostileClient, CannotLieAboutItsRings) {
+  EXPECT_TRUE(Costs([](RawClient* client) {
+    client->request_header()->written = uint64_t{1} << 40;
+    client->WakeNode();
+  }));
+  EXPECT_TRUE(Costs([](RawClient* client) {
+    client->request_header()->written = 12;  // No frame ends there.
+    client->WakeNode();
+  }));
+  EXPECT_TRUE(Costs([](RawClient* client) {
+    const uint32_t length = 8;
+    std::memcpy(client->request_memory().data() + kRingHeaderBytes, &length, sizeof(length));
+    client->request_header()->written = 64;
+    client->WakeNode();
+  }));
+  EXPECT_TRUE(Costs([](RawClient* client) {
+    client->answer_header()->read = uint64_t{1} << 40;  // More than was ever written.
+    client->WriteEmpty(FrameKind::kStats, 1);
+  }));
+}
+
+TEST_F(HostileClient, CannotSendWhatIsNoRequest) {
+  const std::vector<Key> keys(8);
+  EXPECT_TRUE(Costs([](RawClient* client) { client->WriteEmpty(static_cast<FrameKind>(999), 1); }));
+  EXPECT_TRUE(Costs([](RawClient* client) { client->WriteEmpty(FrameKind::kAnswer, 1); }));
+  EXPECT_TRUE(Costs([](RawClient* client) { client->WriteEmpty(FrameKind::kFetch, 1); }));
+  EXPECT_TRUE(Costs([&](RawClient* client) {  // More of nothing.
+    client->Write(FrameKind::kMore, 1, KeyItems{.keys = keys, .engine_hashes = {}});
+  }));
+  EXPECT_TRUE(Costs([&](RawClient* client) {  // More than was announced.
+    client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
+    client->Write(FrameKind::kMore, 1, KeyItems{.keys = keys, .engine_hashes = {}});
+  }));
+  EXPECT_TRUE(Costs([&](RawClient* client) {  // More, but nothing.
+    client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
+    client->Write(FrameKind::kMore, 1, KeyItems{});
+  }));
+  EXPECT_TRUE(Costs([&](RawClient* client) {  // Names for some keys only.
+    const std::vector<uint64_t> names(8);
+    client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 16)});
+    client->Write(FrameKind::kMore, 1,
+                  KeyItems{.keys = keys, .engine_hashes = std::as_bytes(std::span(names))});
+  }));
+  EXPECT_TRUE(Costs([&](RawClient* client) {  // A number that is in use.
+    client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
+    client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
+  }));
+  EXPECT_TRUE(Costs([](RawClient* client) {  // An extent that it was never given.
+    FrameWriter writer;
+    writer.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
+    EncodeExtent(1, &writer);
+    client->WriteFrame(writer.Finish());
+  }));
+}
+
+TEST_F(HostileClient, ThatAsksForTooMuchIsRefusedAndThenCutOff) {
+  const std::vector<Key> keys(1);
+  const auto client = Enter();
+  for (uint64_t number = 1; number <= client->max_requests() + 1; ++number) {
+    client->Write(FrameKind::kMatch, number, MatchCall{.chain = ChainOf(keys, 2)});
+  }
+  // The one over the bound is told when it has arrived whole.
+  client->Write(FrameKind::kMore, client->max_requests() + 1,
+                KeyItems{.keys = keys, .engine_hashes = {}});
+  const std::optional<AnswerHead> answer = client->Answer();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kBusy);
+  for (uint64_t number = 1; number <= client->max_requests() + 1; ++number) {
+    client->Write(FrameKind::kMatch, 10'000 + number, MatchCall{.chain = ChainOf(keys, 2)});
+  }
+  EXPECT_TRUE(client->IsCutOff());
+}
+
+TEST_F(HostileClient, GuessesNoLeaseNoReservationAndNoLayout) {
+  const auto fetch = engine_->Fetch(*chain_);  // The honest one has leases.
+  const auto client = Enter();
+  std::vector<ReleaseOp> releases;
+  std::vector<ReservationId> aborts;
+  for (uint64_t number = 0; number < 64; ++number) {
+    for (uint64_t generation = 0; generation < 8; ++generation) {
+      releases.push_back({.lease = generation << 32 | number, .corrupt = true});
+      aborts.push_back(generation << 32 | number);
+    }
+  }
+  client->Write(FrameKind::kRelease, 0, std::span<const ReleaseOp>(releases));
+  client->Write(FrameKind::kAbort, 0, std::span<const ReservationId>(aborts));
+  std::vector<std::byte> op(kCommitOpBytes);
+  CommitOp guessed;
+  guessed.reservation = uint64_t{1} << 32 | 1;
+  EncodeCommitOp(guessed, std::span(op).first<kCommitOpBytes>());
+  client->Write(FrameKind::kCommit, 1, CommitCall{.total = 1, .ops = op});
+  ASSERT_TRUE(client->Answer().has_value());
+  CommitAnswer commit;
+  Decode(&client->reader(), &commit);
+  EXPECT_EQ(commit.code, Code::kInvalid);
+
+  // The same keys under another tenant are misses, with the same answer as keys of nobody.
+  for (const bool real : {true, false}) {
+    std::vector<Key> keys(chain_->keys().begin(), chain_->keys().end());
+    if (!real) keys.assign(keys.size(), Key{});
+    client->Write(FrameKind::kFetch, 2,
+                  FetchCall{.chain = ChainOf(keys, static_cast<uint32_t>(keys.size())),
+                            .timeout_nanos = kPatienceNanos});
+    const std::optional<AnswerHead> head = client->Answer();
+    ASSERT_TRUE(head.has_value());
+    EXPECT_EQ(head->code, Code::kOk);
+    ASSERT_EQ(head->count, keys.size());
+    for (uint32_t i = 0; i < head->count; ++i) {
+      FetchAnswer answer;
+      Decode(&client->reader(), &answer);
+      EXPECT_EQ(answer.code, Code::kNotFound);
+      EXPECT_EQ(answer.slot.extent, 0u);
+      EXPECT_EQ(answer.lease, 0u);
+    }
+  }
+  // A layout of nobody's.
+  ChainCall call = ChainOf(chain_->keys(), 16);
+  call.layout = 4711;
+  client->Write(FrameKind::kMatch, 3, MatchCall{.chain = call});
+  const std::optional<AnswerHead> head = client->Answer();
+  ASSERT_TRUE(head.has_value());
+  EXPECT_EQ(head->code, Code::kInvalid);
+  EXPECT_EQ(engine_->CheckAndRelease(*chain_, {}, *fetch), Recalled{.right = 16});
+}
+
+TEST_F(HostileClient, MayChangeItsFramesWhileTheyAreRead) {
+  for (int round = 0; round < 20; ++round) {
+    const auto client = Enter();
+    std::atomic<bool> stop = false;
+    std::thread scribbler([&] {
+      SeededRandom random(static_cast<uint64_t>(round));
+      while (!stop) {
+        const size_t at = kRingHeaderBytes + random.Below(4096);
+        client->request_memory()[at] = static_cast<std::byte>(random.Below(256));
+      }
+    });
+    const std::vector<Key> keys(16);
+    for (uint64_t number = 1; number <= 200; ++number) {
+      FrameWriter writer;
+      writer.Begin(static_cast<uint16_t>(FrameKind::kMatch), number);
+      Encode(MatchCall{.chain = ChainOf(keys, 16)}, &writer);
+      client->WriteFrame(writer.Finish());
+      if (client->answer_header()->written != client->answer_header()->read) {
+        client->answer_header()->read = client->answer_header()->written.load();
+      }
+    }
+    stop = true;
+    scribbler.join();
+  }
+}
+
+// It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.
+TEST_F(HostileClient, MayPunchHolesIntoItsOwnMemoryOnly) {
+  auto cache = Connect({.socket = node_->socket()}, {.tenant = "puncher"});
+  ASSERT_TRUE(cache.ok());
+  TestEngine own(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(own.layout(), {.seed = 3, .blocks = 8, .tenant = "puncher"});
+  const auto reserve = own.Reserve(chain);
+  const auto commit = own.FillAndCommit(chain, {}, *reserve);
+  ASSERT_TRUE(commit->ops[0].published);
+  for (const ReserveOp& op : reserve->ops) {
+    ASSERT_EQ(::madvise(op.slot.data(), op.slot.size(), MADV_REMOVE), 0);
+  }
+  const auto fetch = own.Fetch(chain);
+  for (const FetchOp& op : fetch->ops) {
+    if (!op.status.ok()) continue;
+    EXPECT_NE(ChecksumOf(op.bytes), op.checksum) << "the reader can tell";
+  }
+  own.Release(*fetch);
+}
+
+}  // namespace
+}  // namespace aquifer
