@@ -31,10 +31,10 @@ std::string_view Shortened(std::string_view message) { return message.substr(0, 
 
 }  // namespace
 
-Connection::Connection(Descriptor socket, const ConnectionLimits& limits, Host* host)
-    : limits_(limits), host_(host), socket_(std::move(socket)) {
+Connection::Connection(FrameSocket socket, Descriptor process, const ConnectionLimits& limits,
+                       Host* host)
+    : limits_(limits), host_(host), socket_(std::move(socket)), process_(std::move(process)) {
   if (Result<PeerCredentials> peer = socket_.Peer(); peer.ok()) peer_ = *peer;
-  process_ = socket_.PeerProcess();
   socket_watch_ = host_->waiter()->Watch(socket_.descriptor(), EPOLLIN | EPOLLRDHUP,
                                          [this](uint32_t events) { OnSocket(events); });
   if (process_.valid()) {

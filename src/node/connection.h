@@ -64,7 +64,9 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
     ~Host() = default;
   };
 
-  Connection(Descriptor socket, const ConnectionLimits& limits, Host* host);
+  // `process` becomes readable when the client's process has ended; it may be invalid where there is
+  // no such thing.
+  Connection(FrameSocket socket, Descriptor process, const ConnectionLimits& limits, Host* host);
   // Gone, or its core is.
   ~Connection();
 

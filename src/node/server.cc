@@ -49,15 +49,18 @@ void Server::Close() {
 
 // One in each turn of the owner.
 void Server::Accept() {
-  Descriptor socket = AcceptOn(listener_);
-  if (!socket.valid()) return;
+  Descriptor accepted = AcceptOn(listener_);
+  if (!accepted.valid()) return;
   if (connections_.size() >= options_.max_connections) {
     ++stats_.turned_away;
     return;
   }
   ++stats_.accepted;
   Connection::Host* const host = this;
-  connections_.push_back(std::make_unique<Connection>(std::move(socket), options_.limits, host));
+  FrameSocket socket(std::move(accepted));
+  Descriptor process = socket.PeerProcess();
+  connections_.push_back(std::make_unique<Connection>(std::move(socket), std::move(process),
+                                                      options_.limits, host));
 }
 
 Clock* Server::clock() { return SystemClock(); }

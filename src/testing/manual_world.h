@@ -57,6 +57,7 @@ class ManualWorld {
   }
 
   Core& core() { return *core_; }
+  Executor* owner() { return owner_.get(); }
   ManualClock& clock() { return clock_; }
   MemoryExtents& extents() { return extents_; }
   // Waiting on the owner.
