@@ -96,12 +96,13 @@ bool EpollWaiter::Dispatch(int64_t nanos) {
   AQ_CHECK(count >= 0 || errno == EINTR);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
-    if (event.data.u64 == kWakeUp) {
+    const uint64_t watch = event.data.u64;  // The struct is packed: no reference may point into it.
+    if (watch == kWakeUp) {
       uint64_t wakes = 0;
       [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof(wakes));
-    } else if (const auto found = watched_.find(event.data.u64); found != watched_.end()) {
+    } else if (const auto found = watched_.find(watch); found != watched_.end()) {
       const auto on_ready = found->second.on_ready;
-      (*on_ready)(event.events);
+      (*on_ready)(uint32_t{event.events});
     }
   }
   return count > 0;

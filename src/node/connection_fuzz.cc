@@ -240,6 +240,7 @@ class Harness final : private Connection::Host {
       case 1: {  // Bytes that are no frame.
         if (requests_ == nullptr) return;
         const std::vector<std::byte> bytes = input->Bytes(input->Byte() * 8);
+        if (bytes.empty()) return;
         std::memcpy(to_node_.bytes().data() + kRingHeaderBytes + 8 * input->Word() % 4096,
                     bytes.data(), bytes.size());
         if (input->Byte() % 2 == 0) Header(to_node_)->written += bytes.size();

@@ -357,6 +357,9 @@ TEST_F(HostileClient, GuessesNoLeaseNoReservationAndNoLayout) {
 }
 
 TEST_F(HostileClient, MayChangeItsFramesWhileTheyAreRead) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a race on purpose: the other side of it is another process";
+#endif
   for (int round = 0; round < 20; ++round) {
     const auto client = Enter();
     std::atomic<bool> stop = false;

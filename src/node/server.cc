@@ -30,6 +30,7 @@ Server::~Server() {
     Close();
     core()->on_extent_wanted = {};
     connections_.clear();
+    *alive_ = false;
     done();
   });
   ::unlink(options_.socket.c_str());
@@ -77,7 +78,8 @@ void Server::OnEnded(Connection* connection, const std::string& why) {
 }
 
 void Server::OnGone(Connection* connection) {
-  owner()->Post([this, connection] {
+  owner()->Post([this, connection, alive = alive_] {
+    if (!*alive) return;
     std::erase_if(connections_, [connection](const std::unique_ptr<Connection>& each) {
       return each.get() == connection;
     });

@@ -70,6 +70,7 @@ class Server final : private Connection::Host {
   uint64_t watch_ = 0;
   std::vector<std::unique_ptr<Connection>> connections_;
   ServerStats stats_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Guards tasks; the owner's.
 };
 
 }  // namespace aquifer
