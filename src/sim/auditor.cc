@@ -104,16 +104,13 @@ void Auditor::DeleteAll() {
     client_ = Join(tenant);
     EvictRequest evict;
     evict.everything = true;
-    const std::vector<BlockNumber> blocks = conversations_->BlocksOf(tenant);
-    truth_->EvictSent(blocks);
-    const uint64_t sent = truth_->Moment();
     if (!Do(&Core::Evict, &evict, "deletion")) return;
-    truth_->Answered(request_);
     if (evict.status.ok()) {
-      truth_->Evicted(blocks, sent);
+      truth_->Evicted(conversations_->BlocksOf(tenant), request_);
     } else {
       truth_->Violate("everything works, but a deletion does not: " + evict.status.ToString());
     }
+    truth_->Answered(request_);
     Leave();
   }
 }

@@ -137,14 +137,7 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
       world_.truth->Matched(blocks_[match_.have + i], request_);
     }
   }
-  if (request == &evict_) {
-    // It may also have taken what was stored since it was sent.
-    if (evict_.chain.keys.empty()) evicted_ = world_.conversations->BlocksOf(options_.tenant);
-    world_.truth->EvictSent(evicted_);
-  }
-  if (request == &evict_ && evict_.status.ok() && evict_is_exact_) {
-    world_.truth->Evicted(evicted_, sent_moment_);
-  }
+  if (request == &evict_ && evict_.status.ok()) world_.truth->Evicted(evicted_, request_);
   // A drain says ok when nothing is left to write, whatever was lost before; only its bad news
   // count.
   if (request == &flush_ || (request == &drain_ && !drain_.status.ok())) {

@@ -181,8 +181,7 @@ class Engine final : private ClientSink {
   EvictRequest evict_;
   DrainRequest drain_;
   uint64_t sent_moment_ = 0;
-  std::vector<BlockNumber> evicted_;
-  bool evict_is_exact_ = false;
+  std::vector<BlockNumber> evicted_;  // What evict_ surely names.
 
   std::vector<Lent> leases_;
   std::vector<Slot> slots_;       // Being filled.

@@ -78,12 +78,11 @@ void Engine::Evict() {
   evict_.everything = way == 0;
   evict_.session.clear();
   evict_.chain = {};
-  evict_is_exact_ = way != 1;
+  evicted_.clear();
   if (way == 0) {
     evicted_ = world_.conversations->BlocksOf(options_.tenant);
   } else if (way == 1) {
     evict_.session = world_.conversations->at(conversation_).session;
-    evicted_ = world_.conversations->BlocksOf(options_.tenant);  // It may name any of them.
   } else {
     const size_t first = random_.Below(keys_.size());
     const size_t count = OneIn(2) ? keys_.size() - first : 1;
@@ -91,12 +90,15 @@ void Engine::Evict() {
     evicted_.assign(blocks_.begin() + static_cast<ptrdiff_t>(first),
                     blocks_.begin() + static_cast<ptrdiff_t>(first + count));
   }
-  world_.truth->EvictSent(evicted_);
-  sent_moment_ = world_.truth->Moment();
   world_.counts->block_operations += evict_.chain.keys.size();
   world_.trace->Add(TraceKind::kEvict, options_.number, evict_.chain.keys.size(), conversation_,
                     way);
   Submit(&Core::Evict, &evict_, "evict", INT64_MAX);
+  if (evict_.chain.keys.empty()) {
+    world_.truth->EvictAllSent(request_, options_.tenant);  // A session may name any of them.
+  } else {
+    world_.truth->EvictSent(request_, evicted_);
+  }
 }
 
 void Engine::Drain() {

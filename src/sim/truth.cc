@@ -19,7 +19,8 @@ Truth::Truth(const TruthOptions& options, const Clock* clock)
     : options_(options),
       clock_(clock),
       lent_bytes_(options.tenants.size()),
-      lost_before_(options.tenants.size()) {}
+      lost_before_(options.tenants.size()),
+      evictions_(options.tenants.size()) {}
 
 void Truth::Violate(std::string what) {
   if (violation_.empty()) violation_ = std::move(what);
@@ -55,7 +56,9 @@ Truth::RequestNumber Truth::Asked(const char* what, int64_t timeout_nanos) {
              .asked = Moment(),
              .due_nanos = 0,
              .unix_low = unix_seconds,
-             .unix_high = unix_seconds};
+             .unix_high = unix_seconds,
+             .evicts = {},
+             .evicts_all_of = {}};
   SetDue(number, &request,
          clock_->NowNanos() + std::min(timeout_nanos, kSomeTimeNanos) + options_.grace_nanos);
   return number;
@@ -65,6 +68,7 @@ void Truth::Forgotten(RequestNumber number) {
   const auto found = requests_.find(number);
   if (found == requests_.end()) return;
   due_.erase({found->second.due_nanos, number});
+  EndEviction(found->second);
   requests_.erase(found);
 }
 
@@ -260,6 +264,7 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   for (; number != kNoParent; number = blocks_[number].parent) {
     const Block& block = blocks_[number];
     if (block.versions.empty()) return false;
+    if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
     const Version& version = block.versions.back();
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.
@@ -304,7 +309,7 @@ void Truth::Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code
   }
 }
 
-void Truth::EvictSent(std::span<const BlockNumber> blocks) {
+void Truth::SpoilBelow(std::span<const BlockNumber> blocks) {
   std::vector<BlockNumber> waiting(blocks.begin(), blocks.end());
   while (!waiting.empty()) {
     const BlockNumber number = waiting.back();
@@ -314,7 +319,28 @@ void Truth::EvictSent(std::span<const BlockNumber> blocks) {
   }
 }
 
-void Truth::Evicted(std::span<const BlockNumber> blocks, uint64_t sent) {
+void Truth::EvictSent(RequestNumber request, std::span<const BlockNumber> blocks) {
+  requests_.at(request).evicts.assign(blocks.begin(), blocks.end());
+  for (const BlockNumber number : blocks) ++blocks_[number].evictions;
+}
+
+void Truth::EvictAllSent(RequestNumber request, uint32_t tenant) {
+  requests_.at(request).evicts_all_of = tenant;
+  ++evictions_[tenant];
+}
+
+void Truth::EndEviction(const OpenRequest& request) {
+  for (const BlockNumber number : request.evicts) --blocks_[number].evictions;
+  SpoilBelow(request.evicts);
+  if (!request.evicts_all_of.has_value()) return;
+  --evictions_[*request.evicts_all_of];
+  for (BlockNumber number = 0; number < blocks_.size(); ++number) {
+    if (blocks_[number].tenant == *request.evicts_all_of) Spoil(number);
+  }
+}
+
+void Truth::Evicted(std::span<const BlockNumber> blocks, RequestNumber request) {
+  const uint64_t sent = requests_.at(request).asked;
   const uint64_t now = Moment();
   for (const BlockNumber number : blocks) {
     // With the last one that was surely there, all before it.
@@ -345,6 +371,7 @@ void Truth::Died(bool lost_writes) {
   ++life_;
   loans_.clear();
   extent_tenants_.clear();
+  for (const auto& [number, request] : requests_) EndEviction(request);
   requests_.clear();
   due_.clear();
   std::fill(lent_bytes_.begin(), lent_bytes_.end(), 0);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -90,10 +91,12 @@ class Truth {
   // With ok, what the tenant acked between the two is safe. A client knows only of what was lost
   // since it was there.
   void Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code);
-  // The blocks and all below them may go from now on.
-  void EvictSent(std::span<const BlockNumber> blocks);
-  // What was acked before `sent` is gone for good.
-  void Evicted(std::span<const BlockNumber> blocks, uint64_t sent);
+  // The request deletes these blocks and all below them, or all that the tenant has. Until it is
+  // answered they may or may not be there, also what is stored meanwhile; the same where it never is.
+  void EvictSent(RequestNumber request, std::span<const BlockNumber> blocks);
+  void EvictAllSent(RequestNumber request, uint32_t tenant);
+  // Before it is answered, with ok: what was acked before it was sent is gone for good.
+  void Evicted(std::span<const BlockNumber> blocks, RequestNumber request);
   // A reader said that it is corrupt.
   void ReportedCorrupt(BlockNumber block) { Spoil(block); }
   // These blocks may expire in `ttl_seconds`, and may have got that into them just now.
@@ -143,6 +146,7 @@ class Truth {
     std::vector<BlockNumber> children;
     std::vector<Version> versions;  // Version 1 is the first.
     uint64_t spoiled = 0;           // Moment: what was acked before may be given up.
+    uint32_t evictions = 0;         // Open ones that name it.
   };
   // Memory that an engine holds.
   struct Loan {
@@ -156,6 +160,8 @@ class Truth {
     int64_t due_nanos = 0;
     int64_t unix_low = 0;  // The calendar since it was asked.
     int64_t unix_high = 0;
+    std::vector<BlockNumber> evicts;        // With all below them.
+    std::optional<uint32_t> evicts_all_of;  // A tenant.
   };
 
   Version& At(const Payload& payload) {
@@ -167,6 +173,8 @@ class Truth {
     return version.deleted != 0 && version.deleted < request.asked;
   }
   void Spoil(BlockNumber block);
+  void SpoilBelow(std::span<const BlockNumber> blocks);  // And these.
+  void EndEviction(const OpenRequest& request);
   void Lend(const Payload& payload, std::span<const std::byte> memory, uint64_t extent,
             bool writing);
   void Return(std::span<const std::byte> memory);
@@ -184,6 +192,7 @@ class Truth {
   RequestNumber next_request_ = 1;
   uint64_t moment_ = 0;
   std::vector<uint64_t> lost_before_;  // By tenant: what was acked before may have been lost.
+  std::vector<uint32_t> evictions_;    // By tenant: open ones of all it has.
   uint32_t life_ = 1;
   bool damaged_ = false;
 };
