@@ -92,7 +92,8 @@ class Truth {
   // since it was there.
   void Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code);
   // The request deletes these blocks and all below them, or all that the tenant has. Until it is
-  // answered they may or may not be there, also what is stored meanwhile; the same where it never is.
+  // answered they may or may not be there, also what is stored meanwhile; the same where it never
+  // is.
   void EvictSent(RequestNumber request, std::span<const BlockNumber> blocks);
   void EvictAllSent(RequestNumber request, uint32_t tenant);
   // Before it is answered, with ok: what was acked before it was sent is gone for good.

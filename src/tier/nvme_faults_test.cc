@@ -93,6 +93,30 @@ TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
 }
 
+// Whoever deletes all that a tenant has does not know of it any more, and names no key.
+TEST(NvmeFaultsTest, NothingOfATenantIsGoneForGoodWhileAWriteThatWasGivenUpIsAtADrive) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  const TestBlock block(2, 8192);
+  Batch<WriteOp> batch;
+  batch.ops = {block.ToWrite()};
+  batch.deadline_nanos = harness.NowNanos() + kSecond;
+  const uint64_t before = harness.disks_[0]->requests_done();
+  harness.tier()->Write(&batch);
+  // The payload is on the drive; the page that names it takes its time.
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
+  harness.disks_[0]->Hang(true);
+  harness.Advance(2 * kSecond);
+  ASSERT_EQ(batch.ops[0].status.code(), Code::kLate);
+  const BlockId all{.tenant = block.id().tenant, .key = {}};
+  EXPECT_EQ(harness.Erase(all).code(), Code::kUnavailable);
+  harness.disks_[0]->Hang(false);
+  harness.Advance(kSecond);
+  EXPECT_EQ(harness.Erase(all).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
 TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {
   NvmeHarness harness(Small());
   TestBlock block(1, 8192);
