@@ -203,6 +203,31 @@ TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   EXPECT_TRUE(harness.Erase(second.id()).ok());
 }
 
+TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHappens) {
+  NvmeHarness harness(Small(4));
+  bool failed = false;
+  const int64_t well_again = harness.NowNanos() + 2 * kSecond;
+  harness.disks_[0]->SetFault([&](const IoRequest& request) {
+    const bool frees =
+        request.kind == IoKind::kWrite && request.offset == 0 && request.data.size() == kPageBytes;
+    if (!frees || harness.NowNanos() >= well_again) return Status();
+    failed = true;
+    return Status(Code::kBusy);
+  });
+  std::vector<std::unique_ptr<TestBlock>> blocks;
+  Batch<WriteOp> batch;
+  for (uint64_t i = 0; i < 40; ++i) {
+    blocks.push_back(std::make_unique<TestBlock>(i, 16 << 10));
+    batch.ops.push_back(blocks.back()->ToWrite());
+  }
+  bool done = false;
+  batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+  harness.tier()->Write(&batch);
+  harness.Advance(5 * kSecond);
+  EXPECT_TRUE(failed);
+  EXPECT_TRUE(done);
+}
+
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
   struct Listener final : TierListener {
     void OnLost(std::span<const BlockId>, Code) override {}

@@ -17,7 +17,7 @@ constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at 
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
 constexpr int kMaxTries = 4;                    // Segments looked at in one go.
-constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that may not go is asked for again.
+constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go is tried again.
 
 }  // namespace
 
@@ -234,9 +234,12 @@ void NvmeDrive::FreeVictim() {
       &io_, options().sync, std::move(requests),
       [this, victim](std::vector<IoRequest>& done) {
         reclaim_->freeing = false;
-        // On failure the victim stays one, empty; MaybeReclaim() and a probe that succeeds try
-        // again.
-        if (const Status status = FirstError(done); !status.ok()) return OnWriteError(status);
+        // On failure the victim stays one, empty, and is tried again: writes may wait for it, and
+        // nothing else need happen.
+        if (const Status status = FirstError(done); !status.ok()) {
+          shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });
+          return OnWriteError(status);
+        }
         // A map write that began meanwhile would land in the segment's next life.
         if (segments_[victim].map_writing) return;
         ++shared_->counters.segments_reclaimed;
