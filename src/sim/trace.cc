@@ -12,7 +12,7 @@ namespace aquifer {
 namespace {
 
 // {0} is who; {1}, {2} and {3} are a, b and c.
-constexpr std::array<const char*, kTraceKinds> kTexts = {
+constexpr auto kTexts = std::to_array<const char*>({
     "the node starts, life {0}",
     "the node serves",
     "{1} dies with {2} requests at the drives",
@@ -45,7 +45,8 @@ constexpr std::array<const char*, kTraceKinds> kTexts = {
     "engine {0} drained: {1}, {2} left",
     "every fault is over and the engines finish",
     "the audit asks for {1} blocks of tenant {0}",
-};
+});
+static_assert(kTexts.size() == static_cast<size_t>(TraceKind::kLast) + 1);
 
 // Codes, faults and ways to die travel as numbers.
 std::string NameOf(const TraceLine& line, char field, uint64_t value) {

@@ -38,7 +38,7 @@ World::World(const Scenario& scenario, Trace* trace)
                       .chain_blocks = scenario.chain_blocks},
                      &truth_),
       node_(scenario.node, &scheduler_),
-      checker_(&node_, &truth_) {
+      inspector_(&node_, &truth_) {
   scheduler_.on_step = [this] { trace_->Step(scheduler_.now(), scheduler_.steps()); };
   for (uint32_t i = 0; i < scenario.engines.size(); ++i) {
     if (!scenario.engines[i].present) continue;
@@ -82,8 +82,8 @@ void World::Run() {
 
 bool World::Step() {
   if (!scheduler_.RunOne()) return false;
-  checker_.CheckStep();
-  if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) checker_.CheckAll();
+  inspector_.CheckStep();
+  if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) inspector_.CheckAll();
   return true;
 }
 
@@ -360,7 +360,7 @@ void World::Settle() {
   // What a drive missed while it was out is made up for.
   Rest();
   if (failed()) return;
-  checker_.CheckAll();
+  inspector_.CheckAll();
   // What could not be read at the start is neither found nor deleted.
   if (reads_failed_at_start_) return;
   auditor_->FindAll();
@@ -377,7 +377,7 @@ void World::DeleteEverything() {
   auditor_->DeleteAll();
   Rest();
   if (failed()) return;
-  checker_.CheckEmpty();
+  inspector_.CheckEmpty();
   KillNode(Death::kProcess, 0);
   const bool back = RunUntil([this] { return node_.ready(); }, 3600 * kSecond);
   if (!back && !failed()) truth_.Violate("the node does not come back");

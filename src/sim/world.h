@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "sim/auditor.h"
-#include "sim/check.h"
 #include "sim/conversations.h"
 #include "sim/engine.h"
 #include "sim/fault.h"
+#include "sim/inspector.h"
 #include "sim/node.h"
 #include "sim/scenario.h"
 #include "sim/scheduler.h"
@@ -67,7 +67,7 @@ class World {
   Truth truth_;
   Conversations conversations_;
   Node node_;
-  Checker checker_;
+  Inspector inspector_;
   EngineCounts counts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Auditor> auditor_;
