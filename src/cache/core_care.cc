@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted_bug.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 
@@ -204,7 +205,7 @@ void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
   if (residency.at(ref).state != BlockState::kResident) return;
   residency.SetForecast(ref, priority_, outlook_);
-  if (ttl_seconds_ <= 0) return;
+  if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
   core().RenewOnNvme(ref);
 }

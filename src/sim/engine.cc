@@ -137,6 +137,12 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
       world_.truth->Matched(blocks_[match_.have + i], request_);
     }
   }
+  if (request == &pin_) {
+    world_.truth->PinSent(pinned_);
+    if (pin_.seconds > 0 && pin_.status.ok() && pin_.pinned == pinned_.size()) {
+      world_.truth->Pinned(pinned_, pin_.seconds, request_, world_.calm());
+    }
+  }
   if (request == &evict_ && evict_.status.ok()) world_.truth->Evicted(evicted_, request_);
   // A drain says ok when nothing is left to write, whatever was lost before; only its bad news
   // count.
@@ -302,22 +308,22 @@ void Engine::ReleaseSome() {
   if (leases_.empty()) return Store();
   const size_t count = OneIn(3) ? 1 + random_.Below(leases_.size()) : leases_.size();
   std::vector<ReleaseOp> ops;
-  uint64_t corrupt = 0;
+  std::vector<BlockNumber> corrupt;
   for (size_t i = 0; i < count; ++i) {
     const Lent lease = leases_.back();
     leases_.pop_back();
     const bool call_corrupt = OneIn(256);
-    if (call_corrupt) world_.truth->ReportedCorrupt(lease.block);
-    corrupt += call_corrupt ? 1 : 0;
+    if (call_corrupt) corrupt.push_back(lease.block);
     world_.truth->Released(lease.bytes);
     ops.push_back({.lease = lease.id, .corrupt = call_corrupt});
   }
   world_.counts->block_operations += count;
-  world_.trace->Add(TraceKind::kRelease, options_.number, count, corrupt);
-  world_.node->Post([this, ops = std::move(ops)] {
+  world_.trace->Add(TraceKind::kRelease, options_.number, count, corrupt.size());
+  world_.node->Post([this, ops = std::move(ops), corrupt = std::move(corrupt)] {
     for (std::span<const ReleaseOp> left = ops; !left.empty();) {
       left = left.subspan(world_.node->core()->Release(client_, left));
     }
+    for (const BlockNumber block : corrupt) world_.truth->ReportedCorrupt(block);
   });
   Think();
 }

@@ -181,6 +181,7 @@ class Engine final : private ClientSink {
   EvictRequest evict_;
   DrainRequest drain_;
   uint64_t sent_moment_ = 0;
+  std::vector<BlockNumber> pinned_;   // What pin_ names.
   std::vector<BlockNumber> evicted_;  // What evict_ surely names.
 
   std::vector<Lent> leases_;

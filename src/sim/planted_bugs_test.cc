@@ -1,4 +1,4 @@
-// Tests of the test: each of the ten planted bugs is found, and the seed that finds it is clean
+// Tests of the test: each of the planted bugs is found, and the seed that finds it is clean
 // without it.
 #include <gtest/gtest.h>
 
@@ -55,6 +55,8 @@ constexpr Planting kPlantings[] = {
     {"FooterTrusted", PlantedBug::kFooterTrusted, 270},
     {"WrongTenantCharged", PlantedBug::kWrongTenantCharged, 1},
     {"DeadlineIgnored", PlantedBug::kDeadlineIgnored, 1},
+    {"HintedTtlIgnored", PlantedBug::kHintedTtlIgnored, 1},
+    {"PinIgnored", PlantedBug::kPinIgnored, 1},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
 

@@ -101,6 +101,7 @@ void Truth::CalendarSet() {
     request.unix_low = std::min(request.unix_low, unix_seconds);
     request.unix_high = std::max(request.unix_high, unix_seconds);
   }
+  UnpinAll();  // Their time may have been over for a moment.
 }
 
 // ---- Memory ----
@@ -167,6 +168,7 @@ void Truth::CheckLoans() {
 uint32_t Truth::Reserved(BlockNumber number, std::span<const std::byte> slot, uint64_t extent,
                          RequestNumber request) {
   Block& block = blocks_[number];
+  block.pinned = 0;  // It was gone, and with it its pins.
   Version& version = block.versions.emplace_back();
   version.life = life_;
   if (const int64_t ttl = options_.tenants[block.tenant].ttl_seconds; ttl > 0) {
@@ -207,7 +209,7 @@ void Truth::Matched(BlockNumber number, RequestNumber request) {
   const bool possible =
       std::any_of(block.versions.begin(), block.versions.end(), [&](const Version& version) {
         const bool stored = version.state == State::kSent || version.state == State::kAcked;
-        return stored && !Deleted(version, asked) && unix_low <= version.expires_by;
+        return stored && !Deleted(version, asked) && unix_low <= Expiry(version);
       });
   if (possible) return;
   Violate(fmt::format("{} is said to be there, but it was never stored, or deleted, or is expired",
@@ -242,9 +244,9 @@ void Truth::Served(BlockNumber number, std::span<const std::byte> bytes, uint64_
     return Violate(fmt::format("{} was served after it was deleted", name));
   }
   const int64_t unix_low = std::min(asked.unix_low, clock_->UnixSeconds());
-  if (unix_low > version.expires_by) {
+  if (unix_low > Expiry(version)) {
     return Violate(
-        fmt::format("{} was served {} s after it expired", name, unix_low - version.expires_by));
+        fmt::format("{} was served {} s after it expired", name, unix_low - Expiry(version)));
   }
   Lend(payload, bytes, extent, false);
 }
@@ -275,10 +277,29 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   return true;
 }
 
-void Truth::Missed(BlockNumber block, RequestNumber request, bool calm) {
+bool Truth::MustStay(BlockNumber number, const OpenRequest& request) const {
+  if (damaged_) return false;
+  const int64_t unix_high = std::max(request.unix_high, clock_->UnixSeconds());
+  for (; number != kNoParent; number = blocks_[number].parent) {
+    const Block& block = blocks_[number];
+    if (block.pinned == 0 || block.pinned > request.asked) return false;
+    if (unix_high >= block.pinned_until || block.spoiled > block.pinned) return false;
+    if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
+    if (block.hinted || options_.tenants[block.tenant].ttl_seconds > 0) return false;
+  }
+  return true;
+}
+
+void Truth::Missed(BlockNumber block, RequestNumber number, bool calm) {
+  const OpenRequest& request = requests_.at(number);
   // What became safe since it was asked for may have been looked for before.
-  if (!calm || !MustHave(block, requests_.at(request).asked)) return;
-  Violate(fmt::format("{} is lost, though it was flushed", NameOf(block)));
+  if (calm && MustHave(block, request.asked)) {
+    Violate(fmt::format("{} is lost, though it was flushed", NameOf(block)));
+  }
+  if (calm && MustStay(block, request)) {
+    Violate(fmt::format("{} is gone, though it is pinned", NameOf(block)));
+  }
+  blocks_[block].pinned = 0;
 }
 
 void Truth::Corrupt(BlockNumber block) {
@@ -357,12 +378,36 @@ void Truth::Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds) {
   const int64_t expires_by = clock_->UnixSeconds() + ttl_seconds;
   for (const BlockNumber number : blocks) {
     Spoil(number);
+    blocks_[number].hinted = true;
     for (Version& version : blocks_[number].versions) {
-      if (version.expires_by != INT64_MAX) {
-        version.expires_by = std::max(version.expires_by, expires_by);
+      for (int64_t* const expiry : {&version.expires_by, &version.hinted_by}) {
+        if (*expiry != INT64_MAX) *expiry = std::max(*expiry, expires_by);
       }
     }
   }
+  Block& head = blocks_[blocks.back()];
+  if (head.children.size() > 1 || head.versions.empty()) return;
+  // If it is ever seen in this life, it was there now.
+  Version& version = head.versions.back();
+  if (version.state == State::kAcked && version.life == life_) version.hinted_by = expires_by;
+}
+
+void Truth::PinSent(std::span<const BlockNumber> blocks) {
+  for (const BlockNumber number : blocks) blocks_[number].pinned = 0;
+}
+
+void Truth::Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
+                   bool calm) {
+  const uint64_t now = Moment();
+  const int64_t unix_low = std::min(requests_.at(request).unix_low, clock_->UnixSeconds());
+  for (const BlockNumber number : blocks) {
+    blocks_[number].pinned = calm ? now : 0;
+    blocks_[number].pinned_until = unix_low + seconds;
+  }
+}
+
+void Truth::UnpinAll() {
+  for (Block& block : blocks_) block.pinned = 0;
 }
 
 // ---- Faults ----
@@ -376,14 +421,18 @@ void Truth::Died(bool lost_writes) {
   due_.clear();
   std::fill(lent_bytes_.begin(), lent_bytes_.end(), 0);
   damaged_ |= lost_writes;
+  UnpinAll();
   for (Block& block : blocks_) {
     for (Version& version : block.versions) {
       if (lost_writes) version.deleted = 0;
+      version.hinted_by = INT64_MAX;  // It may not have reached the drive.
       if (version.state == State::kWriting) version.state = State::kVoid;
     }
   }
 }
 
 void Truth::Damaged() { damaged_ = true; }
+
+void Truth::Disturbed() { UnpinAll(); }
 
 }  // namespace aquifer

@@ -8,6 +8,7 @@
 // are never to be seen again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -100,8 +101,15 @@ class Truth {
   void Evicted(std::span<const BlockNumber> blocks, RequestNumber request);
   // A reader said that it is corrupt.
   void ReportedCorrupt(BlockNumber block) { Spoil(block); }
-  // These blocks may expire in `ttl_seconds`, and may have got that into them just now.
+  // Of a chain from its root on. These blocks may expire in `ttl_seconds`, and may have got that
+  // into them just now; the last one surely, if it is there and no other chain shares it.
   void Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds);
+  // Sent for a chain from its root on: what was promised of these is open again.
+  void PinSent(std::span<const BlockNumber> blocks);
+  // Before it is answered, and only if every one of them was there: none is evicted for so long.
+  // `calm`: no fault could excuse it.
+  void Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
+              bool calm);
 
   // ---- Faults. ----
 
@@ -109,6 +117,8 @@ class Truth {
   void Died(bool lost_writes);
   // Bytes on a drive changed by themselves.
   void Damaged();
+  // A drive may lose what it cannot move out of the way.
+  void Disturbed();
   void Suspended(int64_t nanos);
   void CalendarSet();
 
@@ -139,6 +149,7 @@ class Truth {
     uint64_t acked = 0;              // When: a moment.
     uint64_t deleted = 0;            // When that was answered; 0: it was not.
     int64_t expires_by = INT64_MAX;  // Unix seconds; over all that its expiry ever was.
+    int64_t hinted_by = INT64_MAX;   // The same since a hint that surely reached it, in this life.
   };
   struct Block {
     uint32_t tenant = 0;
@@ -148,6 +159,9 @@ class Truth {
     std::vector<Version> versions;  // Version 1 is the first.
     uint64_t spoiled = 0;           // Moment: what was acked before may be given up.
     uint32_t evictions = 0;         // Open ones that name it.
+    bool hinted = false;            // It may have got an expiry by that.
+    uint64_t pinned = 0;            // Moment; 0: it is not.
+    int64_t pinned_until = 0;       // Unix seconds.
   };
   // Memory that an engine holds.
   struct Loan {
@@ -173,6 +187,13 @@ class Truth {
   static bool Deleted(const Version& version, const OpenRequest& request) {
     return version.deleted != 0 && version.deleted < request.asked;
   }
+  // Unix seconds; after that the version is not to be seen.
+  static int64_t Expiry(const Version& version) {
+    return std::min(version.expires_by, version.hinted_by);
+  }
+  // It is pinned since before the request, with everything above it, and nothing else took it.
+  bool MustStay(BlockNumber block, const OpenRequest& request) const;
+  void UnpinAll();
   void Spoil(BlockNumber block);
   void SpoilBelow(std::span<const BlockNumber> blocks);  // And these.
   void EndEviction(const OpenRequest& request);

@@ -272,6 +272,70 @@ TEST_F(TruthTest, OfTwoDeletionsTheLastOneEndsTheExcuse) {
   EXPECT_TRUE(truth_.MustHave(block));
 }
 
+TEST_F(TruthTest, AfterTheTimeThatAHintGaveABlockIsNotServedInThisLife) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber block = truth_.Add(1, kBytes, parent);
+  Store(parent, 0);
+  Store(block, 1);
+  truth_.Hinted(std::vector{parent, block}, 10);
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 11);
+  Serve(parent, 0);  // The hint may not have come that far.
+  Truth next_life = truth_;
+  next_life.Died(false);
+  next_life.Served(block, Memory(1), 2, next_life.Asked("fetch", 1'000));
+  EXPECT_THAT(next_life.violation(), IsEmpty());
+  Truth renewed = truth_;
+  renewed.Hinted(std::vector{parent, block}, 10);
+  renewed.Served(block, Memory(1), 2, renewed.Asked("fetch", 1'000));
+  EXPECT_THAT(renewed.violation(), IsEmpty());
+  Serve(block, 1);
+  EXPECT_THAT(truth_.violation(), HasSubstr("1 s after it expired"));
+}
+
+TEST_F(TruthTest, WhatIsPinnedWithAllAboveItStays) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber block = truth_.Add(1, kBytes, parent);
+  const auto pin = [&](const std::vector<BlockNumber>& blocks, bool calm = true) {
+    const Truth::RequestNumber request = Ask();
+    truth_.PinSent(blocks);
+    truth_.Pinned(blocks, 10, request, calm);
+    truth_.Answered(request);
+  };
+  const auto gone = [&](Truth truth) {
+    truth.Missed(block, truth.Asked("fetch", 1'000), true);
+    return !truth.violation().empty();
+  };
+  pin({block});
+  EXPECT_FALSE(gone(truth_));
+  pin({parent, block}, false);
+  EXPECT_FALSE(gone(truth_));
+  pin({parent, block});
+  EXPECT_TRUE(gone(truth_));
+
+  const auto excused = [&](const std::function<void(Truth*)>& by) {
+    Truth truth = truth_;
+    by(&truth);
+    return !gone(truth);
+  };
+  const auto evict = [&](Truth* truth) {
+    const Truth::RequestNumber request = truth->Asked("evict", 1'000);
+    truth->EvictSent(request, std::vector{parent});
+    return request;
+  };
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->PinSent(std::vector{parent}); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { evict(truth); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Answered(evict(truth)); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->ReportedCorrupt(block); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Hinted(std::vector{parent}, 5); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->CalendarSet(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Disturbed(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Damaged(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Died(false); }));
+  EXPECT_TRUE(gone(truth_));
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 10);
+  EXPECT_FALSE(gone(truth_));
+}
+
 TEST_F(TruthTest, NothingIsCorruptUnlessADriveWasDamaged) {
   const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
   Store(block, 0);

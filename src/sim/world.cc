@@ -135,6 +135,7 @@ bool World::Calm() const {
 }
 
 void World::Disturb(int64_t nanos) {
+  truth_.Disturbed();
   calm_from_nanos_ = std::max(calm_from_nanos_, scheduler_.now() + nanos + kRecoveryNanos);
 }
 
