@@ -52,8 +52,7 @@ void Engine::Flush() {
 void Engine::Pin() {
   doing_ = Doing::kPinning;
   pin_.chain = Slice(0, 1 + random_.Below(keys_.size()));
-  pinned_.assign(blocks_.begin(),
-                 blocks_.begin() + static_cast<ptrdiff_t>(pin_.chain.keys.size()));
+  pinned_.assign(blocks_.begin(), blocks_.begin() + static_cast<ptrdiff_t>(pin_.chain.keys.size()));
   pin_.seconds = OneIn(4) ? 0 : static_cast<int64_t>(1 + random_.Below(120));
   world_.counts->block_operations += pin_.chain.keys.size();
   world_.trace->Add(TraceKind::kPin, options_.number, pin_.chain.keys.size(), conversation_,

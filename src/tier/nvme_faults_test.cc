@@ -203,6 +203,56 @@ TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   EXPECT_TRUE(harness.Erase(second.id()).ok());
 }
 
+TEST(NvmeFaultsTest, ADriveThatIsReadInTheEndKeepsNoErasureWaiting) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  ASSERT_FALSE(harness.RecoverNow().ok());
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable);
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(2 * kSecond);
+  EXPECT_TRUE(harness.Erase(block.id()).ok());
+}
+
+// It waits for another drive's marks meanwhile, and the copy was not known when it began.
+TEST(NvmeFaultsTest, AnErasureCoversACopyOnADriveThatIsReadMeanwhile) {
+  NvmeHarness harness(Small(), 2);
+  const TestBlock one(1, 8192);
+  const TestBlock two(2, 8192);
+  ASSERT_TRUE(harness.Write(one).ok());
+  ASSERT_TRUE(harness.Write(two).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[1]->FailAll(IoKind::kRead, Code::kUnavailable);
+  ASSERT_TRUE(harness.RecoverNow().ok());
+  const bool first_is_there = harness.Read(one).ok();
+  const TestBlock& there = first_is_there ? one : two;
+  const TestBlock& unread = first_is_there ? two : one;
+  ASSERT_TRUE(harness.Read(there).ok());
+  ASSERT_EQ(harness.Read(unread).code(), Code::kNotFound);
+
+  harness.disks_[0]->Hang(true);
+  Batch<EraseOp> batch;
+  batch.ops.push_back({.id = there.id(), .status = {}});
+  batch.ops.push_back({.id = unread.id(), .status = {}});
+  bool done = false;
+  batch.on_done = [&done](Batch<EraseOp>&) { done = true; };
+  harness.tier()->Erase(&batch);
+  harness.disks_[1]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(3 * kSecond);
+  ASSERT_TRUE(harness.Read(unread).ok());
+  harness.disks_[0]->Hang(false);
+  harness.executor_.RunAll();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(batch.ops[1].status.code(), Code::kUnavailable);
+  EXPECT_TRUE(harness.Erase(unread.id()).ok());
+  harness.Restart();
+  EXPECT_EQ(harness.Read(unread).code(), Code::kNotFound);
+}
+
 TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHappens) {
   NvmeHarness harness(Small(4));
   bool failed = false;

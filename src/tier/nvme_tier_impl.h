@@ -164,6 +164,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
   void MarkReplaced(PendingWrite* write);
   bool MayYetAppear(const BlockId& erased) const;
+  size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;
   void Verify(std::vector<PendingWrite*> writes);
   void VerifySome(std::vector<PendingWrite*> writes);
