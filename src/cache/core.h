@@ -193,6 +193,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnLost(std::span<const BlockId> ids, Code why) override;
   void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
   bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override;
+  bool MayDrop(const BlockId& id) override;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 

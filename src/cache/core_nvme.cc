@@ -194,6 +194,11 @@ bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
   return must_keep <= keep_bytes;
 }
 
+bool Core::MayDrop(const BlockId& id) {
+  const BlockRef ref = residency_->Find(id);
+  return ref == kNoBlock || residency_->at(ref).pins == 0 || residency_->at(ref).in_tier(kTierDram);
+}
+
 void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
   struct Candidate {
     bool pinned = false;

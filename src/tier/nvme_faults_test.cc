@@ -278,6 +278,17 @@ TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHap
   EXPECT_TRUE(done);
 }
 
+TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
+  NvmeHarness harness(Small(4));
+  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>*) {
+    if (harness.listener_.pinned.empty()) harness.listener_.pinned = {ids[1]};
+  };
+  for (uint64_t i = 0; i < 60; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  ASSERT_EQ(harness.listener_.pinned.size(), 1u);
+  EXPECT_FALSE(harness.listener_.lost.empty());
+  EXPECT_FALSE(harness.listener_.lost.contains(*harness.listener_.pinned.begin()));
+}
+
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
   struct Listener final : TierListener {
     void OnLost(std::span<const BlockId>, Code) override {}

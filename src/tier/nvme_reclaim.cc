@@ -194,18 +194,37 @@ void NvmeDrive::OnMoveDone(Move* move, const Status& status) {
 void NvmeDrive::DropRest() {
   Segment& segment = segments_[reclaim_->victim];
   std::vector<BlockId> lost;
+  bool abandon = false;
   while (reclaim_->next_drop < segment.records.size() && lost.size() < kDropsPerTask) {
-    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop++];
-    if (entry == NvmeIndex::kNone) continue;
-    lost.push_back(shared_->index.Id(entry));
+    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop];
+    const bool live = entry != NvmeIndex::kNone;
+    const BlockId id = live ? shared_->index.Id(entry) : BlockId{};
+    abandon = live && !owner_->MayDrop(id);
+    if (abandon) break;
+    ++reclaim_->next_drop;
+    if (!live) continue;
+    lost.push_back(id);
     Drop(entry);
   }
-  if (!lost.empty()) {
+  const bool some = !lost.empty();
+  if (some) {
     shared_->counters.reclaim_dropped_blocks += lost.size();
     owner_->OnLost(std::move(lost), Code::kNoSpace);
-    return PostContinueReclaim();
   }
+  if (abandon) return AbandonReclaim();
+  if (some) return PostContinueReclaim();
   FreeVictim();
+}
+
+// What is left of the victim stays where it is. The next time, it is known from the start what must
+// not be lost.
+void NvmeDrive::AbandonReclaim() {
+  Segment& segment = segments_[reclaim_->victim];
+  segment.state = State::kSealed;
+  segment.spared_until_nanos = now() + kSpareNanos;
+  reclaim_.reset();
+  shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });
+  Changed();
 }
 
 void NvmeDrive::FreeVictim() {
