@@ -23,7 +23,8 @@ enum class PlantedBug : uint8_t {
   kDeadlineIgnored,      // A fetch waits for as long as it takes.
   kHintedTtlIgnored,     // A block lives on after the time that a hint gave it.
   kPinIgnored,           // A pin is acknowledged and forgotten.
-  kLast = kPinIgnored,
+  kRankNotAwaited,       // A block is served when the first rank has committed its heads.
+  kLast = kRankNotAwaited,
 };
 inline constexpr size_t kPlantedBugs = static_cast<size_t>(PlantedBug::kLast);
 

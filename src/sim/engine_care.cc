@@ -119,22 +119,22 @@ void Engine::Hint() {
   forecast.ttl_seconds = OneIn(2) ? 0 : static_cast<int64_t>(1 + random_.Below(600));
   const size_t length = 1 + random_.Below(keys_.size());
   // Only the last key is looked at, and it travels beside the forecast.
-  forecast.chain = {.layout = layout_, .group = group_, .part = 0, .keys = {}};
+  forecast.chain = {.layout = handles_[0][layout_], .group = group_, .part = 0, .keys = {}};
   std::vector<BlockNumber> blocks(blocks_.begin(),
                                   blocks_.begin() + static_cast<ptrdiff_t>(length));
   world_.trace->Add(TraceKind::kHint, options_.number, static_cast<uint64_t>(forecast.ttl_seconds),
                     conversation_);
   world_.node->Post([this, forecast, head = keys_[length - 1], blocks = std::move(blocks)] {
-    world_.node->core()->Hint(client_, forecast, head);
+    world_.node->core()->Hint(clients_[0], forecast, head);
     if (forecast.ttl_seconds > 0) world_.truth->Hinted(blocks, forecast.ttl_seconds);
   });
   if (OneIn(2)) {
-    const PrefillReport report{.layout = layout_,
+    const PrefillReport report{.layout = handles_[0][layout_],
                                .tokens = static_cast<uint32_t>(16 * length),
                                .context_tokens = static_cast<uint32_t>(random_.Below(4096)),
                                .milliseconds = static_cast<double>(1 + random_.Below(200))};
     world_.trace->Add(TraceKind::kPrefill, options_.number, report.tokens);
-    world_.node->Post([this, report] { world_.node->core()->ReportPrefill(client_, report); });
+    world_.node->Post([this, report] { world_.node->core()->ReportPrefill(clients_[0], report); });
   }
   EndTurn();
 }

@@ -26,6 +26,8 @@ enum class TraceKind : uint8_t {
   kRelease,
   kReserve,
   kReserved,
+  kJoin,
+  kJoined,
   kCommit,
   kCommitted,
   kAbort,
