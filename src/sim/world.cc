@@ -116,8 +116,8 @@ void World::KillNode(Death death, int64_t down_nanos) {
   truth_.Died(lost_writes);
   // The faults of its drives went with it, and it serves when it knows what they hold.
   reads_failed_at_start_ = false;
-  opened_late_ = node_.opening_fails();
-  if (!opened_late_) calm_from_nanos_ = 0;
+  read_late_ = node_.opening_fails();
+  if (!read_late_) calm_from_nanos_ = 0;
   scheduler_.At(scheduler_.now() + down_nanos, 0, [this, life = node_.life()] {
     if (!node_.alive() && node_.life() == life) StartNode();
   });
@@ -138,6 +138,8 @@ bool World::Calm() const {
 
 void World::Disturb(int64_t nanos) {
   truth_.Disturbed();
+  // A start does not wait long for a drive: this one may be read when the node serves.
+  if (!node_.ready()) read_late_ = true;
   calm_from_nanos_ = std::max(calm_from_nanos_, scheduler_.now() + nanos + kRecoveryNanos);
 }
 
@@ -175,7 +177,7 @@ void World::Strike(const Fault& fault) {
       seen(0);
       KillNode(Death::kProcess, 0);
       node_.FailOpening(true);
-      opened_late_ = true;
+      read_late_ = true;
       const auto nanos = static_cast<int64_t>(random.Below(20 * kSecond));
       Disturb(nanos);
       scheduler_.At(scheduler_.now() + nanos, 0, [this] { node_.FailOpening(false); });
@@ -247,7 +249,7 @@ void World::StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random) 
           random->Below(4) == 0 && kind != IoKind::kRead ? Code::kNoSpace : Code::kUnavailable;
       seen(count);
       disk->FailNext(kind, count, code);
-      if (kind == IoKind::kRead && (!node_.ready() || opened_late_)) reads_failed_at_start_ = true;
+      if (kind == IoKind::kRead && (!node_.ready() || read_late_)) reads_failed_at_start_ = true;
       Disturb(nanos);
       return EndLater(fault.kind, nanos,
                       when_open([kind](MemoryDisk* same) { same->FailNext(kind, 0, Code::kOk); }));

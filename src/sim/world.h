@@ -76,7 +76,7 @@ class World {
   bool settling_ = false;
   Task at_next_promise_;  // A fault that waits for one.
   int64_t calm_from_nanos_ = 0;
-  bool opened_late_ = false;            // Its drives may be read for the first time at any time.
+  bool read_late_ = false;              // Its drives may be read for the first time at any time.
   bool reads_failed_at_start_ = false;  // What was not read then is not known in this life.
 };
 
