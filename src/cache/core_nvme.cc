@@ -104,6 +104,7 @@ void Core::OnFound() {
     find_again_ = true;
     return;
   }
+  finding_all_ = nvme_->AllRead();
   nvme_->EnumerateInSlices([this](const BlockMeta& meta) { TakeOver(meta); },
                            [this] { OnTakenOver(); });
 }
@@ -112,7 +113,8 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
-  if (nvme_->AllRead()) forgotten_tenants_.clear();
+  found_all_ = finding_all_;
+  if (found_all_) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
   write_down_->SetTarget(nvme_.get());

@@ -326,6 +326,36 @@ TEST_F(CoreTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
   }
 }
 
+// At every step of its coming: what it brings is known to the tier before it is to the cache.
+TEST_F(CoreTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMeanwhile) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  size_t ended_well = 0;
+  for (size_t task = 0; ended_well < 20; ++task) {
+    SCOPED_TRACE(task);
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 40u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    world_->FailOpening(Code::kOk);
+    EvictRequest evict;
+    evict.everything = true;
+    size_t tasks = 0;
+    world_->after_task = [&] {
+      if (world_->mounted(kDrive) && tasks++ == task) client_->Submit(&Core::Evict, &evict);
+    };
+    world_->Advance(3'000'000'000);
+    world_->after_task = nullptr;
+    ASSERT_GT(tasks, task);
+    ASSERT_TRUE(evict.done());
+    if (!evict.status.ok()) continue;
+    ++ended_well;
+    EXPECT_EQ(Recall(chain), 0u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u);
+  }
+}
+
 TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
   Make(SmallCache());
   world_->FailOpening(Code::kUnavailable);
