@@ -136,6 +136,12 @@ void Core::TakeOver(const BlockMeta& meta) {
     // Being written right now: that will end as it should, and replaces this one.
     if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
+    if (entry.in_tier(kTierNvme)) {
+      // The calendar was set back, and an older record has won. What DRAM has is written once more.
+      const bool in_dram = entry.in_tier(kTierDram);
+      residency_->LeaveNvme(known, Leave::kLostByTier);
+      if (in_dram) write_down_->Add(known);
+    }
   } else if (usable && !forgotten_tenants_.contains(*tenant)) {
     const Result<BlockRef> added = residency_->AddOnNvme(
         {.name =

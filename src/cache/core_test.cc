@@ -286,11 +286,33 @@ TEST_F(CoreTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
   ASSERT_TRUE(Flush().ok());
   world_->FailOpeningOf("one", false);
   world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+  world_->clock().SetUnixMicros(world_->clock().UnixMicros() + 1'000);
   Restart();
   ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
   ASSERT_TRUE(Flush().ok());
   world_->FailOpeningOf("two", false);
+  Restart();
+  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+}
+
+TEST_F(CoreTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
+  Restart();
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("two", false);
+  world_->Advance(5'000'000'000);
+  ASSERT_TRUE(Flush().ok());
   Restart();
   EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
 }
