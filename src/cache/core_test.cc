@@ -348,6 +348,46 @@ TEST_F(CoreTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
   }
 }
 
+// Nobody knows of the older record then: the block itself may be dropped before it is written.
+TEST_F(CoreTest, ADriveThatComesLateLeavesNothingBehindOfWhatCouldNotBeStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+  Restart();
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  world_->FailOpeningOf("two", false);
+  world_->Advance(4'000'000'000);  // It comes while they are being written, which then fails.
+  for (const char* drive : {"one", "two"}) {
+    world_->disk(drive).FailAll(IoKind::kWrite, Code::kUnavailable);
+  }
+  world_->disk("one").Hang(false);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Do(&Core::Fetch, &fetch);
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(leases);
+  for (const char* drive : {"one", "two"}) world_->disk(drive).FailAll(IoKind::kWrite, Code::kOk);
+  world_->Advance(5'000'000'000);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
 // At every step of its coming: what it brings is known to the tier before it is to the cache.
 TEST_F(CoreTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMeanwhile) {
   const Chain chain(layout_, {.seed = 1, .blocks = 40});
