@@ -13,8 +13,8 @@ class RealClock final : public Clock {
         .count();
   }
 
-  int64_t UnixSeconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(
+  int64_t UnixMicros() const override {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
                std::chrono::system_clock::now().time_since_epoch())
         .count();
   }

@@ -13,8 +13,10 @@ class Clock {
   // Monotonic; starts anywhere. Deadlines and durations are in this time.
   virtual int64_t NowNanos() const = 0;
 
-  // The calendar's time, which may jump. Only expiries, which outlive the process, are in it.
-  virtual int64_t UnixSeconds() const = 0;
+  // The calendar's time, which may jump. Only what outlives the process is in it: expiries, and the
+  // order of what several lives have written.
+  virtual int64_t UnixMicros() const = 0;
+  int64_t UnixSeconds() const { return UnixMicros() / 1'000'000; }
 };
 
 // The machine's clocks. Lives for ever.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace aquifer {
@@ -20,8 +21,12 @@ enum class PlantedBug : uint8_t {
   kFooterTrusted,        // A footer page counts without its checksum.
   kWrongTenantCharged,   // All memory is charged to the first tenant.
   kDeadlineIgnored,      // A fetch waits for as long as it takes.
+  kHintedTtlIgnored,     // A block lives on after the time that a hint gave it.
+  kPinIgnored,           // A pin is acknowledged and forgotten.
+  kRankNotAwaited,       // A block is served when the first rank has committed its heads.
+  kLast = kRankNotAwaited,
 };
-inline constexpr int kPlantedBugs = 10;
+inline constexpr size_t kPlantedBugs = static_cast<size_t>(PlantedBug::kLast);
 
 class BugPlot {
  private:

@@ -211,6 +211,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnLost(std::span<const BlockId> ids, Code why) override;
   void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
   bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override;
+  bool MayDrop(const BlockId& id) override;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -229,8 +230,8 @@ class Core final : private TierListener, private LoadWaiter {
   void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
-  // Every drive has been read, so that no block can come to light any more.
-  bool nvme_known() const { return nvme_ == nullptr || (nvme_ready_ && nvme_->AllRead()); }
+  // Every drive has been read and its blocks are in the index: none can come to light any more.
+  bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
@@ -323,8 +324,10 @@ class Core final : private TierListener, private LoadWaiter {
   Status nvme_status_;
   std::function<void(Status)> on_ready_;
 
-  bool finding_ = false;     // The tier's blocks are being taken over.
-  bool find_again_ = false;  // There are more since that began.
+  bool finding_ = false;      // The tier's blocks are being taken over.
+  bool find_again_ = false;   // There are more since that began.
+  bool finding_all_ = false;  // Every drive had been read when it began.
+  bool found_all_ = false;    // And it has ended.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
 

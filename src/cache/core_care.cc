@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted_bug.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 
@@ -204,7 +205,7 @@ void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
   if (residency.at(ref).state != BlockState::kResident) return;
   residency.SetForecast(ref, priority_, outlook_);
-  if (ttl_seconds_ <= 0) return;
+  if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
   core().RenewOnNvme(ref);
 }
@@ -314,6 +315,7 @@ void PrestageJob::Cancel() {
 
 void EvictJob::Reset() {
   cursor_ = evicted_ = 0;
+  unsure_ = false;
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
@@ -342,7 +344,10 @@ bool EvictJob::DropEverythingSlice() {
   // An erasure of nothing: it fails while a drive's blocks are not known.
   const TenantId id = core().catalog_.tenant(tenant()).id;
   if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
-  if (cursor_ == 0 && !core().nvme_known()) core().forgotten_tenants_.insert(tenant());
+  if (cursor_ == 0 && !core().nvme_known()) {
+    core().forgotten_tenants_.insert(tenant());
+    unsure_ = true;
+  }
   const size_t before = evicted_;
   for (size_t step = 0; step < kSweepSlice && cursor_ < index.ref_limit(); ++step, ++cursor_) {
     DropOne(static_cast<BlockRef>(cursor_));
@@ -395,7 +400,7 @@ void EvictJob::Run() {
 // all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
   asked().evicted = evicted_;
-  if (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_) {
+  if (unsure_ || (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_)) {
     request()->status = Status(
         Code::kUnavailable,
         "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "

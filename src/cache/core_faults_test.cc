@@ -83,6 +83,28 @@ TEST(CoreFaultsTest, ATenantAtItsCeilingMakesRoomFromBlocksOfAnotherSize) {
   EXPECT_EQ(second.Store(Chain(large, {.seed = 2, .blocks = 2})), 2u);
 }
 
+// More is written at once than may be held for it; what was not held is at the drive when its
+// extent is to be emptied for blocks of another size.
+TEST(CoreFaultsTest, AnExtentThatIsEmptiedWhileItsBlocksAreBeingWrittenDoesNotStayHalfFull) {
+  SteppedCacheOptions options = SmallCache();
+  options.cache.dram_bytes = options.extent_bytes;
+  SteppedCache cache(std::make_shared<MemoryMedia>(), options);
+  const Layout small = LayoutOfBytes(kBlockBytes);
+  const Layout large = LayoutOfBytes(2 * kBlockBytes);
+  TestEngine first(&cache, small);
+  TestEngine second(&cache, large);
+  ASSERT_EQ(first.Store(Chain(small, {.seed = 1, .blocks = 4})), 4u);
+  ASSERT_TRUE(first.Flush().ok());
+  cache.disk()->Hang(true);
+  ASSERT_EQ(first.Store(Chain(small, {.seed = 2, .blocks = 60})), 60u);
+  const Chain wanted(large, {.seed = 3, .blocks = 1});
+  EXPECT_EQ(second.Store(wanted), 0u);
+  cache.disk()->Hang(false);
+  cache.Advance(kSecond);
+  for (int i = 0; i < 3 && second.Store(wanted) == 0; ++i) cache.Advance(kSecond);
+  EXPECT_EQ(second.Matched(wanted), 1u);
+}
+
 TEST(CoreFaultsTest, ATimeToLiveOfCenturiesIsNotOver) {
   SteppedCacheOptions options = SmallCache();
   TenantOptions tenant;

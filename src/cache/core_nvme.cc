@@ -104,6 +104,7 @@ void Core::OnFound() {
     find_again_ = true;
     return;
   }
+  finding_all_ = nvme_->AllRead();
   nvme_->EnumerateInSlices([this](const BlockMeta& meta) { TakeOver(meta); },
                            [this] { OnTakenOver(); });
 }
@@ -112,7 +113,8 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
-  if (nvme_->AllRead()) forgotten_tenants_.clear();
+  found_all_ = finding_all_;
+  if (found_all_) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
   write_down_->SetTarget(nvme_.get());
@@ -134,6 +136,12 @@ void Core::TakeOver(const BlockMeta& meta) {
     // Being written right now: that will end as it should, and replaces this one.
     if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
+    if (entry.in_tier(kTierNvme)) {
+      // The calendar was set back, and an older record has won. What DRAM has is written once more.
+      const bool in_dram = entry.in_tier(kTierDram);
+      residency_->LeaveNvme(known, Leave::kLostByTier);
+      if (in_dram) write_down_->Add(known);
+    }
   } else if (usable && !forgotten_tenants_.contains(*tenant)) {
     const Result<BlockRef> added = residency_->AddOnNvme(
         {.name =
@@ -192,6 +200,11 @@ bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
     if (ref != kNoBlock && residency_->at(ref).pins != 0) must_keep += residency_->SlotBytesOf(ref);
   }
   return must_keep <= keep_bytes;
+}
+
+bool Core::MayDrop(const BlockId& id) {
+  const BlockRef ref = residency_->Find(id);
+  return ref == kNoBlock || residency_->at(ref).pins == 0 || residency_->at(ref).in_tier(kTierDram);
 }
 
 void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {

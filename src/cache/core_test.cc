@@ -53,8 +53,9 @@ class CoreTest : public ::testing::Test {
     return {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys()};
   }
 
-  // Returns how many were published.
-  size_t Store(const Chain& chain, ManualClient* client) {
+  // Returns how many were published. An engine that computes a block once more may get other bytes:
+  // another `computation`.
+  size_t Store(const Chain& chain, ManualClient* client, uint16_t computation = 0) {
     ReserveRequest reserve;
     reserve.chain = Slice(chain);
     reserve.parent = chain.parent(0);
@@ -62,7 +63,7 @@ class CoreTest : public ::testing::Test {
     CommitRequest commit;
     for (size_t i = 0; i < reserve.ops.size(); ++i) {
       if (reserve.ops[i].outcome != ReserveOutcome::kSlot) continue;
-      FillPayload(chain[i], 0, reserve.ops[i].slot);
+      FillPayload(chain[i], computation, reserve.ops[i].slot);
       CommitOp op;
       op.reservation = reserve.ops[i].reservation;
       op.sums = SumLanes(reserve.ops[i].slot, 0);
@@ -82,7 +83,7 @@ class CoreTest : public ::testing::Test {
   }
 
   // Returns how many blocks were served; every byte of them is right.
-  size_t Recall(const Chain& chain, std::vector<Code>* codes = nullptr) {
+  size_t Recall(const Chain& chain, std::vector<Code>* codes = nullptr, uint16_t computation = 0) {
     FetchRequest fetch;
     fetch.chain = Slice(chain);
     client_->Do(&Core::Fetch, &fetch);
@@ -91,7 +92,7 @@ class CoreTest : public ::testing::Test {
     for (size_t i = 0; i < fetch.ops.size(); ++i) {
       if (codes != nullptr) codes->push_back(fetch.ops[i].status.code());
       if (!fetch.ops[i].status.ok()) continue;
-      EXPECT_TRUE(IsPayload(chain[i], 0, fetch.ops[i].bytes)) << "block " << i;
+      EXPECT_TRUE(IsPayload(chain[i], computation, fetch.ops[i].bytes)) << "block " << i;
       EXPECT_EQ(ChecksumOf(fetch.ops[i].bytes), fetch.ops[i].checksum);
       leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
       ++served;
@@ -269,6 +270,152 @@ TEST_F(CoreTest, ABlockThatWaitsForItsDeletionHoldsNobodyElseUp) {
   world_->Advance(1'000'000'000);
   Restart();
   EXPECT_EQ(Recall(other), 4u);
+}
+
+// Of two records of a block the one that was stored last counts, however much the other drive had
+// written before it was away.
+TEST_F(CoreTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 40})), 40u);
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixMicros(world_->clock().UnixMicros() + 1'000);
+  Restart();
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("two", false);
+  Restart();
+  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+}
+
+TEST_F(CoreTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
+  Restart();
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("two", false);
+  world_->Advance(5'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+}
+
+// The other drive may be writing the new records when it comes, or only making a file for them.
+TEST_F(CoreTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  for (const bool writing : {false, true}) {
+    SCOPED_TRACE(writing);
+    Make(options);
+    world_->FailOpeningOf("one", true);
+    Restart();
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    ASSERT_EQ(Store(chain), 4u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpeningOf("one", false);
+    world_->FailOpeningOf("two", true);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+    Restart();
+    if (writing) {
+      ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->disk("one").Hang(true);
+    ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+    world_->FailOpeningOf("two", false);
+    world_->Advance(4'000'000'000);
+    world_->disk("one").Hang(false);
+    ASSERT_TRUE(Flush().ok());
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
+}
+
+// Nobody knows of the older record then: the block itself may be dropped before it is written.
+TEST_F(CoreTest, ADriveThatComesLateLeavesNothingBehindOfWhatCouldNotBeStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+  Restart();
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  world_->FailOpeningOf("two", false);
+  world_->Advance(4'000'000'000);  // It comes while they are being written, which then fails.
+  for (const char* drive : {"one", "two"}) {
+    world_->disk(drive).FailAll(IoKind::kWrite, Code::kUnavailable);
+  }
+  world_->disk("one").Hang(false);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Do(&Core::Fetch, &fetch);
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(leases);
+  for (const char* drive : {"one", "two"}) world_->disk(drive).FailAll(IoKind::kWrite, Code::kOk);
+  world_->Advance(5'000'000'000);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+// At every step of its coming: what it brings is known to the tier before it is to the cache.
+TEST_F(CoreTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMeanwhile) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  size_t ended_well = 0;
+  for (size_t task = 0; ended_well < 20; ++task) {
+    SCOPED_TRACE(task);
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 40u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    world_->FailOpening(Code::kOk);
+    EvictRequest evict;
+    evict.everything = true;
+    size_t tasks = 0;
+    world_->after_task = [&] {
+      if (world_->mounted(kDrive) && tasks++ == task) client_->Submit(&Core::Evict, &evict);
+    };
+    world_->Advance(3'000'000'000);
+    world_->after_task = nullptr;
+    ASSERT_GT(tasks, task);
+    ASSERT_TRUE(evict.done());
+    if (!evict.status.ok()) continue;
+    ++ended_well;
+    EXPECT_EQ(Recall(chain), 0u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u);
+  }
 }
 
 TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {

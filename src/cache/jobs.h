@@ -224,6 +224,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
+  bool unsure_ = false;  // More of what it deletes may come to light.
 };
 
 class DrainJob final : public RequestJob<DrainRequest, 8> {

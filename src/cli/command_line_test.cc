@@ -281,6 +281,23 @@ TEST_F(CommandLineTest, TheSimulatorSaysWhatIsWrongWithItsArguments) {
   outcome = Run({"sim", "trace"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--seed is required"));
+  for (const char* count : {"0", "-3", "many", "1.5", "18446744073709551616"}) {
+    outcome = Run({"sim", "fuzz", "--seeds", count});
+    EXPECT_EQ(outcome.status, 2) << count;
+    EXPECT_THAT(outcome.err, HasSubstr("give a whole number from 1 to")) << count;
+  }
+  outcome = Run({"sim", "fuzz", "--minutes", "0"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("give a number above 0"));
+}
+
+TEST_F(CommandLineTest, SeedsEndWithTheLastOneThereIs) {
+  Outcome outcome = Run({"sim", "fuzz", "--seed", "18446744073709551614", "--seeds", "3"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("there are no 3 seeds from 18446744073709551614 on"));
+  outcome = Run({"sim", "fuzz", "--seed", "18446744073709551614", "--minutes", "10"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith("2 seeds in "));
 }
 
 TEST_F(CommandLineTest, AnInterruptedFuzzEndsWithASummary) {

@@ -3,10 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "base/check.h"
 #include "cli/commands.h"
@@ -58,6 +60,20 @@ Examples:
 
 std::atomic<bool> interrupted = false;
 
+// CLI11's own validators speak of ranges of floating-point numbers.
+std::string CheckCount(const std::string& text) {
+  uint64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error == std::errc() && end == text.data() + text.size() && count > 0) return "";
+  return fmt::format("it is '{}': give a whole number from 1 to {}", text, UINT64_MAX);
+}
+
+std::string CheckMinutes(const std::string& text) {
+  double minutes = 0;
+  if (CLI::detail::lexical_cast(text, minutes) && minutes > 0) return "";
+  return fmt::format("it is '{}': give a number above 0", text);
+}
+
 // A check of the product's own failed in mid-seed. The seed is worth more than the process.
 void ShowSeedOfFailedCheck() {
   const Running* const running = RunUnderWay();
@@ -87,6 +103,14 @@ void ShowFailure(uint64_t seed, const Outcome& outcome, const Reduction& reducti
 
 int RunFuzz(const SimOptions& options) {
   SetOnNextInterrupt(&interrupted);
+  if (options.seeds > 0 && options.seed > UINT64_MAX - (options.seeds - 1)) {
+    fmt::print(
+        stderr,
+        "aquifer sim fuzz: there are no {} seeds from {} on; the last is {}. See aquifer sim "
+        "fuzz --help\n",
+        options.seeds, options.seed, UINT64_MAX);
+    return kExitUsage;
+  }
   FuzzOptions fuzz;
   fuzz.first_seed = options.seed == 0 ? 1 : options.seed;
   fuzz.seconds = options.minutes * 60;
@@ -149,16 +173,15 @@ void AddSimCommand(CLI::App* app, int* exit_status) {
   SetCheckHandler(ShowSeedOfFailedCheck);
 
   CLI::App* const fuzz = command->add_subcommand("fuzz", "Seed after seed, until one fails");
-  fuzz->add_option("--seeds", options->seeds, "How many (default: 1000)")
-      ->check(CLI::PositiveNumber);
+  fuzz->add_option("--seeds", options->seeds, "How many (default: 1000)")->check(CheckCount);
   fuzz->add_option("--seed", options->seed, "The first; without --seeds or --minutes the only one")
-      ->check(CLI::PositiveNumber);
-  fuzz->add_option("--minutes", options->minutes, "End after so long")->check(CLI::PositiveNumber);
+      ->check(CheckCount);
+  fuzz->add_option("--minutes", options->minutes, "End after so long")->check(CheckMinutes);
   fuzz->footer(kFuzzFooter);
   fuzz->callback([options, exit_status] { *exit_status = RunFuzz(*options); });
 
   CLI::App* const trace = command->add_subcommand("trace", "Show all that happens in one seed");
-  trace->add_option("--seed", options->seed, "Which")->required()->check(CLI::PositiveNumber);
+  trace->add_option("--seed", options->seed, "Which")->required()->check(CheckCount);
   trace
       ->add_option("--leave-out-faults", options->reduction.left_out_faults,
                    "Without these of its faults, counted from 0")

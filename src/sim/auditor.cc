@@ -53,10 +53,11 @@ bool Auditor::MemoryIsForAll() const {
                      [](const TenantOptions& tenant) { return tenant.dram_floor_bytes == 0; });
 }
 
-void Auditor::Unpin(const ChainSlice& chain) {
+void Auditor::Unpin(const Conversation& conversation) {
   PinRequest pin;
-  pin.chain = chain;
+  pin.chain = SliceOf(conversation);
   pin.seconds = 0;
+  truth_->PinSent(conversation.blocks);
   if (Do(&Core::Pin, &pin, "pin")) truth_->Answered(request_);
 }
 
@@ -64,7 +65,7 @@ void Auditor::FindAll() {
   // All first: what is pinned elsewhere may be in the way.
   for (size_t i = 0; i < conversations_->size() && truth_->violation().empty(); ++i) {
     client_ = Join(conversations_->at(i).tenant);
-    Unpin(SliceOf(conversations_->at(i)));
+    Unpin(conversations_->at(i));
     Leave();
   }
   for (size_t i = 0; i < conversations_->size() && truth_->violation().empty(); ++i) {
@@ -104,16 +105,13 @@ void Auditor::DeleteAll() {
     client_ = Join(tenant);
     EvictRequest evict;
     evict.everything = true;
-    const std::vector<BlockNumber> blocks = conversations_->BlocksOf(tenant);
-    truth_->EvictSent(blocks);
-    const uint64_t sent = truth_->Moment();
     if (!Do(&Core::Evict, &evict, "deletion")) return;
-    truth_->Answered(request_);
     if (evict.status.ok()) {
-      truth_->Evicted(blocks, sent);
+      truth_->Evicted(conversations_->BlocksOf(tenant), request_);
     } else {
       truth_->Violate("everything works, but a deletion does not: " + evict.status.ToString());
     }
+    truth_->Answered(request_);
     Leave();
   }
 }

@@ -42,7 +42,7 @@ class Auditor final : private ClientSink {
   template <class R>
   bool Do(void (Core::*call)(ClientNumber, R*), R* request, const char* what);
   bool MemoryIsForAll() const;
-  void Unpin(const ChainSlice& chain);
+  void Unpin(const Conversation& conversation);
   ClientNumber Join(uint32_t tenant);
   void Leave() { node_->core()->Detach(client_, nullptr); }
   ChainSlice SliceOf(const Conversation& conversation);

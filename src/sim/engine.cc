@@ -1,5 +1,7 @@
 #include "sim/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,22 +29,32 @@ void Engine::Begin() {
 }
 
 void Engine::Attach() {
-  Core* const core = world_.node->core();
-  const Result<ClientNumber> client =
-      core->Attach({.tenant = options_.tenant_name, .engine = {}}, this);
-  if (!client.ok()) return world_.truth->Violate("a client could not attach");
-  client_ = *client;
+  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+    clients_[rank] = AttachRank(&handles_[rank]);
+  }
   attached_ = true;
   dying_ = false;
   attached_moment_ = world_.truth->Moment();
-  handles_.clear();
+  world_.trace->Add(TraceKind::kAttached, options_.number, clients_[0], options_.tenant);
+  Think();
+}
+
+ClientNumber Engine::AttachRank(std::vector<LayoutHandle>* handles) {
+  Core* const core = world_.node->core();
+  ClientOptions options{.tenant = options_.tenant_name, .engine = {}};
+  if (options_.ranks > 1) options.engine = fmt::format("{}.{}", options_.number, incarnation_);
+  const Result<ClientNumber> client = core->Attach(options, this);
+  if (!client.ok()) {
+    world_.truth->Violate("a client could not attach");
+    return 0;
+  }
+  handles->clear();
   for (const Layout& layout : options_.layouts) {
     layout_request_.layout = layout;
-    core->RegisterLayout(client_, &layout_request_);
-    handles_.push_back(layout_request_.handle);
+    core->RegisterLayout(*client, &layout_request_);
+    handles->push_back(layout_request_.handle);
   }
-  world_.trace->Add(TraceKind::kAttached, options_.number, client_, options_.tenant);
-  Think();
+  return *client;
 }
 
 void Engine::NodeDied() {
@@ -53,6 +65,7 @@ void Engine::NodeDied() {
   doing_ = Doing::kNothing;
   leases_.clear();
   slots_.clear();
+  unasked_.clear();
   commits_.clear();
 }
 
@@ -62,7 +75,9 @@ void Engine::Die() {
   world_.trace->Add(TraceKind::kClientDies, options_.number, leases_.size(), slots_.size());
   // Requests stay where they are until the core has let go of them.
   world_.node->Post([this] {
-    world_.node->core()->Detach(client_, nullptr);
+    for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+      world_.node->core()->Detach(clients_[rank], nullptr);
+    }
     for (const Lent& lease : leases_) world_.truth->Released(lease.bytes);
     for (const Slot& slot : slots_) world_.truth->GaveUp(slot.payload, slot.bytes);
     if (awaiting_) world_.truth->Forgotten(request_);
@@ -111,8 +126,14 @@ void Engine::Wake() {
       return ReleaseSome();
     case Doing::kReserving:
       return SeeReserve();
+    case Doing::kJoining:
+      return SeeJoin();
     case Doing::kFilling:
       return Fill();
+    case Doing::kSharing:
+      return CommitRest();
+    case Doing::kLettingGo:
+      return LetGo(0);
     case Doing::kCommitting:
       return EndTurn();
     default:
@@ -129,6 +150,7 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
   const size_t from = std::exchange(seen_, completed);
   if (request == &fetch_) OnFetched(from, completed);
   if (request == &reserve_) OnReserved(from, completed);
+  if (request == &join_) OnJoined(from, completed);
   if (request == &commit_) OnCommitted(from, completed);
   if (!done) return;
   if (request == &match_ && !match_.status.ok()) match_.matched = 0;
@@ -137,14 +159,13 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
       world_.truth->Matched(blocks_[match_.have + i], request_);
     }
   }
-  if (request == &evict_) {
-    // It may also have taken what was stored since it was sent.
-    if (evict_.chain.keys.empty()) evicted_ = world_.conversations->BlocksOf(options_.tenant);
-    world_.truth->EvictSent(evicted_);
+  if (request == &pin_) {
+    world_.truth->PinSent(pinned_);
+    if (pin_.seconds > 0 && pin_.status.ok() && pin_.pinned == pinned_.size()) {
+      world_.truth->Pinned(pinned_, pin_.seconds, request_, world_.calm());
+    }
   }
-  if (request == &evict_ && evict_.status.ok() && evict_is_exact_) {
-    world_.truth->Evicted(evicted_, sent_moment_);
-  }
+  if (request == &evict_ && evict_.status.ok()) world_.truth->Evicted(evicted_, request_);
   // A drain says ok when nothing is left to write, whatever was lost before; only its bad news
   // count.
   if (request == &flush_ || (request == &drain_ && !drain_.status.ok())) {
@@ -204,6 +225,7 @@ void Engine::OnReserved(size_t from, size_t to) {
             truth.Reserved(block, op.slot, world_.node->ExtentOf(op.slot.data()), request_);
         slots_.push_back({.payload = {.block = block, .version = version},
                           .reservation = op.reservation,
+                          .joined = 0,
                           .bytes = op.slot,
                           .filled = false});
         break;
@@ -224,10 +246,14 @@ void Engine::OnReserved(size_t from, size_t to) {
 void Engine::OnCommitted(size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     const CommitOp& op = commit_.ops[i];
+    if (!commits_[i].last) {
+      if (op.published) world_.truth->Violate("a block was published before all heads were there");
+      continue;
+    }
     if (op.published != op.status.ok()) {
       world_.truth->Violate("a whole block was committed, but not published");
     }
-    world_.truth->Committed(commits_[i], op.published);
+    world_.truth->Committed(commits_[i].payload, op.published);
     ++(op.published ? world_.counts->stored : world_.counts->voided);
   }
 }
@@ -239,12 +265,12 @@ void Engine::PlanCancel(Request* request) {
         if (incarnation != incarnation_ || dying_) return;
         if (!awaiting_ || number != request_) return;
         world_.trace->Add(TraceKind::kCancel, options_.number);
-        world_.node->Post([this, request] { world_.node->core()->Cancel(client_, request); });
+        world_.node->Post([this, request] { world_.node->core()->Cancel(clients_[0], request); });
       });
 }
 
 ChainSlice Engine::Slice(size_t first, size_t count) const {
-  return {.layout = layout_,
+  return {.layout = handles_[0][layout_],
           .group = group_,
           .part = 0,
           .keys = std::span(keys_).subspan(first, count)};
@@ -256,7 +282,7 @@ void Engine::BeginTurn() {
   conversation_ = world_.conversations->Pick(options_.tenant, &random_);
   if (OneIn(2)) world_.conversations->Grow(conversation_, &random_);
   const Conversation& conversation = world_.conversations->at(conversation_);
-  layout_ = handles_[conversation.layout];
+  layout_ = conversation.layout;
   group_ = conversation.group;
   keys_.assign(conversation.chain.keys().begin(), conversation.chain.keys().end());
   root_ = conversation.chain.parent(0);
@@ -309,22 +335,22 @@ void Engine::ReleaseSome() {
   if (leases_.empty()) return Store();
   const size_t count = OneIn(3) ? 1 + random_.Below(leases_.size()) : leases_.size();
   std::vector<ReleaseOp> ops;
-  uint64_t corrupt = 0;
+  std::vector<BlockNumber> corrupt;
   for (size_t i = 0; i < count; ++i) {
     const Lent lease = leases_.back();
     leases_.pop_back();
     const bool call_corrupt = OneIn(256);
-    if (call_corrupt) world_.truth->ReportedCorrupt(lease.block);
-    corrupt += call_corrupt ? 1 : 0;
+    if (call_corrupt) corrupt.push_back(lease.block);
     world_.truth->Released(lease.bytes);
     ops.push_back({.lease = lease.id, .corrupt = call_corrupt});
   }
   world_.counts->block_operations += count;
-  world_.trace->Add(TraceKind::kRelease, options_.number, count, corrupt);
-  world_.node->Post([this, ops = std::move(ops)] {
+  world_.trace->Add(TraceKind::kRelease, options_.number, count, corrupt.size());
+  world_.node->Post([this, ops = std::move(ops), corrupt = std::move(corrupt)] {
     for (std::span<const ReleaseOp> left = ops; !left.empty();) {
-      left = left.subspan(world_.node->core()->Release(client_, left));
+      left = left.subspan(world_.node->core()->Release(clients_[0], left));
     }
+    for (const BlockNumber block : corrupt) world_.truth->ReportedCorrupt(block);
   });
   Think();
 }
@@ -340,6 +366,7 @@ void Engine::Store() {
   reserve_.position = static_cast<uint32_t>(first_);
   world_.counts->block_operations += count;
   world_.trace->Add(TraceKind::kReserve, options_.number, count, conversation_, first_);
+  reserved_nanos_ = world_.scheduler->now();
   Submit(&Core::Reserve, &reserve_, "reserve", kSecond);
 }
 
@@ -352,7 +379,13 @@ void Engine::SeeReserve() {
   }
   world_.trace->Add(TraceKind::kReserved, options_.number, slots_.size(), there, refused);
   if (slots_.empty()) return EndTurn();
+  if (options_.ranks > 1) return Join();
+  BeginFilling();
+}
+
+void Engine::BeginFilling() {
   doing_ = Doing::kFilling;
+  first_rank_ = options_.ranks > 1 ? static_cast<uint32_t>(random_.Below(2)) : 0;
   if (OneIn(24)) return WakeIn(static_cast<int64_t>(random_.Below(90 * kSecond)));  // Overdue.
   Think();
 }
@@ -365,40 +398,22 @@ void Engine::Fill() {
   const size_t most = OneIn(2) ? slots_.size() : 1 + random_.Below(slots_.size());
   size_t filled = 0;
   for (auto slot = open; slot != slots_.end() && filled < most; ++slot, ++filled) {
-    WritePayload(slot->payload, slot->bytes);
+    slot->joined == 0 ? WritePayload(slot->payload, slot->bytes) : WriteShare(*slot, first_rank_);
     slot->filled = true;
   }
   if (open != slots_.end()) return Think();
-  doing_ = Doing::kCommitting;
-  commit_.ops.clear();
-  commits_.clear();
-  for (const Slot& slot : slots_) {
-    CommitOp& op = commit_.ops.emplace_back();
-    op.reservation = slot.reservation;
-    op.sums = SumLanes(slot.bytes, 0);
-    world_.truth->CommitSent(slot.payload, slot.bytes);
-    commits_.push_back(slot.payload);
-  }
-  slots_.clear();
-  world_.counts->block_operations += commits_.size();
-  world_.trace->Add(TraceKind::kCommit, options_.number, commits_.size());
-  Submit(&Core::Commit, &commit_, "commit", kSecond);
+  const bool shared =
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.joined != 0; });
+  shared ? Commit(first_rank_, false) : Commit(0, true);
 }
 
-void Engine::GiveUp() {
-  std::vector<ReservationId> reservations;
-  for (const Slot& slot : slots_) {
-    world_.truth->GaveUp(slot.payload, slot.bytes);
-    reservations.push_back(slot.reservation);
-  }
-  slots_.clear();
+void Engine::Abort(uint32_t rank, std::vector<ReservationId> reservations) {
   world_.trace->Add(TraceKind::kAbort, options_.number, reservations.size());
-  world_.node->Post([this, reservations = std::move(reservations)] {
+  world_.node->Post([this, rank, reservations = std::move(reservations)] {
     for (std::span<const ReservationId> left = reservations; !left.empty();) {
-      left = left.subspan(world_.node->core()->Abort(client_, left));
+      left = left.subspan(world_.node->core()->Abort(clients_[rank], left));
     }
   });
-  EndTurn();
 }
 
 void Engine::EndTurn() {

@@ -2,8 +2,12 @@
 // of a conversation, computes the rest and stores it; and now and then pins, prestages, flushes,
 // deletes, or gives hints. It does one thing at a time, tells the truth what it asks for and what
 // it is told, and looks at every byte it is given.
+//
+// It may have a second rank, a client of its own, which stores with it: each writes its half of a
+// block's heads.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,7 +62,9 @@ struct EngineOptions {
   uint32_t tenant = 0;
   std::string tenant_name;
   std::vector<Layout> layouts;
+  uint32_t ranks = 1;  // Or two.
   int64_t think_nanos = 1'000'000;
+  int64_t overdue_nanos = INT64_MAX;  // When a reservation is void.
   uint64_t seed = 1;
 };
 
@@ -83,8 +89,11 @@ class Engine final : private ClientSink {
     kFetching,
     kHolding,
     kReserving,
+    kJoining,
     kFilling,
+    kSharing,
     kCommitting,
+    kLettingGo,
     kFlushing,
     kPinning,
     kPrestaging,
@@ -100,24 +109,32 @@ class Engine final : private ClientSink {
   struct Slot {
     Payload payload;
     ReservationId reservation = 0;
+    ReservationId joined = 0;  // The second rank's; 0: it does not share in it.
     std::span<std::byte> bytes;
     bool filled = false;
+  };
+  struct Commitment {
+    Payload payload;
+    bool last = true;  // With it the block is whole.
   };
 
   // ClientSink: on the owner.
   void OnProgress(Request* request, size_t completed, bool done) override;
   void OnFetched(size_t from, size_t to);
   void OnReserved(size_t from, size_t to);
+  void OnJoined(size_t from, size_t to);
   void OnCommitted(size_t from, size_t to);
 
   void Attach();
+  ClientNumber AttachRank(std::vector<LayoutHandle>* handles);
   void WakeIn(int64_t nanos);
   void Think() { WakeIn(Pause()); }
   int64_t Pause();
   void Wake();
   template <class R>
   void Submit(void (Core::*call)(ClientNumber, R*), R* request, const char* what,
-              int64_t timeout_nanos);
+              int64_t timeout_nanos, uint32_t rank = 0);
+  void Abort(uint32_t rank, std::vector<ReservationId> reservations);
   bool OneIn(uint64_t count) { return random_.Below(count) == 0; }
   // Maybe it will not wait to the end.
   void PlanCancel(Request* request);
@@ -132,8 +149,15 @@ class Engine final : private ClientSink {
   void ReleaseSome();
   void Store();
   void SeeReserve();
+  void Join();
+  void SeeJoin();
+  void BeginFilling();
   void Fill();
+  void WriteShare(const Slot& slot, uint32_t rank);
+  void Commit(uint32_t rank, bool last);
+  void CommitRest();
   void GiveUp();
+  void LetGo(uint32_t rank);
   void Care();
   void Flush();
   void Pin();
@@ -151,10 +175,10 @@ class Engine final : private ClientSink {
   bool attached_ = false;
   bool dying_ = false;
   bool stopping_ = false;
-  uint32_t incarnation_ = 0;  // Wakes of an earlier one are ignored.
-  ClientNumber client_ = 0;
+  uint32_t incarnation_ = 0;               // Wakes of an earlier one are ignored.
+  std::array<ClientNumber, 2> clients_{};  // By rank.
   uint64_t attached_moment_ = 0;
-  std::vector<LayoutHandle> handles_;
+  std::array<std::vector<LayoutHandle>, 2> handles_;
   RegisterLayoutRequest layout_request_;
 
   Doing doing_ = Doing::kNothing;
@@ -164,7 +188,7 @@ class Engine final : private ClientSink {
 
   // The turn's conversation, as it was when the turn began.
   size_t conversation_ = 0;
-  LayoutHandle layout_ = 0;
+  uint32_t layout_ = 0;
   uint16_t group_ = 0;
   std::vector<Key> keys_;
   Key root_;
@@ -174,6 +198,7 @@ class Engine final : private ClientSink {
   MatchRequest match_;
   FetchRequest fetch_;
   ReserveRequest reserve_;
+  ReserveRequest join_;
   CommitRequest commit_;
   FlushRequest flush_;
   PinRequest pin_;
@@ -181,23 +206,27 @@ class Engine final : private ClientSink {
   EvictRequest evict_;
   DrainRequest drain_;
   uint64_t sent_moment_ = 0;
-  std::vector<BlockNumber> evicted_;
-  bool evict_is_exact_ = false;
+  int64_t reserved_nanos_ = 0;        // When that was asked for.
+  uint32_t first_rank_ = 0;           // To commit.
+  std::vector<BlockNumber> pinned_;   // What pin_ names.
+  std::vector<BlockNumber> evicted_;  // What evict_ surely names.
 
   std::vector<Lent> leases_;
-  std::vector<Slot> slots_;       // Being filled.
-  std::vector<Payload> commits_;  // One for each operation of commit_.
+  std::vector<Slot> slots_;             // Being filled.
+  std::vector<ReservationId> unasked_;  // The second rank's alone: given back at once.
+  std::vector<Commitment> commits_;     // One for each operation of commit_.
 };
 
 template <class R>
 void Engine::Submit(void (Core::*call)(ClientNumber, R*), R* request, const char* what,
-                    int64_t timeout_nanos) {
+                    int64_t timeout_nanos, uint32_t rank) {
   awaiting_ = true;
   seen_ = 0;
   request_ = world_.truth->Asked(what, timeout_nanos);
   ++world_.counts->requests;
   RequestProgress::Begin(request);
-  world_.node->Post([this, call, request] { (world_.node->core()->*call)(client_, request); });
+  world_.node->Post(
+      [this, call, request, rank] { (world_.node->core()->*call)(clients_[rank], request); });
 }
 
 }  // namespace aquifer

@@ -52,11 +52,13 @@ void Engine::Flush() {
 void Engine::Pin() {
   doing_ = Doing::kPinning;
   pin_.chain = Slice(0, 1 + random_.Below(keys_.size()));
+  pinned_.assign(blocks_.begin(), blocks_.begin() + static_cast<ptrdiff_t>(pin_.chain.keys.size()));
   pin_.seconds = OneIn(4) ? 0 : static_cast<int64_t>(1 + random_.Below(120));
   world_.counts->block_operations += pin_.chain.keys.size();
   world_.trace->Add(TraceKind::kPin, options_.number, pin_.chain.keys.size(), conversation_,
                     static_cast<uint64_t>(pin_.seconds));
   Submit(&Core::Pin, &pin_, "pin", kSecond);
+  world_.truth->PinSent(pinned_);
 }
 
 void Engine::Prestage() {
@@ -78,12 +80,11 @@ void Engine::Evict() {
   evict_.everything = way == 0;
   evict_.session.clear();
   evict_.chain = {};
-  evict_is_exact_ = way != 1;
+  evicted_.clear();
   if (way == 0) {
     evicted_ = world_.conversations->BlocksOf(options_.tenant);
   } else if (way == 1) {
     evict_.session = world_.conversations->at(conversation_).session;
-    evicted_ = world_.conversations->BlocksOf(options_.tenant);  // It may name any of them.
   } else {
     const size_t first = random_.Below(keys_.size());
     const size_t count = OneIn(2) ? keys_.size() - first : 1;
@@ -91,12 +92,15 @@ void Engine::Evict() {
     evicted_.assign(blocks_.begin() + static_cast<ptrdiff_t>(first),
                     blocks_.begin() + static_cast<ptrdiff_t>(first + count));
   }
-  world_.truth->EvictSent(evicted_);
-  sent_moment_ = world_.truth->Moment();
   world_.counts->block_operations += evict_.chain.keys.size();
   world_.trace->Add(TraceKind::kEvict, options_.number, evict_.chain.keys.size(), conversation_,
                     way);
   Submit(&Core::Evict, &evict_, "evict", INT64_MAX);
+  if (evict_.chain.keys.empty()) {
+    world_.truth->EvictAllSent(request_, options_.tenant);  // A session may name any of them.
+  } else {
+    world_.truth->EvictSent(request_, evicted_);
+  }
 }
 
 void Engine::Drain() {
@@ -115,22 +119,22 @@ void Engine::Hint() {
   forecast.ttl_seconds = OneIn(2) ? 0 : static_cast<int64_t>(1 + random_.Below(600));
   const size_t length = 1 + random_.Below(keys_.size());
   // Only the last key is looked at, and it travels beside the forecast.
-  forecast.chain = {.layout = layout_, .group = group_, .part = 0, .keys = {}};
+  forecast.chain = {.layout = handles_[0][layout_], .group = group_, .part = 0, .keys = {}};
   std::vector<BlockNumber> blocks(blocks_.begin(),
                                   blocks_.begin() + static_cast<ptrdiff_t>(length));
   world_.trace->Add(TraceKind::kHint, options_.number, static_cast<uint64_t>(forecast.ttl_seconds),
                     conversation_);
   world_.node->Post([this, forecast, head = keys_[length - 1], blocks = std::move(blocks)] {
-    world_.node->core()->Hint(client_, forecast, head);
+    world_.node->core()->Hint(clients_[0], forecast, head);
     if (forecast.ttl_seconds > 0) world_.truth->Hinted(blocks, forecast.ttl_seconds);
   });
   if (OneIn(2)) {
-    const PrefillReport report{.layout = layout_,
+    const PrefillReport report{.layout = handles_[0][layout_],
                                .tokens = static_cast<uint32_t>(16 * length),
                                .context_tokens = static_cast<uint32_t>(random_.Below(4096)),
                                .milliseconds = static_cast<double>(1 + random_.Below(200))};
     world_.trace->Add(TraceKind::kPrefill, options_.number, report.tokens);
-    world_.node->Post([this, report] { world_.node->core()->ReportPrefill(client_, report); });
+    world_.node->Post([this, report] { world_.node->core()->ReportPrefill(clients_[0], report); });
   }
   EndTurn();
 }

@@ -6,11 +6,11 @@
 namespace aquifer {
 namespace {
 
-constexpr std::array<std::string_view, kFaultKinds> kNames = {
-    "crash",          "power-loss", "failed-writes", "failed-reads",    "failed-syncs",
-    "failed-creates", "slow-drive", "hanging-drive", "read-only-drive", "full-drive",
-    "unopenable",     "bit-flip",   "footer-flip",   "client-death",    "no-memory",
-    "memory-short",   "suspend",    "calendar-jump"};
+constexpr auto kNames = std::to_array<std::string_view>(
+    {"crash", "power-loss", "failed-writes", "failed-reads", "failed-syncs", "failed-creates",
+     "slow-drive", "hanging-drive", "read-only-drive", "full-drive", "unopenable", "bit-flip",
+     "footer-flip", "client-death", "no-memory", "memory-short", "suspend", "calendar-jump"});
+static_assert(kNames.size() == kFaultKinds);
 
 }  // namespace
 

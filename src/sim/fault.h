@@ -30,8 +30,9 @@ enum class FaultKind : uint8_t {
   kMemoryShort,    // The host takes memory back, for a while.
   kSuspend,        // The host sleeps for seconds to hours.
   kCalendarJump,   // The calendar is set, forwards or backwards.
+  kLast = kCalendarJump,
 };
-inline constexpr size_t kFaultKinds = 18;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kLast) + 1;
 
 std::string_view FaultName(FaultKind kind);
 

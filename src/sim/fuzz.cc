@@ -51,6 +51,7 @@ FuzzReport Fuzz(const FuzzOptions& options, const std::function<bool(const FuzzR
       report.failure = std::move(outcome);
       break;
     }
+    if (seed == UINT64_MAX) break;
     if (go_on && !go_on(report)) break;
     if (options.seconds > 0 && report.seconds >= options.seconds) break;
   }

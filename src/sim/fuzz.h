@@ -13,7 +13,7 @@
 namespace aquifer {
 
 struct FuzzOptions {
-  uint64_t first_seed = 1;
+  uint64_t first_seed = 1;  // Behind the last seed there is, it ends.
   uint64_t seeds = UINT64_MAX;
   double seconds = 0;  // Of real time; 0: no limit.
 };

@@ -13,7 +13,7 @@ constexpr int64_t kMicro = 1'000;
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 
-enum Stream : uint64_t { kShape = 1, kNode, kFaults, kEngines = 100 };
+enum Stream : uint64_t { kShape = 1, kNode, kFaults, kRanks, kEngines = 100 };
 
 // A stream of numbers of its own for each part, so that a change to one leaves the others alone.
 uint64_t StreamSeed(uint64_t seed, uint64_t stream) {
@@ -135,7 +135,12 @@ Scenario MakeScenario(uint64_t seed) {
   for (uint64_t i = 0; i < engines; ++i) {
     scenario.engines.push_back({.tenant = static_cast<uint32_t>(i % tenants),
                                 .seed = StreamSeed(seed, kEngines + i),
+                                .ranks = 1,
                                 .present = true});
+  }
+  SeededRandom ranks(StreamSeed(seed, kRanks));
+  if (OneIn(&ranks, 3)) {
+    for (EnginePlan& engine : scenario.engines) engine.ranks = OneIn(&ranks, 2) ? 2 : 1;
   }
   scenario.think_nanos = OneOf<int64_t>(&random, {20 * kMicro, kMilli, 50 * kMilli, 2 * kSecond});
   scenario.conversations = Between(&random, 2, 6);

@@ -15,6 +15,7 @@ namespace aquifer {
 struct EnginePlan {
   uint32_t tenant = 0;
   uint64_t seed = 0;
+  uint32_t ranks = 1;
   bool present = true;  // The minimiser takes engines away.
 };
 

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kUnixSecondsAtStart = 1'800'000'000;
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr int64_t kMicrosPerSecond = 1'000'000;
 
 }  // namespace
 
@@ -16,7 +17,8 @@ Scheduler::Scheduler() { SetTime(kNanosPerSecond); }
 
 void Scheduler::SetTime(int64_t nanos) {
   clock_.SetNanos(nanos);
-  clock_.SetUnixSeconds(kUnixSecondsAtStart + nanos / kNanosPerSecond + calendar_shift_seconds_);
+  clock_.SetUnixMicros((kUnixSecondsAtStart + calendar_shift_seconds_) * kMicrosPerSecond +
+                       nanos / (kNanosPerSecond / kMicrosPerSecond));
 }
 
 void Scheduler::At(int64_t nanos, Party party, Task task) {

@@ -12,7 +12,7 @@ namespace aquifer {
 namespace {
 
 // {0} is who; {1}, {2} and {3} are a, b and c.
-constexpr std::array<const char*, kTraceKinds> kTexts = {
+constexpr auto kTexts = std::to_array<const char*>({
     "the node starts, life {0}",
     "the node serves",
     "{1} dies with {2} requests at the drives",
@@ -28,7 +28,9 @@ constexpr std::array<const char*, kTraceKinds> kTexts = {
     "engine {0} releases {1} leases, {2} as corrupt",
     "engine {0} reserves {1} blocks of conversation {2} from {3} on",
     "engine {0} gets {1} slots; {2} are there or being filled, {3} refused",
-    "engine {0} commits {1} blocks",
+    "engine {0} reserves the {1} blocks of conversation {2} for its second rank too",
+    "engine {0} has both ranks in {1} of {2} slots",
+    "engine {0} commits {1} blocks, as rank {2}",
     "engine {0} has {1} blocks published, {2} refused",
     "engine {0} gives {1} reservations up",
     "engine {0} flushes within {1} us",
@@ -45,7 +47,8 @@ constexpr std::array<const char*, kTraceKinds> kTexts = {
     "engine {0} drained: {1}, {2} left",
     "every fault is over and the engines finish",
     "the audit asks for {1} blocks of tenant {0}",
-};
+});
+static_assert(kTexts.size() == static_cast<size_t>(TraceKind::kLast) + 1);
 
 // Codes, faults and ways to die travel as numbers.
 std::string NameOf(const TraceLine& line, char field, uint64_t value) {

@@ -26,6 +26,8 @@ enum class TraceKind : uint8_t {
   kRelease,
   kReserve,
   kReserved,
+  kJoin,
+  kJoined,
   kCommit,
   kCommitted,
   kAbort,
@@ -43,8 +45,8 @@ enum class TraceKind : uint8_t {
   kDrained,
   kSettling,
   kAudit,
+  kLast = kAudit,
 };
-inline constexpr size_t kTraceKinds = 32;
 
 struct TraceLine {
   int64_t nanos = 0;

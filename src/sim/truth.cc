@@ -19,7 +19,8 @@ Truth::Truth(const TruthOptions& options, const Clock* clock)
     : options_(options),
       clock_(clock),
       lent_bytes_(options.tenants.size()),
-      lost_before_(options.tenants.size()) {}
+      lost_before_(options.tenants.size()),
+      evictions_(options.tenants.size()) {}
 
 void Truth::Violate(std::string what) {
   if (violation_.empty()) violation_ = std::move(what);
@@ -55,7 +56,9 @@ Truth::RequestNumber Truth::Asked(const char* what, int64_t timeout_nanos) {
              .asked = Moment(),
              .due_nanos = 0,
              .unix_low = unix_seconds,
-             .unix_high = unix_seconds};
+             .unix_high = unix_seconds,
+             .evicts = {},
+             .evicts_all_of = {}};
   SetDue(number, &request,
          clock_->NowNanos() + std::min(timeout_nanos, kSomeTimeNanos) + options_.grace_nanos);
   return number;
@@ -65,6 +68,7 @@ void Truth::Forgotten(RequestNumber number) {
   const auto found = requests_.find(number);
   if (found == requests_.end()) return;
   due_.erase({found->second.due_nanos, number});
+  EndEviction(found->second);
   requests_.erase(found);
 }
 
@@ -97,6 +101,7 @@ void Truth::CalendarSet() {
     request.unix_low = std::min(request.unix_low, unix_seconds);
     request.unix_high = std::max(request.unix_high, unix_seconds);
   }
+  UnpinAll();  // Their time may have been over for a moment.
 }
 
 // ---- Memory ----
@@ -163,6 +168,7 @@ void Truth::CheckLoans() {
 uint32_t Truth::Reserved(BlockNumber number, std::span<const std::byte> slot, uint64_t extent,
                          RequestNumber request) {
   Block& block = blocks_[number];
+  block.pinned = 0;  // It was gone, and with it its pins.
   Version& version = block.versions.emplace_back();
   version.life = life_;
   if (const int64_t ttl = options_.tenants[block.tenant].ttl_seconds; ttl > 0) {
@@ -203,7 +209,7 @@ void Truth::Matched(BlockNumber number, RequestNumber request) {
   const bool possible =
       std::any_of(block.versions.begin(), block.versions.end(), [&](const Version& version) {
         const bool stored = version.state == State::kSent || version.state == State::kAcked;
-        return stored && !Deleted(version, asked) && unix_low <= version.expires_by;
+        return stored && !Deleted(version, asked) && unix_low <= Expiry(version);
       });
   if (possible) return;
   Violate(fmt::format("{} is said to be there, but it was never stored, or deleted, or is expired",
@@ -238,9 +244,9 @@ void Truth::Served(BlockNumber number, std::span<const std::byte> bytes, uint64_
     return Violate(fmt::format("{} was served after it was deleted", name));
   }
   const int64_t unix_low = std::min(asked.unix_low, clock_->UnixSeconds());
-  if (unix_low > version.expires_by) {
+  if (unix_low > Expiry(version)) {
     return Violate(
-        fmt::format("{} was served {} s after it expired", name, unix_low - version.expires_by));
+        fmt::format("{} was served {} s after it expired", name, unix_low - Expiry(version)));
   }
   Lend(payload, bytes, extent, false);
 }
@@ -260,6 +266,7 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   for (; number != kNoParent; number = blocks_[number].parent) {
     const Block& block = blocks_[number];
     if (block.versions.empty()) return false;
+    if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
     const Version& version = block.versions.back();
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.
@@ -270,10 +277,29 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   return true;
 }
 
-void Truth::Missed(BlockNumber block, RequestNumber request, bool calm) {
+bool Truth::MustStay(BlockNumber number, const OpenRequest& request) const {
+  if (damaged_) return false;
+  const int64_t unix_high = std::max(request.unix_high, clock_->UnixSeconds());
+  for (; number != kNoParent; number = blocks_[number].parent) {
+    const Block& block = blocks_[number];
+    if (block.pinned == 0 || block.pinned > request.asked) return false;
+    if (unix_high >= block.pinned_until || block.spoiled > block.pinned) return false;
+    if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
+    if (block.hinted || options_.tenants[block.tenant].ttl_seconds > 0) return false;
+  }
+  return true;
+}
+
+void Truth::Missed(BlockNumber block, RequestNumber number, bool calm) {
+  const OpenRequest& request = requests_.at(number);
   // What became safe since it was asked for may have been looked for before.
-  if (!calm || !MustHave(block, requests_.at(request).asked)) return;
-  Violate(fmt::format("{} is lost, though it was flushed", NameOf(block)));
+  if (calm && MustHave(block, request.asked)) {
+    Violate(fmt::format("{} is lost, though it was flushed", NameOf(block)));
+  }
+  if (calm && MustStay(block, request)) {
+    Violate(fmt::format("{} is gone, though it is pinned", NameOf(block)));
+  }
+  blocks_[block].pinned = 0;
 }
 
 void Truth::Corrupt(BlockNumber block) {
@@ -304,7 +330,7 @@ void Truth::Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code
   }
 }
 
-void Truth::EvictSent(std::span<const BlockNumber> blocks) {
+void Truth::SpoilBelow(std::span<const BlockNumber> blocks) {
   std::vector<BlockNumber> waiting(blocks.begin(), blocks.end());
   while (!waiting.empty()) {
     const BlockNumber number = waiting.back();
@@ -314,7 +340,28 @@ void Truth::EvictSent(std::span<const BlockNumber> blocks) {
   }
 }
 
-void Truth::Evicted(std::span<const BlockNumber> blocks, uint64_t sent) {
+void Truth::EvictSent(RequestNumber request, std::span<const BlockNumber> blocks) {
+  requests_.at(request).evicts.assign(blocks.begin(), blocks.end());
+  for (const BlockNumber number : blocks) ++blocks_[number].evictions;
+}
+
+void Truth::EvictAllSent(RequestNumber request, uint32_t tenant) {
+  requests_.at(request).evicts_all_of = tenant;
+  ++evictions_[tenant];
+}
+
+void Truth::EndEviction(const OpenRequest& request) {
+  for (const BlockNumber number : request.evicts) --blocks_[number].evictions;
+  SpoilBelow(request.evicts);
+  if (!request.evicts_all_of.has_value()) return;
+  --evictions_[*request.evicts_all_of];
+  for (BlockNumber number = 0; number < blocks_.size(); ++number) {
+    if (blocks_[number].tenant == *request.evicts_all_of) Spoil(number);
+  }
+}
+
+void Truth::Evicted(std::span<const BlockNumber> blocks, RequestNumber request) {
+  const uint64_t sent = requests_.at(request).asked;
   const uint64_t now = Moment();
   for (const BlockNumber number : blocks) {
     // With the last one that was surely there, all before it.
@@ -331,12 +378,36 @@ void Truth::Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds) {
   const int64_t expires_by = clock_->UnixSeconds() + ttl_seconds;
   for (const BlockNumber number : blocks) {
     Spoil(number);
+    blocks_[number].hinted = true;
     for (Version& version : blocks_[number].versions) {
-      if (version.expires_by != INT64_MAX) {
-        version.expires_by = std::max(version.expires_by, expires_by);
+      for (int64_t* const expiry : {&version.expires_by, &version.hinted_by}) {
+        if (*expiry != INT64_MAX) *expiry = std::max(*expiry, expires_by);
       }
     }
   }
+  Block& head = blocks_[blocks.back()];
+  if (head.children.size() > 1 || head.versions.empty()) return;
+  // If it is ever seen in this life, it was there now.
+  Version& version = head.versions.back();
+  if (version.state == State::kAcked && version.life == life_) version.hinted_by = expires_by;
+}
+
+void Truth::PinSent(std::span<const BlockNumber> blocks) {
+  for (const BlockNumber number : blocks) blocks_[number].pinned = 0;
+}
+
+void Truth::Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
+                   bool calm) {
+  const uint64_t now = Moment();
+  const int64_t unix_low = std::min(requests_.at(request).unix_low, clock_->UnixSeconds());
+  for (const BlockNumber number : blocks) {
+    blocks_[number].pinned = calm ? now : 0;
+    blocks_[number].pinned_until = unix_low + seconds;
+  }
+}
+
+void Truth::UnpinAll() {
+  for (Block& block : blocks_) block.pinned = 0;
 }
 
 // ---- Faults ----
@@ -345,18 +416,23 @@ void Truth::Died(bool lost_writes) {
   ++life_;
   loans_.clear();
   extent_tenants_.clear();
+  for (const auto& [number, request] : requests_) EndEviction(request);
   requests_.clear();
   due_.clear();
   std::fill(lent_bytes_.begin(), lent_bytes_.end(), 0);
   damaged_ |= lost_writes;
+  UnpinAll();
   for (Block& block : blocks_) {
     for (Version& version : block.versions) {
       if (lost_writes) version.deleted = 0;
+      version.hinted_by = INT64_MAX;  // It may not have reached the drive.
       if (version.state == State::kWriting) version.state = State::kVoid;
     }
   }
 }
 
 void Truth::Damaged() { damaged_ = true; }
+
+void Truth::Disturbed() { UnpinAll(); }
 
 }  // namespace aquifer

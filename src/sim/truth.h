@@ -8,9 +8,11 @@
 // are never to be seen again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -90,14 +92,24 @@ class Truth {
   // With ok, what the tenant acked between the two is safe. A client knows only of what was lost
   // since it was there.
   void Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code);
-  // The blocks and all below them may go from now on.
-  void EvictSent(std::span<const BlockNumber> blocks);
-  // What was acked before `sent` is gone for good.
-  void Evicted(std::span<const BlockNumber> blocks, uint64_t sent);
+  // The request deletes these blocks and all below them, or all that the tenant has. Until it is
+  // answered they may or may not be there, also what is stored meanwhile; the same where it never
+  // is.
+  void EvictSent(RequestNumber request, std::span<const BlockNumber> blocks);
+  void EvictAllSent(RequestNumber request, uint32_t tenant);
+  // Before it is answered, with ok: what was acked before it was sent is gone for good.
+  void Evicted(std::span<const BlockNumber> blocks, RequestNumber request);
   // A reader said that it is corrupt.
   void ReportedCorrupt(BlockNumber block) { Spoil(block); }
-  // These blocks may expire in `ttl_seconds`, and may have got that into them just now.
+  // Of a chain from its root on. These blocks may expire in `ttl_seconds`, and may have got that
+  // into them just now; the last one surely, if it is there and no other chain shares it.
   void Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds);
+  // Sent for a chain from its root on: what was promised of these is open again.
+  void PinSent(std::span<const BlockNumber> blocks);
+  // Before it is answered, and only if every one of them was there: none is evicted for so long.
+  // `calm`: no fault could excuse it.
+  void Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
+              bool calm);
 
   // ---- Faults. ----
 
@@ -105,6 +117,8 @@ class Truth {
   void Died(bool lost_writes);
   // Bytes on a drive changed by themselves.
   void Damaged();
+  // A drive may lose what it cannot move out of the way.
+  void Disturbed();
   void Suspended(int64_t nanos);
   void CalendarSet();
 
@@ -135,6 +149,7 @@ class Truth {
     uint64_t acked = 0;              // When: a moment.
     uint64_t deleted = 0;            // When that was answered; 0: it was not.
     int64_t expires_by = INT64_MAX;  // Unix seconds; over all that its expiry ever was.
+    int64_t hinted_by = INT64_MAX;   // The same since a hint that surely reached it, in this life.
   };
   struct Block {
     uint32_t tenant = 0;
@@ -143,6 +158,10 @@ class Truth {
     std::vector<BlockNumber> children;
     std::vector<Version> versions;  // Version 1 is the first.
     uint64_t spoiled = 0;           // Moment: what was acked before may be given up.
+    uint32_t evictions = 0;         // Open ones that name it.
+    bool hinted = false;            // It may have got an expiry by that.
+    uint64_t pinned = 0;            // Moment; 0: it is not.
+    int64_t pinned_until = 0;       // Unix seconds.
   };
   // Memory that an engine holds.
   struct Loan {
@@ -156,6 +175,8 @@ class Truth {
     int64_t due_nanos = 0;
     int64_t unix_low = 0;  // The calendar since it was asked.
     int64_t unix_high = 0;
+    std::vector<BlockNumber> evicts;        // With all below them.
+    std::optional<uint32_t> evicts_all_of;  // A tenant.
   };
 
   Version& At(const Payload& payload) {
@@ -166,7 +187,16 @@ class Truth {
   static bool Deleted(const Version& version, const OpenRequest& request) {
     return version.deleted != 0 && version.deleted < request.asked;
   }
+  // Unix seconds; after that the version is not to be seen.
+  static int64_t Expiry(const Version& version) {
+    return std::min(version.expires_by, version.hinted_by);
+  }
+  // It is pinned since before the request, with everything above it, and nothing else took it.
+  bool MustStay(BlockNumber block, const OpenRequest& request) const;
+  void UnpinAll();
   void Spoil(BlockNumber block);
+  void SpoilBelow(std::span<const BlockNumber> blocks);  // And these.
+  void EndEviction(const OpenRequest& request);
   void Lend(const Payload& payload, std::span<const std::byte> memory, uint64_t extent,
             bool writing);
   void Return(std::span<const std::byte> memory);
@@ -184,6 +214,7 @@ class Truth {
   RequestNumber next_request_ = 1;
   uint64_t moment_ = 0;
   std::vector<uint64_t> lost_before_;  // By tenant: what was acked before may have been lost.
+  std::vector<uint32_t> evictions_;    // By tenant: open ones of all it has.
   uint32_t life_ = 1;
   bool damaged_ = false;
 };

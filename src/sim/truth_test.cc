@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "testing/manual_clock.h"
@@ -94,8 +95,10 @@ TEST_F(TruthTest, WhatWasDeletedIsNotServedAgainUnlessItWasLentBefore) {
   const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
   Store(block, 0);
   const Truth::RequestNumber earlier = Ask();
-  truth_.EvictSent(std::vector{block});
-  truth_.Evicted(std::vector{block}, truth_.Moment());
+  const Truth::RequestNumber eviction = Ask();
+  truth_.EvictSent(eviction, std::vector{block});
+  truth_.Evicted(std::vector{block}, eviction);
+  truth_.Answered(eviction);
   truth_.Served(block, Memory(0), 1, earlier);
   EXPECT_THAT(truth_.violation(), IsEmpty());
   truth_.Released(Memory(0));
@@ -200,9 +203,6 @@ TEST_F(TruthTest, AnythingThatMayTakeABlockAwayExcusesItsLoss) {
     return truth_.MustHave(block);
   };
   ASSERT_TRUE(safe());
-  truth_.EvictSent(std::vector{block});
-  EXPECT_FALSE(truth_.MustHave(block));
-  ASSERT_TRUE(safe());
   truth_.ReportedCorrupt(block);
   EXPECT_FALSE(truth_.MustHave(block));
   ASSERT_TRUE(safe());
@@ -211,6 +211,129 @@ TEST_F(TruthTest, AnythingThatMayTakeABlockAwayExcusesItsLoss) {
   ASSERT_TRUE(safe());
   truth_.Damaged();
   EXPECT_FALSE(truth_.MustHave(block));
+}
+
+TEST_F(TruthTest, WhileADeletionIsOpenNothingOfItIsSafeAndAfterItWhatIsStoredThenIs) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber child = truth_.Add(1, kBytes, parent);
+  const BlockNumber other = truth_.Add(1, kBytes, kNoParent);
+  const auto store_and_flush = [&] {
+    Store(other, 2);
+    Store(parent, 0);
+    Store(child, 1);
+    truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+  };
+  const auto lost = [&](BlockNumber block) {
+    Truth copy = truth_;
+    copy.Missed(block, copy.Asked("fetch", 1'000), true);
+    return !copy.violation().empty();
+  };
+  using End = std::function<void(Truth::RequestNumber)>;
+  const std::vector<End> ends = {
+      [&](Truth::RequestNumber deletion) { truth_.Answered(deletion); },
+      [&](Truth::RequestNumber deletion) { truth_.Forgotten(deletion); },  // Its client is dead.
+      [&](Truth::RequestNumber) { truth_.Died(false); },
+  };
+  for (const End& end : ends) {
+    store_and_flush();
+    EXPECT_TRUE(lost(child));
+    const Truth::RequestNumber deletion = Ask();
+    truth_.EvictSent(deletion, std::vector{parent});
+    EXPECT_FALSE(lost(child));
+    store_and_flush();
+    EXPECT_FALSE(lost(parent));
+    EXPECT_FALSE(lost(child));
+    EXPECT_TRUE(lost(other));
+    end(deletion);
+    EXPECT_FALSE(lost(parent));  // It may have gone at the last moment.
+    EXPECT_FALSE(lost(child));
+    EXPECT_TRUE(lost(other));
+    store_and_flush();
+    EXPECT_TRUE(lost(parent));
+    EXPECT_TRUE(lost(child));
+  }
+}
+
+TEST_F(TruthTest, OfTwoDeletionsTheLastOneEndsTheExcuse) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  const Truth::RequestNumber by_key = Ask();
+  const Truth::RequestNumber everything = Ask();
+  truth_.EvictSent(by_key, std::vector{block});
+  truth_.EvictAllSent(everything, 1);
+  for (const Truth::RequestNumber deletion : {by_key, everything}) {
+    Store(block, 0);
+    truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+    EXPECT_FALSE(truth_.MustHave(block));
+    truth_.Answered(deletion);
+    EXPECT_FALSE(truth_.MustHave(block));
+  }
+  Store(block, 0);
+  truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+  EXPECT_TRUE(truth_.MustHave(block));
+}
+
+TEST_F(TruthTest, AfterTheTimeThatAHintGaveABlockIsNotServedInThisLife) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber block = truth_.Add(1, kBytes, parent);
+  Store(parent, 0);
+  Store(block, 1);
+  truth_.Hinted(std::vector{parent, block}, 10);
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 11);
+  Serve(parent, 0);  // The hint may not have come that far.
+  Truth next_life = truth_;
+  next_life.Died(false);
+  next_life.Served(block, Memory(1), 2, next_life.Asked("fetch", 1'000));
+  EXPECT_THAT(next_life.violation(), IsEmpty());
+  Truth renewed = truth_;
+  renewed.Hinted(std::vector{parent, block}, 10);
+  renewed.Served(block, Memory(1), 2, renewed.Asked("fetch", 1'000));
+  EXPECT_THAT(renewed.violation(), IsEmpty());
+  Serve(block, 1);
+  EXPECT_THAT(truth_.violation(), HasSubstr("1 s after it expired"));
+}
+
+TEST_F(TruthTest, WhatIsPinnedWithAllAboveItStays) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber block = truth_.Add(1, kBytes, parent);
+  const auto pin = [&](const std::vector<BlockNumber>& blocks, bool calm = true) {
+    const Truth::RequestNumber request = Ask();
+    truth_.PinSent(blocks);
+    truth_.Pinned(blocks, 10, request, calm);
+    truth_.Answered(request);
+  };
+  const auto gone = [&](Truth truth) {
+    truth.Missed(block, truth.Asked("fetch", 1'000), true);
+    return !truth.violation().empty();
+  };
+  pin({block});
+  EXPECT_FALSE(gone(truth_));
+  pin({parent, block}, false);
+  EXPECT_FALSE(gone(truth_));
+  pin({parent, block});
+  EXPECT_TRUE(gone(truth_));
+
+  const auto excused = [&](const std::function<void(Truth*)>& by) {
+    Truth truth = truth_;
+    by(&truth);
+    return !gone(truth);
+  };
+  const auto evict = [&](Truth* truth) {
+    const Truth::RequestNumber request = truth->Asked("evict", 1'000);
+    truth->EvictSent(request, std::vector{parent});
+    return request;
+  };
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->PinSent(std::vector{parent}); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { evict(truth); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Answered(evict(truth)); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->ReportedCorrupt(block); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Hinted(std::vector{parent}, 5); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->CalendarSet(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Disturbed(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Damaged(); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->Died(false); }));
+  EXPECT_TRUE(gone(truth_));
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 10);
+  EXPECT_FALSE(gone(truth_));
 }
 
 TEST_F(TruthTest, NothingIsCorruptUnlessADriveWasDamaged) {

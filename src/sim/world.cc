@@ -38,7 +38,7 @@ World::World(const Scenario& scenario, Trace* trace)
                       .chain_blocks = scenario.chain_blocks},
                      &truth_),
       node_(scenario.node, &scheduler_),
-      checker_(&node_, &truth_) {
+      inspector_(&node_, &truth_) {
   scheduler_.on_step = [this] { trace_->Step(scheduler_.now(), scheduler_.steps()); };
   for (uint32_t i = 0; i < scenario.engines.size(); ++i) {
     if (!scenario.engines[i].present) continue;
@@ -48,7 +48,9 @@ World::World(const Scenario& scenario, Trace* trace)
                       .tenant = tenant,
                       .tenant_name = scenario.node.core.cache.tenants[tenant].name,
                       .layouts = scenario.layouts,
+                      .ranks = scenario.engines[i].ranks,
                       .think_nanos = scenario.think_nanos,
+                      .overdue_nanos = scenario.node.core.cache.overdue_nanos,
                       .seed = scenario.engines[i].seed},
         EngineWorld{.scheduler = &scheduler_,
                     .node = &node_,
@@ -82,8 +84,8 @@ void World::Run() {
 
 bool World::Step() {
   if (!scheduler_.RunOne()) return false;
-  checker_.CheckStep();
-  if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) checker_.CheckAll();
+  inspector_.CheckStep();
+  if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) inspector_.CheckAll();
   return true;
 }
 
@@ -114,8 +116,8 @@ void World::KillNode(Death death, int64_t down_nanos) {
   truth_.Died(lost_writes);
   // The faults of its drives went with it, and it serves when it knows what they hold.
   reads_failed_at_start_ = false;
-  opened_late_ = node_.opening_fails();
-  if (!opened_late_) calm_from_nanos_ = 0;
+  read_late_ = node_.opening_fails();
+  if (!read_late_) calm_from_nanos_ = 0;
   scheduler_.At(scheduler_.now() + down_nanos, 0, [this, life = node_.life()] {
     if (!node_.alive() && node_.life() == life) StartNode();
   });
@@ -135,6 +137,9 @@ bool World::Calm() const {
 }
 
 void World::Disturb(int64_t nanos) {
+  truth_.Disturbed();
+  // A start does not wait long for a drive: this one may be read when the node serves.
+  if (!node_.ready()) read_late_ = true;
   calm_from_nanos_ = std::max(calm_from_nanos_, scheduler_.now() + nanos + kRecoveryNanos);
 }
 
@@ -172,7 +177,7 @@ void World::Strike(const Fault& fault) {
       seen(0);
       KillNode(Death::kProcess, 0);
       node_.FailOpening(true);
-      opened_late_ = true;
+      read_late_ = true;
       const auto nanos = static_cast<int64_t>(random.Below(20 * kSecond));
       Disturb(nanos);
       scheduler_.At(scheduler_.now() + nanos, 0, [this] { node_.FailOpening(false); });
@@ -244,7 +249,7 @@ void World::StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random) 
           random->Below(4) == 0 && kind != IoKind::kRead ? Code::kNoSpace : Code::kUnavailable;
       seen(count);
       disk->FailNext(kind, count, code);
-      if (kind == IoKind::kRead && (!node_.ready() || opened_late_)) reads_failed_at_start_ = true;
+      if (kind == IoKind::kRead && (!node_.ready() || read_late_)) reads_failed_at_start_ = true;
       Disturb(nanos);
       return EndLater(fault.kind, nanos,
                       when_open([kind](MemoryDisk* same) { same->FailNext(kind, 0, Code::kOk); }));
@@ -360,7 +365,7 @@ void World::Settle() {
   // What a drive missed while it was out is made up for.
   Rest();
   if (failed()) return;
-  checker_.CheckAll();
+  inspector_.CheckAll();
   // What could not be read at the start is neither found nor deleted.
   if (reads_failed_at_start_) return;
   auditor_->FindAll();
@@ -377,7 +382,7 @@ void World::DeleteEverything() {
   auditor_->DeleteAll();
   Rest();
   if (failed()) return;
-  checker_.CheckEmpty();
+  inspector_.CheckEmpty();
   KillNode(Death::kProcess, 0);
   const bool back = RunUntil([this] { return node_.ready(); }, 3600 * kSecond);
   if (!back && !failed()) truth_.Violate("the node does not come back");

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "sim/auditor.h"
-#include "sim/check.h"
 #include "sim/conversations.h"
 #include "sim/engine.h"
 #include "sim/fault.h"
+#include "sim/inspector.h"
 #include "sim/node.h"
 #include "sim/scenario.h"
 #include "sim/scheduler.h"
@@ -67,7 +67,7 @@ class World {
   Truth truth_;
   Conversations conversations_;
   Node node_;
-  Checker checker_;
+  Inspector inspector_;
   EngineCounts counts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Auditor> auditor_;
@@ -76,7 +76,7 @@ class World {
   bool settling_ = false;
   Task at_next_promise_;  // A fault that waits for one.
   int64_t calm_from_nanos_ = 0;
-  bool opened_late_ = false;            // Its drives may be read for the first time at any time.
+  bool read_late_ = false;              // Its drives may be read for the first time at any time.
   bool reads_failed_at_start_ = false;  // What was not read then is not known in this life.
 };
 

@@ -11,15 +11,16 @@ namespace aquifer {
 class ManualClock final : public Clock {
  public:
   int64_t NowNanos() const override { return nanos_; }
-  int64_t UnixSeconds() const override { return unix_seconds_; }
+  int64_t UnixMicros() const override { return unix_micros_; }
 
   void Advance(int64_t nanos) { nanos_ += nanos; }
   void SetNanos(int64_t nanos) { nanos_ = nanos; }
-  void SetUnixSeconds(int64_t seconds) { unix_seconds_ = seconds; }
+  void SetUnixSeconds(int64_t seconds) { unix_micros_ = seconds * 1'000'000; }
+  void SetUnixMicros(int64_t micros) { unix_micros_ = micros; }
 
  private:
   std::atomic<int64_t> nanos_{1'000'000'000};
-  std::atomic<int64_t> unix_seconds_{1'800'000'000};
+  std::atomic<int64_t> unix_micros_{1'800'000'000'000'000};
 };
 
 }  // namespace aquifer

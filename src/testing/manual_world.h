@@ -65,8 +65,11 @@ class ManualWorld {
   // Of the owner's tasks.
   TaskMeter& meter() { return meter_; }
   MemoryDisk& disk(const std::string& directory) { return *mounted_.at(directory); }
+  bool mounted(const std::string& directory) const { return mounted_.contains(directory); }
   MemoryMedia& media(const std::string& directory) { return *Media(directory); }
   bool ready() const { return ready_; }
+  // Called after each of the owner's tasks, as one of them.
+  std::function<void()> after_task;
   // While set, no drive can be opened.
   void FailOpening(Code code) { open_failure_ = code; }
   // While set, this one cannot; the others can.
@@ -107,7 +110,10 @@ class ManualWorld {
     environment.workers = workers_.get();
     environment.extents = &extents_;
     environment.meter = &meter_;
-    owner_->after_task = [this] { meter_.EndTask(); };
+    owner_->after_task = [this] {
+      meter_.EndTask();
+      if (after_task) after_task();
+    };
     environment.open_disk = [this](const std::string& directory) -> Result<std::unique_ptr<Disk>> {
       if (open_failure_ != Code::kOk || unopenable_.contains(directory)) {
         return Status(open_failure_ != Code::kOk ? open_failure_ : Code::kUnavailable, "injected");

@@ -115,6 +115,7 @@ struct PendingErase {
   BlockId id;
   uint32_t drive = UINT32_MAX;  // Whose map is being written.
   bool unknown = false;         // No drive has it, as far as is known.
+  size_t drives_read = 0;       // When that was looked up.
 };
 
 using ReadBatch = PendingBatch<ReadOp, PendingRead>;

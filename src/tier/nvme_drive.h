@@ -97,6 +97,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     virtual void OnMoveBegins(const BlockId& id) = 0;
     virtual void OnMoveEnds(const BlockId& id) = 0;
     virtual bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) = 0;
+    virtual bool MayDrop(const BlockId& id) = 0;
     // Another of the tier's drives.
     virtual NvmeDrive* Drive(uint32_t number) = 0;
   };
@@ -245,6 +246,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void OnMoveVerified(Move* move, bool good);
   void OnMoveDone(Move* move, const Status& status);
   void DropRest();
+  void AbandonReclaim();
   void FreeVictim();
   void PostContinueReclaim();
 

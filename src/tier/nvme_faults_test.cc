@@ -93,6 +93,30 @@ TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
 }
 
+// Whoever deletes all that a tenant has does not know of it any more, and names no key.
+TEST(NvmeFaultsTest, NothingOfATenantIsGoneForGoodWhileAWriteThatWasGivenUpIsAtADrive) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  const TestBlock block(2, 8192);
+  Batch<WriteOp> batch;
+  batch.ops = {block.ToWrite()};
+  batch.deadline_nanos = harness.NowNanos() + kSecond;
+  const uint64_t before = harness.disks_[0]->requests_done();
+  harness.tier()->Write(&batch);
+  // The payload is on the drive; the page that names it takes its time.
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
+  harness.disks_[0]->Hang(true);
+  harness.Advance(2 * kSecond);
+  ASSERT_EQ(batch.ops[0].status.code(), Code::kLate);
+  const BlockId all{.tenant = block.id().tenant, .key = {}};
+  EXPECT_EQ(harness.Erase(all).code(), Code::kUnavailable);
+  harness.disks_[0]->Hang(false);
+  harness.Advance(kSecond);
+  EXPECT_EQ(harness.Erase(all).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
 TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {
   NvmeHarness harness(Small());
   TestBlock block(1, 8192);
@@ -177,6 +201,92 @@ TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   EXPECT_EQ(harness.Write(TestBlock(3, 8192)).code(), Code::kNoSpace);
   ASSERT_TRUE(failed);
   EXPECT_TRUE(harness.Erase(second.id()).ok());
+}
+
+TEST(NvmeFaultsTest, ADriveThatIsReadInTheEndKeepsNoErasureWaiting) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  ASSERT_FALSE(harness.RecoverNow().ok());
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable);
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(2 * kSecond);
+  EXPECT_TRUE(harness.Erase(block.id()).ok());
+}
+
+// It waits for another drive's marks meanwhile, and the copy was not known when it began.
+TEST(NvmeFaultsTest, AnErasureCoversACopyOnADriveThatIsReadMeanwhile) {
+  NvmeHarness harness(Small(), 2);
+  const TestBlock one(1, 8192);
+  const TestBlock two(2, 8192);
+  ASSERT_TRUE(harness.Write(one).ok());
+  ASSERT_TRUE(harness.Write(two).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[1]->FailAll(IoKind::kRead, Code::kUnavailable);
+  ASSERT_TRUE(harness.RecoverNow().ok());
+  const bool first_is_there = harness.Read(one).ok();
+  const TestBlock& there = first_is_there ? one : two;
+  const TestBlock& unread = first_is_there ? two : one;
+  ASSERT_TRUE(harness.Read(there).ok());
+  ASSERT_EQ(harness.Read(unread).code(), Code::kNotFound);
+
+  harness.disks_[0]->Hang(true);
+  Batch<EraseOp> batch;
+  batch.ops.push_back({.id = there.id(), .status = {}});
+  batch.ops.push_back({.id = unread.id(), .status = {}});
+  bool done = false;
+  batch.on_done = [&done](Batch<EraseOp>&) { done = true; };
+  harness.tier()->Erase(&batch);
+  harness.disks_[1]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(3 * kSecond);
+  ASSERT_TRUE(harness.Read(unread).ok());
+  harness.disks_[0]->Hang(false);
+  harness.executor_.RunAll();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(batch.ops[1].status.code(), Code::kUnavailable);
+  EXPECT_TRUE(harness.Erase(unread.id()).ok());
+  harness.Restart();
+  EXPECT_EQ(harness.Read(unread).code(), Code::kNotFound);
+}
+
+TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHappens) {
+  NvmeHarness harness(Small(4));
+  bool failed = false;
+  const int64_t well_again = harness.NowNanos() + 2 * kSecond;
+  harness.disks_[0]->SetFault([&](const IoRequest& request) {
+    const bool frees =
+        request.kind == IoKind::kWrite && request.offset == 0 && request.data.size() == kPageBytes;
+    if (!frees || harness.NowNanos() >= well_again) return Status();
+    failed = true;
+    return Status(Code::kBusy);
+  });
+  std::vector<std::unique_ptr<TestBlock>> blocks;
+  Batch<WriteOp> batch;
+  for (uint64_t i = 0; i < 40; ++i) {
+    blocks.push_back(std::make_unique<TestBlock>(i, 16 << 10));
+    batch.ops.push_back(blocks.back()->ToWrite());
+  }
+  bool done = false;
+  batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
+  harness.tier()->Write(&batch);
+  harness.Advance(5 * kSecond);
+  EXPECT_TRUE(failed);
+  EXPECT_TRUE(done);
+}
+
+TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
+  NvmeHarness harness(Small(4));
+  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>*) {
+    if (harness.listener_.pinned.empty()) harness.listener_.pinned = {ids[1]};
+  };
+  for (uint64_t i = 0; i < 60; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  ASSERT_EQ(harness.listener_.pinned.size(), 1u);
+  EXPECT_FALSE(harness.listener_.lost.empty());
+  EXPECT_FALSE(harness.listener_.lost.contains(*harness.listener_.pinned.begin()));
 }
 
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {

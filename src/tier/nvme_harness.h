@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct NvmeHarnessListener final : TierListener {
     ++reclaims;
     if (choose) choose(ids, order);
   }
+  bool MayDrop(const BlockId& id) override { return !pinned.contains(id); }
   void OnFound() override { ++found; }
   void OnHealth(bool in_service, const Status& why) override {
     health.push_back(in_service);
@@ -34,6 +36,7 @@ struct NvmeHarnessListener final : TierListener {
 
   std::function<void(std::span<const BlockId>, std::vector<size_t>*)> choose;
   std::map<BlockId, Code> lost;
+  std::set<BlockId> pinned;
   int reclaims = 0;
   int found = 0;
   std::vector<bool> health;

@@ -450,6 +450,7 @@ void NvmeTierImpl::StartErase(PendingErase* erase,
     found->second.erases.push_back(erase);
     return;
   }
+  erase->drives_read = DrivesRead();
   const NvmeIndex::EntryId entry = shared_.index.Find(erase->id);
   if (entry == NvmeIndex::kNone) {
     erase->unknown = true;
@@ -485,6 +486,11 @@ bool NvmeTierImpl::MayYetAppear(const BlockId& erased) const {
   });
 }
 
+size_t NvmeTierImpl::DrivesRead() const {
+  return static_cast<size_t>(std::count_if(drives_.begin(), drives_.end(),
+                                           [](const auto& drive) { return drive->recovered(); }));
+}
+
 // The bits of these are on their drives. But a copy that is gone only from memory may be on any
 // drive: what is not marked there is, drive by drive, before they are acknowledged.
 void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status& status,
@@ -504,7 +510,9 @@ void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status&
   });
   for (PendingErase* erase : erases) {
     Status result = status;
-    if (status.ok() && (unsure || MayYetAppear(erase->id))) {
+    // A drive that was read meanwhile may have brought another copy.
+    const bool came = erase->drives_read != DrivesRead();
+    if (status.ok() && (unsure || came || MayYetAppear(erase->id))) {
       result = Status(Code::kUnavailable, "a drive may hold a copy");
     } else if (status.ok() && erase->unknown) {
       result = Status(Code::kNotFound);

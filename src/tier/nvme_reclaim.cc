@@ -17,7 +17,7 @@ constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at 
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
 constexpr int kMaxTries = 4;                    // Segments looked at in one go.
-constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that may not go is asked for again.
+constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go is tried again.
 
 }  // namespace
 
@@ -194,18 +194,37 @@ void NvmeDrive::OnMoveDone(Move* move, const Status& status) {
 void NvmeDrive::DropRest() {
   Segment& segment = segments_[reclaim_->victim];
   std::vector<BlockId> lost;
+  bool abandon = false;
   while (reclaim_->next_drop < segment.records.size() && lost.size() < kDropsPerTask) {
-    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop++];
-    if (entry == NvmeIndex::kNone) continue;
-    lost.push_back(shared_->index.Id(entry));
+    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop];
+    const bool live = entry != NvmeIndex::kNone;
+    const BlockId id = live ? shared_->index.Id(entry) : BlockId{};
+    abandon = live && !owner_->MayDrop(id);
+    if (abandon) break;
+    ++reclaim_->next_drop;
+    if (!live) continue;
+    lost.push_back(id);
     Drop(entry);
   }
-  if (!lost.empty()) {
+  const bool some = !lost.empty();
+  if (some) {
     shared_->counters.reclaim_dropped_blocks += lost.size();
     owner_->OnLost(std::move(lost), Code::kNoSpace);
-    return PostContinueReclaim();
   }
+  if (abandon) return AbandonReclaim();
+  if (some) return PostContinueReclaim();
   FreeVictim();
+}
+
+// What is left of the victim stays where it is. The next time, it is known from the start what must
+// not be lost.
+void NvmeDrive::AbandonReclaim() {
+  Segment& segment = segments_[reclaim_->victim];
+  segment.state = State::kSealed;
+  segment.spared_until_nanos = now() + kSpareNanos;
+  reclaim_.reset();
+  shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });
+  Changed();
 }
 
 void NvmeDrive::FreeVictim() {
@@ -234,9 +253,12 @@ void NvmeDrive::FreeVictim() {
       &io_, options().sync, std::move(requests),
       [this, victim](std::vector<IoRequest>& done) {
         reclaim_->freeing = false;
-        // On failure the victim stays one, empty; MaybeReclaim() and a probe that succeeds try
-        // again.
-        if (const Status status = FirstError(done); !status.ok()) return OnWriteError(status);
+        // On failure the victim stays one, empty, and is tried again: writes may wait for it, and
+        // nothing else need happen.
+        if (const Status status = FirstError(done); !status.ok()) {
+          shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });
+          return OnWriteError(status);
+        }
         // A map write that began meanwhile would land in the segment's next life.
         if (segments_[victim].map_writing) return;
         ++shared_->counters.segments_reclaimed;

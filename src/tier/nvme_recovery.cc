@@ -93,6 +93,7 @@ void DriveRecovery::Start() {
   Result<std::vector<DiskFile>> files = drive_->io_.disk()->List();
   drive_->segments_.clear();
   drive_->file_bytes_ = 0;
+  drive_->unread_ = false;  // Of an earlier try.
   if (!files.ok()) {
     // Not from inside the caller's call.
     shared_->Post([this, status = files.status()] { drive_->OnRecovered(status); });

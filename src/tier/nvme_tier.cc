@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kCollectedPerTask = 2048;
 constexpr size_t kVisitedPerTask = 128;
 constexpr int kSequencesPerSecondBits = 20;  // A million records a second, and then some.
+constexpr uint64_t kMicrosPerSecond = 1'000'000;
 
 }  // namespace
 
@@ -101,9 +102,10 @@ void NvmeTierImpl::RunVerification(std::shared_ptr<Verification> verification, T
 void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
   // Above whatever a drive holds that opens later, or not in this life: of two records of a block
   // the one with the higher sequence counts.
-  const auto unix_seconds =
-      static_cast<uint64_t>(std::max<int64_t>(shared_.clock->UnixSeconds(), 0));
-  shared_.next_sequence = std::max(shared_.next_sequence, unix_seconds << kSequencesPerSecondBits);
+  const auto micros = static_cast<uint64_t>(std::max<int64_t>(shared_.clock->UnixMicros(), 0));
+  const uint64_t second = (micros / kMicrosPerSecond) << kSequencesPerSecondBits;
+  const uint64_t fraction = ((micros % kMicrosPerSecond) << kSequencesPerSecondBits);
+  shared_.next_sequence = std::max(shared_.next_sequence, second + fraction / kMicrosPerSecond);
   auto waiting = std::make_shared<size_t>(drives_.size());
   auto answer = std::make_shared<std::function<void(Status)>>(std::move(on_done));
   for (const auto& drive : drives_) {

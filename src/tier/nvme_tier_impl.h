@@ -94,6 +94,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override {
     return listener_ == nullptr || listener_->MayReclaim(ids, keep_bytes);
   }
+  bool MayDrop(const BlockId& id) override {
+    return listener_ == nullptr || listener_->MayDrop(id);
+  }
   void OrderForReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
     if (listener_ != nullptr) listener_->OnReclaim(ids, order);
   }
@@ -164,6 +167,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
   void MarkReplaced(PendingWrite* write);
   bool MayYetAppear(const BlockId& erased) const;
+  size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;
   void Verify(std::vector<PendingWrite*> writes);
   void VerifySome(std::vector<PendingWrite*> writes);

@@ -91,6 +91,10 @@ class TierListener {
     return true;
   }
 
+  // Whether this block, which was not worth keeping when that space began to be reclaimed, may
+  // still be dropped. False: it was pinned since; the tier leaves the rest where it is.
+  virtual bool MayDrop(const BlockId& /*id*/) { return true; }
+
   // Blocks came to light after the start: a drive that could not be read then can be read now.
   // Enumerate() shows them.
   virtual void OnFound() {}

@@ -1,4 +1,4 @@
-#include "sim/check.h"
+#include "sim/inspector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ std::vector<Accounts> Good() {
   return tenants;
 }
 
-TEST(CheckTest, GoodAccountsAreGood) { EXPECT_THAT(FindWrongAccounts(Good()), IsEmpty()); }
+TEST(InspectorTest, GoodAccountsAreGood) { EXPECT_THAT(FindWrongAccounts(Good()), IsEmpty()); }
 
-TEST(CheckTest, EveryWrongAccountIsFound) {
+TEST(InspectorTest, EveryWrongAccountIsFound) {
   const auto wrong = [](auto&& doctor) {
     std::vector<Accounts> tenants = Good();
     doctor(&tenants);
@@ -54,7 +54,7 @@ TEST(CheckTest, EveryWrongAccountIsFound) {
               HasSubstr("quarantine"));
 }
 
-TEST(CheckTest, WhatIsLeftAtTheEndIsFound) {
+TEST(InspectorTest, WhatIsLeftAtTheEndIsFound) {
   std::vector<Accounts> tenants(1);
   tenants[0].stats.tiers.resize(1);
   EXPECT_THAT(FindLeftovers(tenants), IsEmpty());

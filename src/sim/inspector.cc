@@ -1,4 +1,4 @@
-#include "sim/check.h"
+#include "sim/inspector.h"
 
 #include <fmt/format.h>
 
@@ -69,7 +69,7 @@ std::string FindLeftovers(const std::vector<Accounts>& tenants) {
   return "";
 }
 
-void Checker::CheckStep() {
+void Inspector::CheckStep() {
   truth_->CheckDeadlines();
   const CacheOptions& options = node_->options();
   if (node_->extents()->outstanding_bytes() > options.dram_bytes) {
@@ -86,15 +86,15 @@ void Checker::CheckStep() {
   }
 }
 
-std::vector<Accounts> Checker::TakeAccounts() {
+std::vector<Accounts> Inspector::TakeAccounts() {
   const std::vector<TenantOptions>& tenants = node_->options().tenants;
   if (life_ != node_->life()) {
     life_ = node_->life();
     clients_.clear();
     for (const TenantOptions& tenant : tenants) {
       const Result<ClientNumber> client =
-          node_->core()->Attach({.tenant = tenant.name, .engine = "checker"}, this);
-      if (!client.ok()) truth_->Violate("the checker could not attach");
+          node_->core()->Attach({.tenant = tenant.name, .engine = "inspector"}, this);
+      if (!client.ok()) truth_->Violate("the inspector could not attach");
       clients_.push_back(client.ok() ? *client : 0);
     }
   }
@@ -110,14 +110,14 @@ std::vector<Accounts> Checker::TakeAccounts() {
   return accounts;
 }
 
-void Checker::CheckAll() {
+void Inspector::CheckAll() {
   truth_->CheckLoans();
   if (std::string wrong = FindWrongAccounts(TakeAccounts()); !wrong.empty()) {
     truth_->Violate(std::move(wrong));
   }
 }
 
-void Checker::CheckEmpty() {
+void Inspector::CheckEmpty() {
   if (std::string wrong = FindLeftovers(TakeAccounts()); !wrong.empty()) {
     truth_->Violate(std::move(wrong));
   }

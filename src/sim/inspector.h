@@ -29,9 +29,9 @@ std::string FindWrongAccounts(const std::vector<Accounts>& tenants);
 // After everything was deleted and given back: nothing may be left.
 std::string FindLeftovers(const std::vector<Accounts>& tenants);
 
-class Checker final : private ClientSink {
+class Inspector final : private ClientSink {
  public:
-  Checker(Node* node, Truth* truth) : node_(node), truth_(truth) {}
+  Inspector(Node* node, Truth* truth) : node_(node), truth_(truth) {}
 
   // Cheap, and after every step.
   void CheckStep();
