@@ -5,12 +5,11 @@
 namespace aquifer {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Connect, CacheBehaviour,
-                         testing::Values(CacheFactory{.name = "Dram", .open = ConnectToOwnNode},
-                                         CacheFactory{.name = "Nvme",
-                                                      .open = ConnectToOwnNode,
-                                                      .has_nvme = true}),
-                         CacheFactoryName);
+INSTANTIATE_TEST_SUITE_P(
+    Connect, CacheBehaviour,
+    testing::Values(CacheFactory{.name = "Dram", .open = ConnectToOwnNode},
+                    CacheFactory{.name = "Nvme", .open = ConnectToOwnNode, .has_nvme = true}),
+    CacheFactoryName);
 
 }  // namespace
 }  // namespace aquifer

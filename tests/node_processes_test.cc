@@ -286,8 +286,7 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   // Nobody polls meanwhile.
   EXPECT_TRUE(Eventually([] { return MappedExtents() == 1; }));
 
-  const auto commit =
-      engine().FillAndCommit(NumberedChain(engine().layout(), 2), {}, *reserve);
+  const auto commit = engine().FillAndCommit(NumberedChain(engine().layout(), 2), {}, *reserve);
   EXPECT_EQ(commit->ops[0].status.code(), Code::kInvalid);
   EXPECT_EQ(engine().CheckAndRelease(kept, {}, *fetch), Recalled{.right = kept.size()});
   EXPECT_EQ(MappedExtents(), 0u);

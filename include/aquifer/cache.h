@@ -1,5 +1,5 @@
-// The cache, as an engine sees it. Open() runs it inside this process; Connect() reaches the node's,
-// which every engine of the host shares. Both give this interface.
+// The cache, as an engine sees it. Open() runs it inside this process; Connect() reaches the
+// node's, which every engine of the host shares. Both give this interface.
 //
 // A Cache object is one client: one tenant and one engine (or one rank of one). Use it from one
 // thread at a time; give each thread its own with Join().

@@ -39,8 +39,8 @@ struct ExecutorStats {
 
 class Clock;
 
-// What else an executor's thread looks after beside its queue, and how it sleeps. All but Wake() run
-// on that thread.
+// What else an executor's thread looks after beside its queue, and how it sleeps. All but Wake()
+// run on that thread.
 class Waiter {
  public:
   virtual ~Waiter() = default;

@@ -7,6 +7,7 @@
 #include <future>
 #include <latch>
 #include <memory>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -205,6 +206,39 @@ TEST(ThreadExecutorDeathTest, AnExecutorCannotStopItself) {
         Drain(executor.get());
       },
       "check failed");
+}
+
+// Counts, and has something to do when it is told.
+class TestWaiter final : public Waiter {
+ public:
+  bool Poll() override {
+    ++polls;
+    return work.exchange(false);
+  }
+  void Sleep(int64_t) override {
+    ++sleeps;
+    woken.acquire();
+  }
+  void Wake() override { woken.release(); }
+
+  std::atomic<int> polls = 0;
+  std::atomic<int> sleeps = 0;
+  std::atomic<bool> work = false;
+  std::counting_semaphore<> woken{0};
+};
+
+TEST(WaiterTest, IsPolledBetweenTasksAndSleepsUntilSomethingIsPosted) {
+  TestWaiter waiter;
+  const auto executor =
+      NewThreadExecutor({.name = "test", .spin_nanos = 0, .waiter = &waiter}, SystemClock());
+  for (int round = 0; round < 100; ++round) {
+    waiter.work = true;
+    Drain(executor.get());
+    Drain(executor.get());  // Behind a poll.
+    EXPECT_FALSE(waiter.work);
+  }
+  EXPECT_GE(waiter.polls, 100);
+  EXPECT_GT(waiter.sleeps, 0);
 }
 
 }  // namespace

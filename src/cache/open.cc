@@ -8,9 +8,9 @@
 
 #include "aquifer/cache.h"
 #include "base/mutex.h"
+#include "base/request_progress.h"
 #include "cache/completion_queue.h"
 #include "cache/core.h"
-#include "base/request_progress.h"
 #include "cache/running_core.h"
 
 namespace aquifer {

@@ -62,16 +62,18 @@ Result<std::unique_ptr<RunningCore>> RunningCore::Start(const Options& options) 
   environment.owner = owner;
   environment.workers = running->workers_.get();
   environment.extents = SystemExtentSource();
-  environment.open_disk = [owner, engine = EngineOf(options.cache.nvme_engine)](
-                              const std::string& directory) {
-    return OpenDisk({.directory = directory, .engine = engine}, owner);
-  };
+  environment.open_disk =
+      [owner, engine = EngineOf(options.cache.nvme_engine)](const std::string& directory) {
+        return OpenDisk({.directory = directory, .engine = engine}, owner);
+      };
   environment.run_opening = [workers = running->workers_.get()](const std::string&, Task open) {
     if (!RunDetached("aq-open", open)) workers->Run(open);
   };
   environment.meter = &running->meter_;
   environment.owner_longest_task = [owner] { return owner->stats().longest_task_nanos; };
-  AQ_ASSIGN_OR_RETURN(running->core_, Core::New({.cache = options.cache}, environment));
+  AQ_ASSIGN_OR_RETURN(
+      running->core_,
+      Core::New({.cache = options.cache, .ready_extents = options.ready_extents}, environment));
   Core* const core = running->core_.get();
   Status started;
   RunAndWait(owner, [core, &started](const std::function<void()>& done) {
@@ -96,9 +98,8 @@ RunningCore::~RunningCore() {
 
 void RunningCore::WarmUp(uint64_t bytes) {
   const int64_t until = SystemClock()->NowNanos() + kWarmNanos;
-  RunAndWait(owner_.get(), [this, bytes, until](const std::function<void()>& done) {
-    Look(bytes, until, done);
-  });
+  RunAndWait(owner_.get(),
+             [this, bytes, until](const std::function<void()>& done) { Look(bytes, until, done); });
 }
 
 void RunningCore::Look(uint64_t bytes, int64_t until, const std::function<void()>& done) {

@@ -22,6 +22,8 @@ class RunningCore {
     Waiter* waiter = nullptr;
     // Memory to be faulted in before Start() returns, if that does not take too long.
     uint64_t warm_bytes = uint64_t{512} << 20;
+    // Extents that are faulted in ahead of need; by default the whole pool, in the background.
+    uint32_t ready_extents = UINT32_MAX;
   };
 
   // Returns when the core serves.

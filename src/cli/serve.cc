@@ -27,6 +27,7 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr uint32_t kReadyExtents = 4;  // 256 MiB; two workers make 13 GB/s.
 
 void Log(const std::string& line) {
   const std::time_t now = SystemClock()->UnixSeconds();
@@ -78,9 +79,9 @@ Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCr
                     DenialName(denial)));
     return tenant.status();
   }
-  return Admission{.client = {.tenant = (*tenant)->options.name,
-                              .engine = std::string(hello.engine)},
-                   .may_drain = !tenants.from_file()};
+  return Admission{
+      .client = {.tenant = (*tenant)->options.name, .engine = std::string(hello.engine)},
+      .may_drain = !tenants.from_file()};
 }
 
 class Serving {
@@ -93,7 +94,9 @@ class Serving {
     Node::Options options;
     options.cache = plan_.cache;
     options.cache.tenants = tenants_->Options();
-    options.warm_bytes = 0;  // Serves at once; memory is prepared behind.
+    // Serves at once. Memory is taken as it is needed, a little ahead of that.
+    options.warm_bytes = 0;
+    options.ready_extents = kReadyExtents;
     options.server.socket = plan_.socket;
     options.server.private_to_user = !tenants_->from_file();
     options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {

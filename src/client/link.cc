@@ -68,8 +68,8 @@ Status Link::TakeWelcome(FrameReader* frame) {
   AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
   max_requests_ = welcome.max_requests;
   for (SharedMemory* const memory : {&to_node_memory_, &to_client_memory_}) {
-    AQ_ASSIGN_OR_RETURN(*memory, SharedMemory::Map(socket_.TakeDescriptor(),
-                                                   RingBytes(welcome.ring_data_bytes)));
+    AQ_ASSIGN_OR_RETURN(
+        *memory, SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes)));
     memory->CloseDescriptor();
     AQ_RETURN_IF_ERROR(CheckRing(memory->bytes()));
   }

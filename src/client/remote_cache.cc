@@ -76,8 +76,7 @@ void Clear(const Descriptor& event) {
 
 }  // namespace
 
-Result<std::unique_ptr<Cache>> Connect(const ConnectOptions& options,
-                                       const ClientOptions& client) {
+Result<std::unique_ptr<Cache>> Connect(const ConnectOptions& options, const ClientOptions& client) {
   return RemoteCache::New(options, client);
 }
 
@@ -416,9 +415,8 @@ void RemoteCache::Reserve(ReserveRequest* request) {
       request->engine_hashes.size() != request->chain.keys.size()) {
     RequestProgress::Begin(request);
     const MutexLock lock(&mutex_);
-    return Settle(
-        request,
-        Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key"), 0);
+    return Settle(request,
+                  Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key"), 0);
   }
   SendChain(request, FrameKind::kReserve,
             ReserveCall{.chain = {}, .parent = request->parent, .position = request->position},
@@ -582,8 +580,8 @@ RemoteCache::Held* RemoteCache::FindHeld(uint64_t id, bool reservation) {
   const auto place = static_cast<uint32_t>(id);
   if (place >= held_.size()) return nullptr;
   Held& held = held_[place];
-  const bool same = held.link != nullptr && held.generation == id >> 32 &&
-                    held.reservation == reservation;
+  const bool same =
+      held.link != nullptr && held.generation == id >> 32 && held.reservation == reservation;
   return same ? &held : nullptr;
 }
 
@@ -709,13 +707,15 @@ Status RemoteCache::TakeAnswer(std::span<const std::byte> frame) {
   }
   const bool has_ops = sent.kind == FrameKind::kFetch || sent.kind == FrameKind::kReserve ||
                        sent.kind == FrameKind::kCommit;
-  RequestProgress::Advance(request, has_ops ? sent.received : (head.done && head.code == Code::kOk ? 1 : 0),
-                           head.done);
+  RequestProgress::Advance(
+      request, has_ops ? sent.received : (head.done && head.code == Code::kOk ? 1 : 0), head.done);
   return Status();
 }
 
 Status RemoteCache::TakeItems(Sent* sent, const AnswerHead& head, FrameReader* frame) {
-  const auto room = [&head](size_t ops) { return head.first <= ops && head.count <= ops - head.first; };
+  const auto room = [&head](size_t ops) {
+    return head.first <= ops && head.count <= ops - head.first;
+  };
   switch (sent->kind) {
     case FrameKind::kMatch: {
       auto* const match = static_cast<MatchRequest*>(sent->request);
@@ -828,7 +828,8 @@ void RemoteCache::TakeSummary(Sent* sent, FrameReader* frame) {
     case FrameKind::kStats: {
       CacheStats& stats = static_cast<StatsRequest*>(sent->request)->stats;
       Decode(frame, &stats);
-      for (auto& [name, value] : stats.counters) value += name == kDroppedNotes ? dropped_notes_ : 0;
+      for (auto& [name, value] : stats.counters)
+        value += name == kDroppedNotes ? dropped_notes_ : 0;
       return;
     }
     case FrameKind::kFetch:

@@ -149,7 +149,7 @@ class RemoteCache final : public Cache {
   std::vector<Settled> settled_ AQ_GUARDED_BY(mutex_);
   bool stopping_ AQ_GUARDED_BY(mutex_) = false;
   uint64_t dropped_notes_ AQ_GUARDED_BY(mutex_) = 0;
-  bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;  // The descriptor.
+  bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;        // The descriptor.
   std::vector<SharedMemory> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
   FrameWriter writer_ AQ_GUARDED_BY(mutex_);
   std::vector<std::byte> frame_ AQ_GUARDED_BY(mutex_);

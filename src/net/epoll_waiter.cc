@@ -44,8 +44,9 @@ uint64_t EpollWaiter::Watch(int descriptor, uint32_t events,
   const uint64_t number = next_watch_++;
   epoll_event event{.events = events, .data = {.u64 = number}};
   AQ_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0);
-  watched_[number] = {.descriptor = descriptor,
-                      .on_ready = std::make_shared<std::function<void(uint32_t)>>(std::move(on_ready))};
+  watched_[number] = {
+      .descriptor = descriptor,
+      .on_ready = std::make_shared<std::function<void(uint32_t)>>(std::move(on_ready))};
   return number;
 }
 

@@ -138,8 +138,8 @@ Status FrameSocket::FillInput(bool with_descriptors) {
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
   }
-  const ssize_t got = Retry(
-      [&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+  const ssize_t got =
+      Retry([&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
   if (got < 0 && errno == EAGAIN) return Status(Code::kNotFound);
   if (got < 0) return Failed("the connection is over");
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -185,8 +185,8 @@ Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
 }
 
 Descriptor AcceptOn(const Descriptor& listener) {
-  return Descriptor(
-      Retry([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
+  return Descriptor(Retry(
+      [&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
 }
 
 Result<Descriptor> ConnectTo(const std::string& path) {

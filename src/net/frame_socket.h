@@ -36,8 +36,8 @@ class FrameSocket {
   Status Flush();
   size_t unsent_frames() const { return unsent_.size(); }
 
-  // The next frame. kNotFound: there is none yet. kUnavailable: the connection is over. kInvalid: it
-  // is no frame. Descriptors that came along wait in TakeDescriptor(), in their order.
+  // The next frame. kNotFound: there is none yet. kUnavailable: the connection is over. kInvalid:
+  // it is no frame. Descriptors that came along wait in TakeDescriptor(), in their order.
   Status Receive(std::vector<std::byte>* frame, bool with_descriptors);
   Descriptor TakeDescriptor();
 

@@ -33,10 +33,10 @@ inline constexpr size_t kMaxMessageBytes = 1024;
 
 enum class FrameKind : uint16_t {
   // On the socket.
-  kHello = 1,    // Client: who it is.
-  kWelcome = 2,  // Node: yes; with the descriptors of the rings.
-  kRefused = 3,  // Node: no, and why. It closes the socket.
-  kExtent = 4,   // Node: memory that answers will speak of; with its descriptor.
+  kHello = 1,         // Client: who it is.
+  kWelcome = 2,       // Node: yes; with the descriptors of the rings.
+  kRefused = 3,       // Node: no, and why. It closes the socket.
+  kExtent = 4,        // Node: memory that answers will speak of; with its descriptor.
   kReturnExtent = 5,  // Node: unmap it as soon as nothing of it is in use.
 
   // Client to node, in the ring. Those with an answer first.

@@ -30,7 +30,7 @@ Result<SharedMemory> SharedMemory::New(uint64_t bytes) {
 }
 
 Result<SharedMemory> SharedMemory::Map(Descriptor descriptor, uint64_t bytes) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(descriptor.get(), &status) != 0) return Failed("fstat");
   if (bytes == 0 || static_cast<uint64_t>(status.st_size) != bytes) {
     return Status(Code::kInvalid, "shared memory of another size than was said");
@@ -43,8 +43,7 @@ Result<SharedMemory> SharedMemory::Map(Descriptor descriptor, uint64_t bytes) {
 }
 
 Result<SharedMemory> SharedMemory::MapOpen(Descriptor descriptor, uint64_t bytes) {
-  void* const at =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (at == MAP_FAILED) return Failed("mmap");
   // A child of this process has no business in it, and would keep the memory alive.
   ::madvise(at, bytes, MADV_DONTFORK);

@@ -190,8 +190,7 @@ bool Connection::ReadOne() {
   if (status.code() == Code::kNotFound) return false;
   if (!status.ok()) return Break(status.message()), false;
   FrameReader reader(frame_);
-  const Status handled =
-      state_ == State::kOpen ? Handle(&reader) : HandleWhileLingering(&reader);
+  const Status handled = state_ == State::kOpen ? Handle(&reader) : HandleWhileLingering(&reader);
   if (!handled.ok()) return Break(handled.message()), false;
   return state_ != State::kGone;
 }

@@ -64,8 +64,8 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
     ~Host() = default;
   };
 
-  // `process` becomes readable when the client's process has ended; it may be invalid where there is
-  // no such thing.
+  // `process` becomes readable when the client's process has ended; it may be invalid where there
+  // is no such thing.
   Connection(FrameSocket socket, Descriptor process, const ConnectionLimits& limits, Host* host);
   // Gone, or its core is.
   ~Connection();
@@ -126,9 +126,9 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   uint64_t socket_watch_ = 0;
   uint64_t process_watch_ = 0;
   uint64_t event_watch_ = 0;
-  bool hostile_ = false;   // What it sends is not looked at any more.
-  bool hung_up_ = false;   // Its end of the socket is closed.
-  bool goodbye_ = false;   // It touches nothing any more.
+  bool hostile_ = false;  // What it sends is not looked at any more.
+  bool hung_up_ = false;  // Its end of the socket is closed.
+  bool goodbye_ = false;  // It touches nothing any more.
   bool observe_ = false;
   bool may_drain_ = false;
   ClientNumber client_ = 0;

@@ -1,6 +1,6 @@
-// A client made of the fuzzer's bytes: it connects, greets, writes frames that are right, frames that
-// are not and bytes that are none, moves its counts about, reads or does not, and goes away or is
-// cut off. Whatever it does, the core keeps its house: at the end nothing is lent to anybody.
+// A client made of the fuzzer's bytes: it connects, greets, writes frames that are right, frames
+// that are not and bytes that are none, moves its counts about, reads or does not, and goes away or
+// is cut off. Whatever it does, the core keeps its house: at the end nothing is lent to anybody.
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -152,7 +152,8 @@ class Harness final : private Connection::Host {
   }
 
   void Write() {
-    if (requests_ != nullptr) [[maybe_unused]] const Status status = requests_->Write(writer_.Finish());
+    if (requests_ != nullptr) [[maybe_unused]]
+      const Status status = requests_->Write(writer_.Finish());
   }
 
   void WriteCall(Input* input) {
@@ -171,8 +172,10 @@ class Harness final : private Connection::Host {
         break;
       case 2:
         begin(FrameKind::kReserve);
-        Encode(ReserveCall{.chain = ChainFrom(input), .parent = chain_->parent(0), .position = input->Byte()},
-               &writer_);
+        Encode(
+            ReserveCall{
+                .chain = ChainFrom(input), .parent = chain_->parent(0), .position = input->Byte()},
+            &writer_);
         break;
       case 3: {
         begin(FrameKind::kCommit);
@@ -209,10 +212,10 @@ class Harness final : private Connection::Host {
         break;
       case 8:
         begin(FrameKind::kEvict);
-        Encode(EvictCall{.chain = ChainFrom(input),
-                         .session = {},
-                         .everything = input->Byte() % 2 == 0},
-               &writer_);
+        Encode(
+            EvictCall{
+                .chain = ChainFrom(input), .session = {}, .everything = input->Byte() % 2 == 0},
+            &writer_);
         break;
       case 9:
         begin(FrameKind::kStats);

@@ -63,7 +63,8 @@ class RawClient {
     while (true) {
       const std::vector<std::byte> frame = Receive();
       if (frame.empty()) return true;
-      if (FrameReader(frame).header().kind != static_cast<uint16_t>(FrameKind::kExtent)) return false;
+      if (FrameReader(frame).header().kind != static_cast<uint16_t>(FrameKind::kExtent))
+        return false;
     }
   }
   void Enter() {

@@ -18,6 +18,7 @@ class Node {
     CacheOptions cache;
     ServerOptions server;
     uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
+    uint32_t ready_extents = RunningCore::Options{}.ready_extents;
   };
 
   // Returns when it serves.

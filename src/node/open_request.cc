@@ -300,9 +300,7 @@ class DrainOpen final : public Typed<DrainRequest, &Core::Drain> {
     return Status();
   }
   size_t items(size_t, bool) const override { return 0; }
-  void EncodeSummary(FrameWriter* to) override {
-    Encode(CountsAnswer{.first = request_.left}, to);
-  }
+  void EncodeSummary(FrameWriter* to) override { Encode(CountsAnswer{.first = request_.left}, to); }
 };
 
 class StatsOpen final : public Typed<StatsRequest, &Core::Stats> {

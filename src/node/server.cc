@@ -60,8 +60,8 @@ void Server::Accept() {
   Connection::Host* const host = this;
   FrameSocket socket(std::move(accepted));
   Descriptor process = socket.PeerProcess();
-  connections_.push_back(std::make_unique<Connection>(std::move(socket), std::move(process),
-                                                      options_.limits, host));
+  connections_.push_back(
+      std::make_unique<Connection>(std::move(socket), std::move(process), options_.limits, host));
 }
 
 Clock* Server::clock() { return SystemClock(); }

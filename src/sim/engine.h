@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "aquifer/cache.h"
-#include "cache/core.h"
 #include "base/request_progress.h"
+#include "cache/core.h"
 #include "sim/conversations.h"
 #include "sim/node.h"
 #include "sim/scheduler.h"

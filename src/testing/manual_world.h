@@ -14,8 +14,8 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "cache/core.h"
 #include "base/request_progress.h"
+#include "cache/core.h"
 #include "testing/manual_clock.h"
 #include "testing/manual_executor.h"
 #include "testing/memory_disk.h"

@@ -58,7 +58,8 @@ Result<std::shared_ptr<OwnNode>> OwnNode::Start(const CacheOptions& options,
 Result<std::unique_ptr<Cache>> ConnectToOwnNode(const CacheOptions& options,
                                                 const ClientOptions& client) {
   AQ_ASSIGN_OR_RETURN(std::shared_ptr<OwnNode> node, OwnNode::Start(options));
-  AQ_ASSIGN_OR_RETURN(std::unique_ptr<Cache> connected, Connect({.socket = node->socket()}, client));
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<Cache> connected,
+                      Connect({.socket = node->socket()}, client));
   return std::unique_ptr<Cache>(
       std::make_unique<ClientOfOwnNode>(std::move(node), std::move(connected)));
 }

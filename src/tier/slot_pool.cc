@@ -274,7 +274,8 @@ bool SlotPool::RetireAnEmptyOne(bool huge_pages_too) {
   if (empty_ == 0) return false;
   for (const auto& [name, index] : by_name_) {
     const AssignedExtent& extent = extents_[index];
-    if (extent.used > 0 || extent.retired || (!huge_pages_too && extent.extent->huge_pages())) continue;
+    if (extent.used > 0 || extent.retired || (!huge_pages_too && extent.extent->huge_pages()))
+      continue;
     Retire(name);
     return true;
   }

@@ -147,9 +147,9 @@ class SlotPool {
     uint32_t touched = 0;         // Slots from here on were never used.
     uint32_t first_free = kNone;  // Of those below `touched`.
     bool retired = false;
-    uint32_t mappers = 0;       // Other processes that have it mapped.
+    uint32_t mappers = 0;          // Other processes that have it mapped.
     uint32_t returning_ticks = 0;  // Since it was asked back; 0: it was not.
-    uint32_t level = kNone;  // In which list of its shelf it is; kNone: in none.
+    uint32_t level = kNone;        // In which list of its shelf it is; kNone: in none.
     uint32_t next = kNone;
     uint32_t previous = kNone;
     std::unique_ptr<SlotRecord[], FreeRecords> records;
