@@ -155,9 +155,22 @@ class Serving {
   std::unique_ptr<Node> node_;
 };
 
+// The file knows more than this release does.
+Status CheckIsThere(const NodeConfig& config) {
+  if (config.http.has_value() && config.http_asked) {
+    return Status(Code::kInvalid, "HTTP is not there yet; leave it out, or write --http off");
+  }
+  if (!config.record_file.empty()) {
+    return Status(Code::kInvalid, "recording is not there yet; leave --record out");
+  }
+  return Status();
+}
+
 Status Serve(const NodeOverrides& overrides) {
   const sigset_t signals = BlockSignals();
-  AQ_ASSIGN_OR_RETURN(const NodeConfig config, LoadNodeConfig(overrides));
+  AQ_ASSIGN_OR_RETURN(NodeConfig config, LoadNodeConfig(overrides));
+  AQ_RETURN_IF_ERROR(CheckIsThere(config));
+  config.http.reset();
   AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, ThisHost()));
   fmt::print(stderr, "{}", DescribePlan(plan, overrides.config.value_or("")));
   const std::string socket = plan.socket;

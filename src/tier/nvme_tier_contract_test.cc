@@ -16,6 +16,12 @@
 namespace aquifer {
 namespace {
 
+// A real disk of a busy machine may take seconds, and does not hang.
+NvmeTierOptions Patient(NvmeTierOptions options) {
+  options.hang_nanos = 60'000'000'000;
+  return options;
+}
+
 NvmeTierOptions TierOptions(const TierContractOptions& options) {
   NvmeTierOptions tier;
   tier.capacity_bytes = options.capacity_bytes;
@@ -28,7 +34,7 @@ NvmeTierOptions TierOptions(const TierContractOptions& options) {
 class RealNvmeHarness final : public TierHarness {
  public:
   RealNvmeHarness(const TierContractOptions& options, DiskEngine engine)
-      : options_(TierOptions(options)), engine_(engine) {
+      : options_(Patient(TierOptions(options))), engine_(engine) {
     Start();
   }
   ~RealNvmeHarness() override { Stop(); }
