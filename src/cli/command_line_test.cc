@@ -166,6 +166,26 @@ TEST_F(CommandLineTest, JsonIsOneObjectALineAndNothingElse) {
   EXPECT_THAT(Leftovers(), IsEmpty());
 }
 
+#ifdef AQUIFER_HAS_NODE
+TEST_F(CommandLineTest, ARowOfTheNodeStartsOneAndEndsIt) {
+  const Outcome outcome =
+      Run({"bench", "node.match", "--quick", "--json", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  const nlohmann::json row = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(row.size(), 8u);
+  EXPECT_EQ(row.at("name"), "node.match");
+  EXPECT_EQ(row.at("unit"), "us");
+  EXPECT_EQ(row.at("limit"), 300);
+  EXPECT_THAT(row.at("limit_is").get<std::string>(), HasSubstr("design"));
+  EXPECT_GT(row.at("ours").get<double>(), 0);
+  EXPECT_GT(row.at("ratio").get<double>(), 0);
+  EXPECT_THAT(row.at("peers"), IsEmpty());
+  EXPECT_EQ(row.at("goal"), 1);
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+#endif
+
 TEST_F(CommandLineTest, TheTableDescribesTheMachine) {
   const Outcome outcome = Run({"bench", "index.bytes", "--directory", directory_});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
