@@ -13,6 +13,7 @@
 #include "cli/bench_memory.h"
 #include "cli/bench_row.h"
 #include "cli/cache_caller.h"
+#include "cli/peer_store.h"
 #include "cli/server_process.h"
 #include "cli/syscall_count.h"
 #include "settings/size_text.h"
@@ -74,6 +75,43 @@ Result<double> MatchMicros(const WarmBlocks& blocks, size_t keys) {
   }
   return MedianOf(&micros);
 }
+
+// The peers hold a part of the blocks: their rate is the same for less.
+constexpr uint64_t kPeerShare = 4;
+
+class CopyContest final : public FetchContest {
+ public:
+  CopyContest(WarmBlocks blocks, uint64_t copied_before)
+      : FetchContest(std::move(blocks), copied_before) {}
+
+  // One that cannot be had is left out.
+  void AddPeer(const PeerDialect& dialect) {
+    const std::span<std::byte> memory = blocks().memory.bytes();
+    Result<std::unique_ptr<PeerStore>> peer = PeerStore::New(
+        dialect,
+        {.block_bytes = blocks().block_bytes, .memory = memory.first(memory.size() / kPeerShare)});
+    if (peer.ok()) {
+      peer_names_.emplace_back(PeerStore::NameOf(dialect));
+      peers_.push_back(*std::move(peer));
+    } else {
+      fmt::print(stderr, "aquifer bench: without {}: {}\n", PeerStore::NameOf(dialect),
+                 peer.status().message());
+    }
+  }
+
+  std::string Note() const override {
+    std::string note = FetchContest::Note();
+    if (!peers_.empty())
+      note += "; peers over a Unix socket, the better of one GET at a time and 64";
+    return note;
+  }
+  std::vector<std::string> PeerNames() const override { return peer_names_; }
+  Result<double> Peer(size_t peer) override { return peers_[peer]->Get(); }
+
+ private:
+  std::vector<std::string> peer_names_;
+  std::vector<std::unique_ptr<PeerStore>> peers_;
+};
 
 // Fetch and release, and no copy: a reader uses the bytes where they are. Microseconds a block.
 class LeaseContest final : public Contest {
@@ -183,7 +221,10 @@ Result<std::unique_ptr<Contest>> PrepareCopy(uint64_t block_bytes,
                                              const BenchEnvironment& environment) {
   AQ_ASSIGN_OR_RETURN(WarmBlocks blocks, MakeBlocks(block_bytes, environment));
   AQ_ASSIGN_OR_RETURN(const uint64_t copied, FetchContest::CopiedBytes(blocks));
-  return std::unique_ptr<Contest>(std::make_unique<FetchContest>(std::move(blocks), copied));
+  auto contest = std::make_unique<CopyContest>(std::move(blocks), copied);
+  for (const PeerDialect* dialect : {&kRedisDialect, &kMemcachedDialect})
+    contest->AddPeer(*dialect);
+  return std::unique_ptr<Contest>(std::move(contest));
 }
 
 // A contest over so many blocks.
