@@ -138,6 +138,13 @@ TEST_F(CommandLineTest, TheListNamesEveryRowOnce) {
        {"nvme.recover", "keys.derive", "index.match", "index.match_65536", "index.bytes"}) {
     EXPECT_THAT(names, testing::Contains(name));
   }
+#ifdef AQUIFER_HAS_NODE
+  for (const char* name :
+       {"node.fetch.copy/64KiB", "node.fetch.lease/8MiB", "node.first_slot", "node.first_slot_idle",
+        "node.match", "node.messages", "node.syscalls"}) {
+    EXPECT_THAT(names, testing::Contains(name));
+  }
+#endif
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
 }
