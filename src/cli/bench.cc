@@ -48,6 +48,9 @@ Examples:
 std::vector<Row> AllRows() {
   std::vector<Row> rows;
   AddDramRows(&rows);
+#ifdef AQUIFER_HAS_NODE
+  AddNodeRows(&rows);
+#endif
   AddNvmeRows(&rows);
   AddRecoverRows(&rows);
   AddKeyRows(&rows);

@@ -51,7 +51,7 @@ std::string MachineText(const Machine& machine, const std::string& directory,
 }
 
 std::string TableHead() {
-  return fmt::format("{:<20} {:>12} {:>9} {:>9} {:>7} {:>6}         {}\n", "row", "unit", "limit",
+  return fmt::format("{:<21} {:>12} {:>9} {:>9} {:>7} {:>6}         {}\n", "row", "unit", "limit",
                      "ours", "ratio", "goal", "peers");
 }
 
@@ -61,7 +61,7 @@ std::string TableRow(const RowResult& result) {
     peers += fmt::format("{}{} {}", peers.empty() ? "" : ", ", name, Number(value));
   }
   std::string line =
-      fmt::format("{:<20} {:>12} {:>9} {:>9} {:>7.3f} {:>6.2f}  {:<6} {}", result.name, result.unit,
+      fmt::format("{:<21} {:>12} {:>9} {:>9} {:>7.3f} {:>6.2f}  {:<6} {}", result.name, result.unit,
                   Number(result.limit), Number(result.ours), result.ratio, result.goal,
                   result.met() ? "met" : "MISSED", peers);
   line.erase(line.find_last_not_of(' ') + 1);
@@ -74,23 +74,23 @@ std::string TableNotes(std::span<const RowResult> results) {
   for (const RowResult& result : results) {
     std::pair<std::string, std::string> pair{FamilyOf(result.name), result.limit_is};
     if (std::find(said.begin(), said.end(), pair) != said.end()) continue;
-    text += fmt::format("  {:<18} {}\n", pair.first, pair.second);
+    text += fmt::format("  {:<21} {}\n", pair.first, pair.second);
     said.push_back(std::move(pair));
   }
   bool titled = false;
   for (const RowResult& result : results) {
     for (const std::string& note : result.notes) {
       if (!std::exchange(titled, true)) text += "Notes\n";
-      text += fmt::format("  {:<18} {}\n", result.name, note);
+      text += fmt::format("  {:<21} {}\n", result.name, note);
     }
   }
   return text;
 }
 
 std::string ListText(std::span<const Row> rows) {
-  std::string text = fmt::format("{:<20} {:>12} {:>6}  {}\n", "row", "unit", "goal", "limit");
+  std::string text = fmt::format("{:<21} {:>12} {:>6}  {}\n", "row", "unit", "goal", "limit");
   for (const Row& row : rows) {
-    fmt::format_to(std::back_inserter(text), "{:<20} {:>12} {:>6.2f}  {}\n", row.name, row.unit,
+    fmt::format_to(std::back_inserter(text), "{:<21} {:>12} {:>6.2f}  {}\n", row.name, row.unit,
                    row.goal, row.limit_is);
   }
   return text;

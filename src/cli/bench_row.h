@@ -53,6 +53,7 @@ struct Row {
 
 // The families. Each adds its rows in the order they are shown.
 void AddDramRows(std::vector<Row>* rows);
+void AddNodeRows(std::vector<Row>* rows);  // Where there is a node.
 void AddNvmeRows(std::vector<Row>* rows);
 void AddRecoverRows(std::vector<Row>* rows);
 void AddKeyRows(std::vector<Row>* rows);

@@ -36,6 +36,11 @@ Result<NamedChain> MakeChain(const Layout& layout, std::string_view tenant, std:
 Result<std::unique_ptr<CacheCaller>> CacheCaller::Open(const CacheOptions& options,
                                                        const Layout& layout) {
   AQ_ASSIGN_OR_RETURN(std::unique_ptr<Cache> cache, aquifer::Open(options, ClientOptions{}));
+  return New(std::move(cache), layout);
+}
+
+Result<std::unique_ptr<CacheCaller>> CacheCaller::New(std::unique_ptr<Cache> cache,
+                                                      const Layout& layout) {
   RegisterLayoutRequest request;
   request.layout = layout;
   cache->RegisterLayout(&request);

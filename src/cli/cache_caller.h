@@ -34,6 +34,9 @@ class CacheCaller {
  public:
   static Result<std::unique_ptr<CacheCaller>> Open(const CacheOptions& options,
                                                    const Layout& layout);
+  // Over a cache that there is already.
+  static Result<std::unique_ptr<CacheCaller>> New(std::unique_ptr<Cache> cache,
+                                                  const Layout& layout);
 
   Cache* cache() { return cache_.get(); }
   LayoutHandle layout() const { return layout_; }

@@ -138,6 +138,13 @@ TEST_F(CommandLineTest, TheListNamesEveryRowOnce) {
        {"nvme.recover", "keys.derive", "index.match", "index.match_65536", "index.bytes"}) {
     EXPECT_THAT(names, testing::Contains(name));
   }
+#ifdef AQUIFER_HAS_NODE
+  for (const char* name :
+       {"node.fetch.copy/64KiB", "node.fetch.lease/8MiB", "node.first_slot", "node.first_slot_idle",
+        "node.match", "node.messages", "node.syscalls"}) {
+    EXPECT_THAT(names, testing::Contains(name));
+  }
+#endif
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
 }
@@ -165,6 +172,26 @@ TEST_F(CommandLineTest, JsonIsOneObjectALineAndNothingElse) {
   EXPECT_THAT(names, ElementsAre("keys.derive", "index.bytes"));
   EXPECT_THAT(Leftovers(), IsEmpty());
 }
+
+#ifdef AQUIFER_HAS_NODE
+TEST_F(CommandLineTest, ARowOfTheNodeStartsOneAndEndsIt) {
+  const Outcome outcome =
+      Run({"bench", "node.match", "--quick", "--json", "--directory", directory_});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  const nlohmann::json row = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(row.size(), 8u);
+  EXPECT_EQ(row.at("name"), "node.match");
+  EXPECT_EQ(row.at("unit"), "us");
+  EXPECT_EQ(row.at("limit"), 300);
+  EXPECT_THAT(row.at("limit_is").get<std::string>(), HasSubstr("design"));
+  EXPECT_GT(row.at("ours").get<double>(), 0);
+  EXPECT_GT(row.at("ratio").get<double>(), 0);
+  EXPECT_THAT(row.at("peers"), IsEmpty());
+  EXPECT_EQ(row.at("goal"), 1);
+  EXPECT_THAT(Leftovers(), IsEmpty());
+}
+#endif
 
 TEST_F(CommandLineTest, TheTableDescribesTheMachine) {
   const Outcome outcome = Run({"bench", "index.bytes", "--directory", directory_});
