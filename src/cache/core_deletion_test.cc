@@ -1,0 +1,244 @@
+// What was deleted, or has had its time, does not come back.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "testing/core_fixture.h"
+
+namespace aquifer {
+namespace {
+
+using CoreDeletionTest = CoreFixture;
+
+// A deletion that cannot be finished while a drive is out, of a block that is stored once more.
+TEST_F(CoreDeletionTest, ABlockThatWaitsForItsDeletionHoldsNobodyElseUp) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("two", true);
+  Restart();
+  const Chain deleted(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(deleted), 4u);
+  const auto evict = Evict(deleted);
+  EXPECT_EQ(evict->status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(deleted), 4u);
+  const Chain other(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(Store(other), 4u);
+  world_->Advance(1'000'000'000);
+  Restart();
+  EXPECT_EQ(Recall(other), 4u);
+}
+
+TEST_F(CoreDeletionTest, WhatWasDeletedBeforeTheDriveOpenedDoesNotComeBack) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  const auto evict = Evict(chain);
+  EXPECT_EQ(evict->status.code(), Code::kUnavailable);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDeletionTest, EveryDeletedBlockOfALongChainIsCounted) {
+  Make(SmallCache(256));
+  const Chain chain(layout_, {.seed = 1, .blocks = 200});
+  ASSERT_EQ(Store(chain), 200u);
+  const auto evict = Evict(chain);
+  EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
+  EXPECT_EQ(evict->evicted, 200u);
+}
+
+TEST_F(CoreDeletionTest, ABlockStoredAgainWhileItsDeletionIsUnderWayStays) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Submit(&Core::Evict, &evict);
+  world_->Run();
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreDeletionTest, ABlockEvictedWhileItIsBeingWrittenDoesNotComeBack) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Run();
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  client_->Submit(&Core::Evict, &evict);
+  world_->Run();
+  EXPECT_FALSE(evict.done());
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, 8u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+// The drive holds an older record of what is deleted from memory while it cannot be read.
+TEST_F(CoreDeletionTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  const Chain unseen(layout_, {.seed = 2, .blocks = 8});
+  for (const bool everything : {false, true}) {
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 8u);
+    ASSERT_EQ(Store(unseen), 8u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    ASSERT_EQ(Store(chain), 8u);
+    EvictRequest evict;
+    evict.chain = Slice(chain);
+    evict.everything = everything;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+    EXPECT_EQ(evict.evicted, 8u);
+    world_->FailOpening(Code::kOk);
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u) << everything;
+    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
+  }
+}
+
+// Nobody knows of the older record then: the block itself may be dropped before it is written.
+TEST_F(CoreDeletionTest, ADriveThatComesLateLeavesNothingBehindOfWhatCouldNotBeStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+  Restart();
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  world_->FailOpeningOf("two", false);
+  world_->Advance(4'000'000'000);  // It comes while they are being written, which then fails.
+  for (const char* drive : {"one", "two"}) {
+    world_->disk(drive).FailAll(IoKind::kWrite, Code::kUnavailable);
+  }
+  world_->disk("one").Hang(false);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Do(&Core::Fetch, &fetch);
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(leases);
+  for (const char* drive : {"one", "two"}) world_->disk(drive).FailAll(IoKind::kWrite, Code::kOk);
+  world_->Advance(5'000'000'000);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+// At every step of its coming: what it brings is known to the tier before it is to the cache.
+TEST_F(CoreDeletionTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMeanwhile) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  size_t ended_well = 0;
+  for (size_t task = 0; ended_well < 20; ++task) {
+    SCOPED_TRACE(task);
+    Make(SmallCache());
+    ASSERT_EQ(Store(chain), 40u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpening(Code::kUnavailable);
+    Restart();
+    world_->FailOpening(Code::kOk);
+    EvictRequest evict;
+    evict.everything = true;
+    size_t tasks = 0;
+    world_->after_task = [&] {
+      if (world_->mounted(kDrive) && tasks++ == task) client_->Submit(&Core::Evict, &evict);
+    };
+    world_->Advance(3'000'000'000);
+    world_->after_task = nullptr;
+    ASSERT_GT(tasks, task);
+    ASSERT_TRUE(evict.done());
+    if (!evict.status.ok()) continue;
+    ++ended_well;
+    EXPECT_EQ(Recall(chain), 0u);
+    Restart();
+    EXPECT_EQ(Recall(chain), 0u);
+  }
+}
+
+TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
+  Make(SmallCache());
+  const Chain in_dram(layout_, {.seed = 1, .blocks = 4});
+  const Chain on_nvme(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(Store(on_nvme), 4u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();  // Now it is on NVMe alone.
+  ASSERT_EQ(Store(in_dram), 4u);
+  ASSERT_TRUE(Flush().ok());
+  for (const Chain* chain : {&in_dram, &on_nvme}) {
+    Hint(*chain, 60);
+    world_->Run();
+  }
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(Recall(in_dram), 4u);
+  EXPECT_EQ(Recall(on_nvme), 4u);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+  Restart();
+  EXPECT_EQ(Recall(in_dram), 0u);
+  EXPECT_EQ(Recall(on_nvme), 0u);
+}
+
+// The old record stays until the new one is there, and never comes back after it.
+TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 3});
+  const auto live = [&](uint64_t stop_after) {
+    Make(SmallCache());
+    EXPECT_EQ(Store(chain), 3u);
+    EXPECT_TRUE(Flush().ok());
+    const uint64_t before = world_->disk(kDrive).requests_done();
+    world_->disk(kDrive).StopAfter(before + stop_after);
+    Hint(chain, 60);
+    FlushRequest flush;
+    flush.timeout_nanos = 100'000'000;
+    client_->Do(&Core::Flush, &flush);
+    const uint64_t requests = world_->disk(kDrive).requests_done() - before;
+    Restart();
+    EXPECT_EQ(Recall(chain), 3u) << "stopped after " << stop_after;
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+    Restart();
+    if (flush.status.ok()) {
+      EXPECT_EQ(Recall(chain), 0u) << "stopped after " << stop_after;
+    }
+    return requests;
+  };
+  const uint64_t steps = live(1000);
+  ASSERT_GT(steps, 3u);
+  for (uint64_t step = 0; step <= steps; ++step) live(step);
+}
+
+}  // namespace
+}  // namespace aquifer
