@@ -241,7 +241,9 @@ struct PrestageRequest : Request {
 };
 
 // Deletes: when it completes with ok, the blocks are gone from every tier, for good. Whoever still
-// leases one keeps the bytes until the release.
+// leases one keeps the bytes until the release. kUnavailable: a drive is out of service, and what
+// it may hold is deleted when it is back. kBusy: so much waits for it already that some of these
+// blocks are not remembered; evict them again once it is back.
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.

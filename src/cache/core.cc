@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -381,8 +382,19 @@ Status Core::Build() {
                                                           .nvme_quota = std::move(nvme_quota)});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
-  eraser_ = std::make_unique<Eraser>(nvme_bytes != 0, environment_.owner, environment_.clock);
-  residency_->on_erase = [this](const BlockId& id) { eraser_->Add(id); };
+  eraser_ = std::make_unique<Eraser>(
+      EraserOptions{.enabled = nvme_bytes != 0,
+                    .max_remembered = options_.max_deletions_remembered,
+                    .max_remembered_per_tenant = options_.max_deletions_remembered_per_tenant},
+      environment_.owner, environment_.clock);
+  residency_->on_erase = [this](const BlockId& id, Leave why) {
+    // An older record, on a drive that has not been read, may have been given more time.
+    if (why == Leave::kExpired && !nvme_known()) {
+      std::ignore = eraser_->AddForGood(id);
+    } else {
+      eraser_->Add(id);
+    }
+  };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
                         .budget = {.bytes_per_second = cache.write_bytes_per_second},

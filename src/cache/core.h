@@ -48,6 +48,9 @@ struct CoreOptions {
   uint32_t max_hints_per_client = 1024;
   uint32_t max_leases_per_client = 1 << 20;
   uint32_t max_sessions = 100'000;
+  // Deletions that are remembered for drives that have not been read.
+  uint32_t max_deletions_remembered = 1 << 17;
+  uint32_t max_deletions_remembered_per_tenant = 1 << 15;
   int64_t tick_nanos = 50'000'000;
   int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
   // Drives that have not opened by then come later: the cache starts without them.
@@ -214,6 +217,10 @@ class Core final : private TierListener, private LoadWaiter {
   void TakeOver(const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
+  // As far as is known, also before this has heard of all that the tier found.
+  bool MayBeOnNvme(const BlockId& id) const {
+    return !nvme_known() || (nvme_ != nullptr && nvme_->Probe(id).code() != Code::kNotFound);
+  }
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 

@@ -240,5 +240,88 @@ TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
   for (uint64_t step = 0; step <= steps; ++step) live(step);
 }
 
+TEST_F(CoreDeletionTest, ADeletionDoesNotWaitForAWriteThatHangs) {
+  Make(SmallCache());
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+  ASSERT_TRUE(Flush().ok());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(chain), 8u);
+  world_->Advance(10'000'000'000);  // Out of service by now.
+  EXPECT_EQ(Evict(chain)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Evict(chain)->status.code(), Code::kUnavailable);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_TRUE(Evict(chain)->status.ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDeletionTest, WhatWaitsForADriveIsBoundedAndNothingPromisedIsLost) {
+  CoreOptions options = SmallCache(256);
+  options.max_deletions_remembered_per_tenant = 50;
+  options.max_deletions_remembered = 60;
+  Make(options);
+  const Chain first(layout_, {.seed = 1, .blocks = 40});
+  const Chain second(layout_, {.seed = 2, .blocks = 40});
+  ASSERT_EQ(Store(first), 40u);
+  ASSERT_EQ(Store(second), 40u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  EXPECT_EQ(Evict(first)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Evict(first)->status.code(), Code::kUnavailable);  // It is remembered once.
+  EXPECT_EQ(Counter("pending_erasures"), 40u + 1);             // And one for the tenant's marks.
+  ASSERT_EQ(Store(second), 40u);
+  const auto refused = Evict(second);
+  EXPECT_EQ(refused->status.code(), Code::kBusy) << refused->status.ToString();
+  EXPECT_NE(refused->status.message().find("30 of these blocks"), std::string::npos);
+  EXPECT_EQ(Recall(second), 0u);  // From memory they are gone all the same.
+  EXPECT_EQ(Counter("pending_erasures"), 50u + 1);
+  const auto other = AttachAs("other");
+  EvictRequest of_other;
+  const Chain others(layout_, {.seed = 1, .blocks = 40, .tenant = "other"});
+  of_other.chain = Slice(others);
+  other->Do(&Core::Evict, &of_other);
+  EXPECT_EQ(of_other.status.code(), Code::kBusy);
+  EXPECT_EQ(Counter("pending_erasures"), 60u + 2);
+  EvictRequest everything;  // Needs no list.
+  everything.everything = true;
+  other->Do(&Core::Evict, &everything);
+  EXPECT_EQ(everything.status.code(), Code::kUnavailable);
+
+  world_->FailOpening(Code::kOk);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("pending_erasures"), 0u);
+  EXPECT_EQ(Recall(first), 0u);
+  EXPECT_EQ(Recall(second), 30u);
+  EXPECT_TRUE(Evict(second)->status.ok());
+  Restart();
+  EXPECT_EQ(Recall(first), 0u);
+  EXPECT_EQ(Recall(second), 0u);
+}
+
+TEST_F(CoreDeletionTest, WhatNoDriveCanHoldIsNotRemembered) {
+  Make(SmallCache(256));
+  const Chain there(layout_, {.seed = 1, .blocks = 40});
+  const Chain nowhere(layout_, {.seed = 2, .blocks = 1000});
+  ASSERT_EQ(Store(there), 40u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kUnavailable);
+  EXPECT_TRUE(Evict(nowhere)->status.ok());
+  // The marks of these are not on the drive yet, and so no deletion is certain.
+  EXPECT_EQ(Evict(there)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Evict(nowhere)->status.code(), Code::kUnavailable);
+  EXPECT_LE(Counter("pending_erasures"), 1u);
+  // What is stored again waits for no mark.
+  ASSERT_EQ(Store(there), 40u);
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
+  world_->Advance(5'000'000'000);
+  EXPECT_TRUE(Evict(nowhere)->status.ok());
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(there), 40u);
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -113,7 +113,7 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
-  found_all_ = finding_all_;
+  found_all_ = finding_all_ && nvme_->AllRead();
   if (found_all_) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());

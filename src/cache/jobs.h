@@ -219,12 +219,15 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropSessionSlice();
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
+  void Erase(const BlockId& id);
   void WaitForTiers();
+  void Finish(Status status);
 
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
-  bool unsure_ = false;  // More of what it deletes may come to light.
+  bool unsure_ = false;      // More of what it deletes may come to light.
+  size_t unremembered_ = 0;  // That a drive may hold which has not been read.
 };
 
 class DrainJob final : public RequestJob<DrainRequest, 8> {

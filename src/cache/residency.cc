@@ -232,7 +232,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   if (entry.in_tier(kTierNvme)) {
     SetTier(ref, kTierNvme, false);
     nvme_quota_.Uncharge(entry.tenant, SlotBytesOf(ref));
-    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref));
+    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref), why);
   }
   for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
   if (entry.first_child != kNoBlock && why != Leave::kCorrupt && why != Leave::kLostByTier) {
@@ -467,7 +467,7 @@ bool Residency::ChargeNvme(BlockRef ref) {
     const BlockId id = IdOf(victim);
     const bool elsewhere = at(victim).in_tier(kTierDram);
     LeaveNvme(victim, Leave::kQuota);
-    if (elsewhere && on_erase) on_erase(id);
+    if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
   }
   return false;
 }

@@ -168,7 +168,7 @@ class Residency {
   uint64_t metadata_bytes() const;
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
-  std::function<void(const BlockId&)> on_erase;
+  std::function<void(const BlockId&, Leave)> on_erase;
 
  private:
   // In the index's flags.

@@ -184,5 +184,27 @@ TEST_F(SlicesTest, MemoryMovesToAnotherTenant) {
   ExpectShortTasks("reclaim of an extent");
 }
 
+TEST_F(SlicesTest, DeletingWhatADriveMayHoldThatComesLater) {
+  Make(uint64_t{512} << 20, true);
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  ASSERT_EQ(Store(chain), chain.size());
+  ASSERT_TRUE(Flush().ok());
+  world_->FailReads(true);
+  Restart();
+  world_->meter().ResetMost();
+  const Chain remembered(layout_, {.seed = 1, .blocks = 30'000});
+  EXPECT_EQ(Evict(remembered)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Evict(chain)->status.code(), Code::kBusy);
+  ExpectShortTasks("evict with a drive that cannot be read");
+  world_->FailReads(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("pending_erasures"), 0u);
+  ExpectShortTasks("the drive is read, and what was deleted is deleted there");
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 0u);
+}
+
 }  // namespace
 }  // namespace aquifer

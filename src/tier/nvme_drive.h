@@ -110,6 +110,10 @@ class NvmeDrive final : public SegmentWriter::Host {
   void Recover(std::function<void(Status)> on_done);
 
   bool recovered() const { return recovered_; }
+  // The tier knows of all that recovery found.
+  bool announced() const { return recovered_ && !unannounced_; }
+  // It went out of service before all of that was seen: it is announced again when it is back.
+  void AnnounceAgain() { unannounced_ = true; }
   bool in_service() const { return recovered_ && !out_; }
   bool writable() const { return in_service() && !write_fault_; }
   const Status& why() const { return why_; }  // Why it is not.

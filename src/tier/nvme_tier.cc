@@ -190,8 +190,10 @@ void NvmeTierImpl::VisitSlice(std::shared_ptr<Enumeration> enumeration) {
   const size_t end = std::min(enumeration->cursor + kVisitedPerTask, order.size());
   for (; enumeration->cursor < end; ++enumeration->cursor) {
     const NvmeIndex::EntryId entry = order[enumeration->cursor].entry;
-    if (!shared_.index.Used(entry) || !Visible(entry)) continue;
-    enumeration->visit(shared_.index.Meta(entry));
+    if (!shared_.index.Used(entry)) continue;
+    NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
+    if (!drive->in_service()) drive->AnnounceAgain();
+    if (Visible(entry)) enumeration->visit(shared_.index.Meta(entry));
   }
   if (end == order.size()) return enumeration->on_done();
   shared_.Post([this, enumeration] { VisitSlice(enumeration); });

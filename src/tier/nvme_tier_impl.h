@@ -55,8 +55,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
   std::vector<NvmeDriveState> Drives() const override;
   bool AllRead() const override {
-    return std::all_of(drives_.begin(), drives_.end(),
-                       [](const auto& drive) { return drive->recovered(); });
+    return announcing_ == 0 && std::all_of(drives_.begin(), drives_.end(),
+                                           [](const auto& drive) { return drive->announced(); });
   }
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
@@ -89,7 +89,12 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void OnDriveOut(NvmeDrive* drive) override;
   void OnLost(std::vector<BlockId> ids, Code why) override;
   void OnFound(NvmeDrive*) override {
-    if (listener_ != nullptr) shared_.Post([this] { listener_->OnFound(); });
+    if (listener_ == nullptr) return;
+    ++announcing_;
+    shared_.Post([this] {
+      --announcing_;
+      listener_->OnFound();
+    });
   }
   bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override {
     return listener_ == nullptr || listener_->MayReclaim(ids, keep_bytes);
@@ -184,6 +189,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
   void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
+  const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
   void RunVerification(std::shared_ptr<Verification> verification, Task done);
 
@@ -203,6 +209,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   std::map<BlockId, Pending> pending_;
   std::deque<AppendItem*> ready_;  // Verified PendingWrites that wait for a drive.
   bool pump_scheduled_ = false;
+  size_t announcing_ = 0;    // Found blocks that the listener is about to hear of.
   bool started_ = false;     // Recover() was answered.
   bool reported_in_ = true;  // What the listener believes.
 };

@@ -49,9 +49,17 @@ struct WriteOp {
   bool in_flight = false;
 };
 
+// What may be left of a block whose erasure was not ok.
+enum class EraseLeft : uint8_t {
+  kCopy,    // A copy that is known, or being written: ask again.
+  kUnread,  // None that is known; a device that has not been read may hold one.
+  kMark,    // Only a mark that a device lacks so far; it is made when the device can take it.
+};
+
 struct EraseOp {
   BlockId id;
   Status status;  // kNotFound is reported, and harmless. Ok: gone, also after a restart.
+  EraseLeft left = EraseLeft::kCopy;  // Where it is neither.
 };
 
 template <class Op>
