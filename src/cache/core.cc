@@ -189,14 +189,11 @@ int64_t Core::DeadlineIn(int64_t timeout_nanos) const {
   return timeout_nanos > kNoDeadline - now ? kNoDeadline : now + timeout_nanos;
 }
 
-Status Core::CheckChain(const ChainSlice& chain) const {
-  if (chain.layout == 0 || chain.layout > catalog_.layouts()) {
-    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
+Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
+  if (!HasLayout(client, chain.layout)) {
+    return Status(Code::kInvalid, "chain.layout was not given to this client by RegisterLayout");
   }
   const LayoutRecord& layout = catalog_.layout(static_cast<uint16_t>(chain.layout - 1));
-  if (layout.tokens_per_block == 0) {
-    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
-  }
   if (chain.group >= layout.groups.size()) {
     return Status(Code::kInvalid, "chain.group is " + std::to_string(chain.group) +
                                       ", but the layout has " +
@@ -211,7 +208,7 @@ Status Core::CheckChain(const ChainSlice& chain) const {
 
 Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                                  const std::string& session) const {
-  if (!chain.keys.empty()) return CheckChain(chain);
+  if (!chain.keys.empty()) return CheckChain(client, chain);
   if (session.empty()) return Status(Code::kInvalid, "neither chain.keys nor session is given");
   if (FindSession(clients_[client].tenant, session) == nullptr) {
     return Status(Code::kNotFound, "no such session; name it with Hint() first");
@@ -220,7 +217,7 @@ Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
 }
 
 void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key& head) {
-  if (!CheckChain(forecast.chain).ok()) return;
+  if (!CheckChain(client, forecast.chain).ok()) return;
   const BlockName name{.tenant = clients_[client].tenant,
                        .group = forecast.chain.group,
                        .part = forecast.chain.part,
@@ -234,15 +231,20 @@ void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key&
 }
 
 void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
-  ++clients_[client].requests;
-  const Result<uint16_t> number = catalog_.Register(request->layout);
+  Client& caller = clients_[client];
+  ++caller.requests;
+  const Result<uint16_t> number = catalog_.Register(caller.tenant, request->layout);
+  // It holds it once, however often it asks.
+  if (number.ok() && !caller.layouts.insert(*number).second) {
+    catalog_.Release(caller.tenant, *number);
+  }
   request->status = number.status();
   request->handle = number.ok() ? LayoutHandle{*number} + 1 : 0;
   Progress(client, request, 1, true);
 }
 
 void Core::Match(ClientNumber client, MatchRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->have > request->chain.keys.size()) {
     valid = Status(Code::kInvalid, "have is more than there are keys");
   }
@@ -250,7 +252,7 @@ void Core::Match(ClientNumber client, MatchRequest* request) {
 }
 
 void Core::Fetch(ClientNumber client, FetchRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->timeout_nanos <= 0) {
     valid = Status(Code::kInvalid, "timeout_nanos is not positive");
   }
@@ -258,7 +260,7 @@ void Core::Fetch(ClientNumber client, FetchRequest* request) {
 }
 
 void Core::Reserve(ClientNumber client, ReserveRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && !request->engine_hashes.empty() &&
       request->engine_hashes.size() != request->chain.keys.size()) {
     valid = Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key");
@@ -284,7 +286,7 @@ void Core::Flush(ClientNumber client, FlushRequest* request) {
 }
 
 void Core::Pin(ClientNumber client, PinRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->seconds < 0) valid = Status(Code::kInvalid, "seconds is negative");
   Begin<PinJob>(client, request, std::move(valid));
 }
@@ -325,6 +327,7 @@ Result<std::unique_ptr<Core>> Core::New(const CoreOptions& options,
 Core::Core(const CoreOptions& options, const CacheEnvironment& environment)
     : options_(options),
       environment_(environment),
+      catalog_(options.max_layouts_per_tenant),
       nvme_speed_(TierSpeedOptions{}),
       prefill_(PrefillModelsOptions{}),
       worth_(WorthOf(options.cache)),
@@ -401,6 +404,7 @@ Status Core::Build() {
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
   // Read by the next tick.
   write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
   eraser_->on_erased = [this] { write_down_->Pump(); };
@@ -512,6 +516,10 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
     prefill_.Forget(engine->second.number);
     engines_.erase(engine);
   }
+  for (const uint16_t layout : clients_[client].layouts) {
+    catalog_.Release(clients_[client].tenant, layout);
+  }
+  clients_[client].layouts.clear();
   clients_[client].attached = false;
   clients_[client].leaving = true;
   leaving_.push_back({client, std::move(on_done)});

@@ -48,6 +48,7 @@ struct CoreOptions {
   uint32_t max_hints_per_client = 1024;
   uint32_t max_leases_per_client = 1 << 20;
   uint32_t max_sessions = 100'000;
+  uint32_t max_layouts_per_tenant = 256;
   // Deletions that are remembered for drives that have not been read.
   uint32_t max_deletions_remembered = 1 << 17;
   uint32_t max_deletions_remembered_per_tenant = 1 << 15;
@@ -159,9 +160,10 @@ class Core final : private TierListener, private LoadWaiter {
     std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
-    uint32_t hints = 0;       // Being carried out.
-    uint32_t leases = 0;      // Reservations included.
-    uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
+    uint32_t hints = 0;            // Being carried out.
+    uint32_t leases = 0;           // Reservations included.
+    uint32_t first_loan = 0;       // A list through loans_; 0 ends it.
+    std::set<uint16_t> layouts{};  // That it has registered.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -215,6 +217,8 @@ class Core final : private TierListener, private LoadWaiter {
   void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
+  // False: it is not wanted.
+  bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
@@ -239,7 +243,12 @@ class Core final : private TierListener, private LoadWaiter {
   template <class J>
   J* TakeJob(ClientNumber client, Request* request);
   void Progress(ClientNumber client, Request* request, size_t completed, bool done);
-  Status CheckChain(const ChainSlice& chain) const;
+  // The handle is this client's.
+  bool HasLayout(ClientNumber client, LayoutHandle handle) const {
+    return handle != 0 && handle <= UINT16_MAX &&
+           clients_[client].layouts.contains(static_cast<uint16_t>(handle - 1));
+  }
+  Status CheckChain(ClientNumber client, const ChainSlice& chain) const;
   // The chain, or else the session.
   Status CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                              const std::string& session) const;

@@ -228,7 +228,7 @@ void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
 }
 
 void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
-  if (report.layout == 0 || report.layout > catalog_.layouts()) return;
+  if (!HasLayout(client, report.layout)) return;
   prefill_.Add(clients_[client].engine, static_cast<uint16_t>(report.layout - 1),
                {.tokens = report.tokens,
                 .context = report.context_tokens,

@@ -123,42 +123,54 @@ void Core::OnTakenOver() {
 
 // A block that NVMe held over a restart.
 void Core::TakeOver(const BlockMeta& meta) {
-  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
-  const Result<uint16_t> layout =
-      catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
-  const bool usable = tenant.ok() && layout.ok() && meta.codec == Codec::kNone;
   if (eraser_->Owes(meta.id)) return;  // Deleted before it came to light.
-  const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
+  bool wanted = false;
+  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
+  if (tenant.ok() && meta.codec == Codec::kNone) {
+    const Result<uint16_t> layout =
+        catalog_.Learn(*tenant, meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
+    if (layout.ok()) {
+      wanted = TakeOverAs(*tenant, *layout, meta);
+      catalog_.Release(*tenant, *layout);  // The block holds it now.
+    }
+  }
+  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
+  // will ever ask for this record.
+  if (!wanted) eraser_->Add(meta.id);
+}
+
+bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
+  const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
-    if (same && entry.in_tier(kTierNvme)) return;
+    if (same && entry.in_tier(kTierNvme)) return true;
     // Being written right now: that will end as it should, and replaces this one.
-    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
-    if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
+    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return true;
+    if (same && residency_->ChargeNvme(known)) {
+      residency_->ArriveOnNvme(known);
+      return true;
+    }
     if (entry.in_tier(kTierNvme)) {
       // The calendar was set back, and an older record has won. What DRAM has is written once more.
       const bool in_dram = entry.in_tier(kTierDram);
       residency_->LeaveNvme(known, Leave::kLostByTier);
       if (in_dram) write_down_->Add(known);
     }
-  } else if (usable && !forgotten_tenants_.contains(*tenant)) {
-    const Result<BlockRef> added = residency_->AddOnNvme(
-        {.name =
-             {.tenant = *tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
-         .parent = meta.parent,
-         .position = meta.position,
-         .layout = *layout,
-         .state = BlockState::kResident,
-         .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
-         .checksum = meta.checksum,
-         .engine_hash = meta.engine_hash,
-         .now_nanos = environment_.clock->NowNanos()});
-    if (added.ok()) return;
+    return false;
   }
-  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
-  // will ever ask for this record.
-  eraser_->Add(meta.id);
+  if (forgotten_tenants_.contains(tenant)) return false;
+  const Result<BlockRef> added = residency_->AddOnNvme(
+      {.name = {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
+       .parent = meta.parent,
+       .position = meta.position,
+       .layout = layout,
+       .state = BlockState::kResident,
+       .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
+       .checksum = meta.checksum,
+       .engine_hash = meta.engine_hash,
+       .now_nanos = environment_.clock->NowNanos()});
+  return added.ok();
 }
 
 void Core::CloseDisks() {

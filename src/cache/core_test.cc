@@ -87,7 +87,7 @@ TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   CoreOptions options = SmallCache(64, false);
   options.cache.overdue_nanos = 1'000'000'000;
   Make(options);
-  ManualClient other(world_.get(), {.tenant = "local", .engine = "other"});
+  const auto other = AttachAs("local");
   const Chain chain(layout_, {.seed = 1, .blocks = 1});
   ReserveRequest first;
   first.chain = Slice(chain);
@@ -97,14 +97,14 @@ TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   ReserveRequest second;
   second.chain = Slice(chain);
   second.parent = chain.parent(0);
-  other.Do(&Core::Reserve, &second);
+  other->Do(&Core::Reserve, &second);
   EXPECT_EQ(second.ops[0].outcome, ReserveOutcome::kBeingFilled);
   EXPECT_GT(second.ops[0].wait_ms, 0);
 
   world_->Advance(2'000'000'000);
   EXPECT_EQ(Counter("overdue_reservations"), 1u);
   EXPECT_EQ(Counter("quarantined_bytes"), kBlockBytes);
-  EXPECT_EQ(Store(chain, &other), 1u);
+  EXPECT_EQ(Store(chain, other.get()), 1u);
   CommitRequest commit;
   commit.ops.resize(1);
   commit.ops[0].reservation = first.ops[0].reservation;
@@ -262,6 +262,71 @@ TEST_F(CoreTest, ADrainIsOfEveryTenant) {
   reserve.parent = late.parent(0);
   other->Do(&Core::Reserve, &reserve);
   EXPECT_EQ(reserve.ops[0].refusal, Refusal::kDraining);
+}
+
+TEST_F(CoreTest, ATenantHasOnlySoManyLayoutsAndTheyAreForgotten) {
+  CoreOptions options = SmallCache(64, false);
+  options.max_layouts_per_tenant = 3;
+  Make(options);
+  const auto registered = [](ManualClient* client, uint64_t bytes) {
+    auto request = std::make_unique<RegisterLayoutRequest>();
+    request->layout = LayoutOfBytes(bytes);
+    client->Do(&Core::RegisterLayout, request.get());
+    return request;
+  };
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  ASSERT_EQ(Store(chain), 2u);  // With the first.
+  for (int again = 0; again < 3; ++again) {
+    EXPECT_TRUE(registered(client_.get(), 8 << 10)->status.ok());
+    EXPECT_TRUE(registered(client_.get(), 24 << 10)->status.ok());
+  }
+  const auto refused = registered(client_.get(), 32 << 10);
+  EXPECT_EQ(refused->status.code(), Code::kNoSpace);
+  EXPECT_EQ(refused->handle, 0u);
+  ManualClient other(world_.get(), {.tenant = "other"});
+  EXPECT_TRUE(registered(&other, 32 << 10)->status.ok());
+  EXPECT_TRUE(registered(&other, 8 << 10)->status.ok());
+  EXPECT_EQ(Counter("layouts"), 4u);
+
+  // The tenant's last client leaves: only what has blocks, or another tenant's client, is left.
+  client_->Detach();
+  world_->Run();
+  client_ = std::make_unique<ManualClient>(world_.get(), ClientOptions{});
+  EXPECT_EQ(Counter("layouts"), 3u);
+  EXPECT_TRUE(registered(client_.get(), 64 << 10)->status.ok());
+  EXPECT_TRUE(registered(client_.get(), 48 << 10)->status.ok());
+  EXPECT_EQ(registered(client_.get(), 40 << 10)->status.code(), Code::kNoSpace);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.evicted, 2u);
+  EXPECT_EQ(Counter("layouts"), 4u);
+  EXPECT_TRUE(registered(client_.get(), 40 << 10)->status.ok());
+}
+
+TEST_F(CoreTest, AHandleIsGoodForItsClientOnly) {
+  Make(SmallCache(64, false));
+  ManualClient other(world_.get(), {.tenant = "local"});
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  MatchRequest match;
+  match.chain = Slice(chain);
+  other.Do(&Core::Match, &match);
+  EXPECT_EQ(match.status.code(), Code::kInvalid);
+}
+
+TEST_F(CoreTest, LayoutsComeAndGoForEver) {
+  Make(SmallCache(64, false));
+  for (uint64_t i = 1; i <= 70'000; ++i) {
+    ManualClient client(world_.get(), {.tenant = "other"});
+    RegisterLayoutRequest request;
+    request.layout = layout_;
+    request.layout.kv_format = std::to_string(i);
+    client.Do(&Core::RegisterLayout, &request);
+    ASSERT_TRUE(request.status.ok()) << i << ": " << request.status.ToString();
+    client.Detach();
+    world_->Run();
+  }
+  EXPECT_EQ(Counter("layouts"), 1u);
 }
 
 }  // namespace

@@ -151,14 +151,23 @@ void Residency::ReleaseSlot(BlockRef ref) {
 
 Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
   AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  catalog_->Hold(block.name.tenant, block.layout);
   index_->SetSlot(ref, slot);
   return ref;
 }
 
+void Residency::Remove(BlockRef ref) {
+  const uint16_t tenant = at(ref).tenant;
+  const uint16_t layout = at(ref).layout;
+  index_->Remove(ref);
+  catalog_->Release(tenant, layout);
+}
+
 Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
   AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  catalog_->Hold(block.name.tenant, block.layout);
   if (!nvme_quota_.Charge(block.name.tenant, SlotBytesOf(ref))) {
-    index_->Remove(ref);
+    Remove(ref);
     return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
   }
   ArriveOnNvme(ref);
@@ -243,7 +252,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   ++left_[static_cast<size_t>(why)];
   if (entry.leases == 0 && entry.io_tiers == 0) {
     ReleaseSlot(ref);
-    index_->Remove(ref);
+    Remove(ref);
     return;
   }
   if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
@@ -255,7 +264,7 @@ void Residency::Settle(BlockRef ref) {
   const BlockEntry& entry = at(ref);
   if (entry.state != BlockState::kGone || entry.leases != 0 || entry.io_tiers != 0) return;
   ReleaseSlot(ref);
-  index_->Remove(ref);
+  Remove(ref);
 }
 
 bool Residency::DropOrphans(size_t max_blocks) {

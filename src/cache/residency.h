@@ -187,6 +187,8 @@ class Residency {
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
   }
+  // Of an entry that nobody holds.
+  void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.
   void Settle(BlockRef ref);
   void ReleaseSlot(BlockRef ref);
