@@ -196,8 +196,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
-  void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
-  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override;
+  std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
@@ -210,7 +209,7 @@ class Core final : private TierListener, private LoadWaiter {
   void RenewOnNvme(BlockRef ref);
 
   // NVMe.
-  std::map<uint16_t, uint64_t> BytesByTenant(std::span<const BlockId> ids) const;
+  class SegmentChoice;
   Status BuildNvme();
   void OpenDrive(size_t drive);
   void OnOpened(size_t drive, Result<OpenedDisk> opened);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -192,59 +193,80 @@ void Core::OnLost(std::span<const BlockId> ids, Code why) {
   Housekeep();
 }
 
-std::map<uint16_t, uint64_t> Core::BytesByTenant(std::span<const BlockId> ids) const {
-  std::map<uint16_t, uint64_t> bytes;
-  for (const BlockId& id : ids) {
-    const BlockRef ref = residency_->Find(id);
-    if (ref != kNoBlock) bytes[residency_->at(ref).tenant] += residency_->SlotBytesOf(ref);
-  }
-  return bytes;
-}
+// Pins come first, then what a tenant's floor protects, then what is worth most.
+class Core::SegmentChoice final : public ReclaimChoice {
+ public:
+  explicit SegmentChoice(Core* core) : core_(core) {}
 
-bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
-  if (finding_ || !nvme_ready_) return false;  // Whose they are is not known yet.
-  uint64_t must_keep = 0;
-  for (const auto& [tenant, bytes] : BytesByTenant(ids)) {
-    must_keep += bytes - std::min(bytes, residency_->NvmeOverFloor(tenant));
+  void Add(std::span<const BlockId> ids) override {
+    // Whose they are is not known yet.
+    if (core_->finding_ || !core_->nvme_ready_) unknown_ = true;
+    const Residency& residency = *core_->residency_;
+    for (const BlockId& id : ids) {
+      const uint32_t number = added_++;
+      const BlockRef ref = residency.Find(id);
+      if (ref == kNoBlock || !residency.at(ref).in_tier(kTierNvme)) continue;
+      const uint16_t tenant = residency.at(ref).tenant;
+      const bool pinned = residency.at(ref).pins != 0;
+      if (pinned) pinned_bytes_ += residency.SlotBytesOf(ref);
+      bytes_[tenant] += residency.SlotBytesOf(ref);
+      candidates_.push_back({.pinned = pinned,
+                             .tenant = tenant,
+                             .value = residency.NvmeValue(ref),
+                             .number = number});
+    }
   }
-  for (const BlockId& id : ids) {
-    const BlockRef ref = residency_->Find(id);
-    if (ref != kNoBlock && residency_->at(ref).pins != 0) must_keep += residency_->SlotBytesOf(ref);
+
+  bool MayReclaim(uint64_t keep_bytes) override {
+    uint64_t must_keep = pinned_bytes_;
+    for (const auto& [tenant, bytes] : bytes_) {
+      const uint64_t over_floor = core_->residency_->NvmeOverFloor(tenant);
+      if (over_floor >= bytes) continue;
+      must_keep += bytes - over_floor;
+      at_floor_.insert(tenant);
+    }
+    return !unknown_ && must_keep <= keep_bytes;
   }
-  return must_keep <= keep_bytes;
-}
+
+  std::vector<uint32_t> Order() override {
+    for (Candidate& candidate : candidates_) {
+      candidate.at_floor = at_floor_.contains(candidate.tenant);
+    }
+    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+      if (a.pinned != b.pinned) return a.pinned;
+      if (a.at_floor != b.at_floor) return a.at_floor;
+      if (a.value != b.value) return a.value > b.value;
+      return a.number < b.number;
+    });
+    std::vector<uint32_t> order;
+    order.reserve(candidates_.size());
+    for (const Candidate& candidate : candidates_) order.push_back(candidate.number);
+    return order;
+  }
+
+ private:
+  struct Candidate {
+    bool pinned = false;
+    bool at_floor = false;
+    uint16_t tenant = 0;
+    double value = 0;
+    uint32_t number = 0;
+  };
+
+  Core* const core_;  // Not touched by Order().
+  std::vector<Candidate> candidates_;
+  std::map<uint16_t, uint64_t> bytes_;  // By tenant.
+  std::set<uint16_t> at_floor_;
+  uint64_t pinned_bytes_ = 0;
+  uint32_t added_ = 0;
+  bool unknown_ = false;
+};
+
+std::unique_ptr<ReclaimChoice> Core::OnReclaim() { return std::make_unique<SegmentChoice>(this); }
 
 bool Core::MayDrop(const BlockId& id) {
   const BlockRef ref = residency_->Find(id);
   return ref == kNoBlock || residency_->at(ref).pins == 0 || residency_->at(ref).in_tier(kTierDram);
-}
-
-void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
-  struct Candidate {
-    bool pinned = false;
-    bool floor = false;
-    double value = 0;
-    size_t index = 0;
-  };
-  const std::map<uint16_t, uint64_t> bytes = BytesByTenant(ids);
-  std::vector<Candidate> candidates;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const BlockRef ref = residency_->Find(ids[i]);
-    if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) continue;
-    const uint16_t tenant = residency_->at(ref).tenant;
-    candidates.push_back({.pinned = residency_->at(ref).pins != 0,
-                          .floor = residency_->NvmeOverFloor(tenant) < bytes.at(tenant),
-                          .value = residency_->NvmeValue(ref),
-                          .index = i});
-  }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.pinned != b.pinned) return a.pinned;
-    if (a.floor != b.floor) return a.floor;
-    if (a.value != b.value) return a.value > b.value;
-    return a.index < b.index;
-  });
-  order->clear();
-  for (const Candidate& candidate : candidates) order->push_back(candidate.index);
 }
 
 void Core::OnHealth(bool in_service, const Status& why) {

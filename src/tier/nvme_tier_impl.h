@@ -96,14 +96,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
       listener_->OnFound();
     });
   }
-  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override {
-    return listener_ == nullptr || listener_->MayReclaim(ids, keep_bytes);
+  std::unique_ptr<ReclaimChoice> ChooseForReclaim() override {
+    return listener_ == nullptr ? nullptr : listener_->OnReclaim();
   }
   bool MayDrop(const BlockId& id) override {
     return listener_ == nullptr || listener_->MayDrop(id);
-  }
-  void OrderForReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
-    if (listener_ != nullptr) listener_->OnReclaim(ids, order);
   }
   void OnMoveBegins(const BlockId& id) override { pending_[id].moving = true; }
   void OnMoveEnds(const BlockId& id) override;
