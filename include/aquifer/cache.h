@@ -102,6 +102,9 @@ struct MatchRun {
   double estimated_ms = 0;  // To load this run alone, as things are now.
 };
 
+// A match ends where there would be more runs than this: ask for the rest with `have`.
+inline constexpr size_t kMaxMatchRuns = 16'384;
+
 // How much of a chain is there. Answered from memory; reads nothing and lends nothing.
 struct MatchRequest : Request {
   ChainSlice chain;

@@ -3,9 +3,11 @@
 // have.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,14 +85,18 @@ class MatchJob final : public RequestJob<MatchRequest, 0> {
   void Cancel() override;
 
  private:
-  void AddRun(size_t first, TierKind tier, RunState state);
+  // False: there are too many runs.
+  bool AddRun(size_t first, TierKind tier, RunState state);
   void AddFillingRun(size_t first);
-  void Estimate();
+  void EstimateUpTo(size_t runs);
+  void Finish();
   void TouchSlice();
 
   std::vector<BlockRef> refs_;  // What matched.
-  std::vector<LoadRun> load_runs_;
-  std::vector<double> run_ms_;
+  std::array<TierCost, 2> costs_;
+  std::optional<PrefillCoefficients> prefill_;
+  std::optional<WorthScan> worth_;
+  size_t estimated_ = 0;   // Of the runs.
   bool touching_ = false;  // Answered; only recency is left to record.
 };
 

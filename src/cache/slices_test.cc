@@ -206,5 +206,54 @@ TEST_F(SlicesTest, DeletingWhatADriveMayHoldThatComesLater) {
   EXPECT_EQ(match.matched, 0u);
 }
 
+TEST_F(SlicesTest, ReclaimingSegmentsOfManySmallBlocks) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{256} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.nvme_directories = {kDrive};
+  options.cache.nvme_bytes = uint64_t{320} << 20;  // Five segments of some 15 000 blocks.
+  options.cache.nvme_segment_bytes = uint64_t{64} << 20;
+  CoreFixture::Make(options);
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 30'000});
+    world_->meter().ResetMost();
+    ASSERT_EQ(Store(chain), chain.size());
+    FlushRequest flush;
+    flush.timeout_nanos = 100 * kDefaultTimeoutNanos;
+    client_->Do(&Core::Flush, &flush);
+    ExpectShortTasks("store and flush");
+  }
+  EXPECT_GT(Counter("nvme_segments_reclaimed"), 2u);
+  EXPECT_GT(Counter("nvme_reclaim_moved_blocks"), 1000u);
+}
+
+TEST_F(SlicesTest, MatchingAChainWhoseBlocksLieInTurnsInTwoTiers) {
+  Make(uint64_t{512} << 20, true);
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  ASSERT_EQ(Store(chain), chain.size());
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  std::vector<Key> every_other;
+  for (size_t i = 0; i < kBlocks; i += 2) every_other.push_back(chain[i]);
+  PrestageRequest prestage;
+  prestage.chain = {.layout = handle_, .group = 0, .part = 0, .keys = every_other};
+  prestage.timeout_nanos = 1000 * kDefaultTimeoutNanos;
+  client_->Do(&Core::Prestage, &prestage);
+  ASSERT_EQ(prestage.staged, every_other.size());
+  world_->meter().ResetMost();
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.runs.size(), kMaxMatchRuns);
+  EXPECT_EQ(match.matched, kMaxMatchRuns);
+  EXPECT_EQ(match.pays, kMaxMatchRuns);
+  EXPECT_GT(match.runs.back().estimated_ms, 0);
+  ExpectShortTasks("match");
+  match.have = kBlocks - kMaxMatchRuns;
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, kMaxMatchRuns);
+}
+
 }  // namespace
 }  // namespace aquifer
