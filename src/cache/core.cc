@@ -21,6 +21,7 @@ constexpr size_t kExpirySlice = 2048;
 constexpr size_t kDropSlice = 64;
 constexpr size_t kPinExpirySlice = 256;
 constexpr size_t kReturnSlice = 256;
+constexpr int64_t kRenewNanos = 10'000'000'000;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
@@ -406,7 +407,9 @@ Status Core::Build() {
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
   catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
   // Read by the next tick.
-  write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
+  write_down_->load = [this](BlockRef ref) {
+    loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
+  };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return nvme_bytes == 0 ? Status() : BuildNvme();
 }

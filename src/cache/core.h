@@ -204,9 +204,6 @@ class Core final : private TierListener, private LoadWaiter {
   // LoadWaiter, for blocks that were brought to DRAM only to be written anew.
   bool Waits(uint64_t) const override { return true; }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
-  // The block's expiry changed, and the record on NVMe has the old one, which would count again
-  // after a restart.
-  void RenewOnNvme(BlockRef ref);
 
   // NVMe.
   class SegmentChoice;

@@ -18,7 +18,6 @@ constexpr size_t kSweepSlice = 2048;
 constexpr size_t kHintSlice = 64;
 constexpr size_t kWalkSlice = 512;
 constexpr size_t kMaxSessionName = 256;
-constexpr int64_t kRenewNanos = 10'000'000'000;
 
 }  // namespace
 
@@ -39,7 +38,9 @@ void FlushJob::Run() {
     flush.status = Status(Code::kUnavailable, WhyNot(flush.tier));
     return End(1);
   }
-  WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  if (!std::exchange(timer_set_, true)) WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  // What was hinted before may give blocks another time to live.
+  if (core().clients_[client()].hints > 0) return RunAgain();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     request()->status = std::move(status);
@@ -209,20 +210,13 @@ void HintJob::Apply(BlockRef ref) {
   residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
-  core().RenewOnNvme(ref);
-}
-
-void Core::RenewOnNvme(BlockRef ref) {
-  if (!residency_->at(ref).in_tier(kTierNvme)) return;
-  if (!residency_->at(ref).in_tier(kTierDram)) {
-    return loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
-  }
-  write_down_->Renew(ref);
+  // The record on NVMe has the old one, which would count again after a restart.
+  if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
 }
 
 void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
+  write_down_->OnLoaded(ref, status);
   if (!status.ok()) return;
-  RenewOnNvme(ref);
   eraser_->Pump();
   write_down_->Pump();
 }

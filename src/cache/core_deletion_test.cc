@@ -212,32 +212,69 @@ TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
   EXPECT_EQ(Recall(on_nvme), 0u);
 }
 
-// The old record stays until the new one is there, and never comes back after it.
+// The old record stays until the new one is there, and never comes back after it. Once a flush that
+// was asked for after the hint has ended well, the time to live is on the drive, wherever the
+// blocks were: in DRAM, on NVMe alone, or being written without it.
 TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
-  const Chain chain(layout_, {.seed = 1, .blocks = 3});
-  const auto live = [&](uint64_t stop_after) {
-    Make(SmallCache());
-    EXPECT_EQ(Store(chain), 3u);
-    EXPECT_TRUE(Flush().ok());
-    const uint64_t before = world_->disk(kDrive).requests_done();
-    world_->disk(kDrive).StopAfter(before + stop_after);
-    Hint(chain, 60);
-    FlushRequest flush;
-    flush.timeout_nanos = 100'000'000;
-    client_->Do(&Core::Flush, &flush);
-    const uint64_t requests = world_->disk(kDrive).requests_done() - before;
-    Restart();
-    EXPECT_EQ(Recall(chain), 3u) << "stopped after " << stop_after;
-    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
-    Restart();
-    if (flush.status.ok()) {
-      EXPECT_EQ(Recall(chain), 0u) << "stopped after " << stop_after;
-    }
-    return requests;
-  };
-  const uint64_t steps = live(1000);
-  ASSERT_GT(steps, 3u);
-  for (uint64_t step = 0; step <= steps; ++step) live(step);
+  enum class Where : uint8_t { kDram, kNvme, kOnTheWay };
+  for (const Where where : {Where::kDram, Where::kNvme, Where::kOnTheWay}) {
+    const size_t blocks = where == Where::kNvme ? 70 : 3;  // The hint takes two slices.
+    const Chain chain(layout_, {.seed = 1, .blocks = blocks});
+    const auto live = [&](uint64_t stop_after) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(where) << ", " << stop_after);
+      Make(SmallCache(128));
+      if (where == Where::kOnTheWay) world_->disk(kDrive).Hang(true);
+      EXPECT_EQ(Store(chain), blocks);
+      if (where != Where::kOnTheWay) {
+        EXPECT_TRUE(Flush().ok());
+      }
+      if (where == Where::kNvme) Restart();
+      const uint64_t before = world_->disk(kDrive).requests_done();
+      world_->disk(kDrive).StopAfter(before + stop_after);
+      Hint(chain, 60);
+      FlushRequest flush;
+      flush.timeout_nanos = 100'000'000;
+      client_->Submit(&Core::Flush, &flush);
+      world_->disk(kDrive).Hang(false);
+      EXPECT_TRUE(world_->RunUntil([&flush] { return flush.done(); }));
+      const uint64_t requests = world_->disk(kDrive).requests_done() - before;
+      Restart();
+      if (where != Where::kOnTheWay || flush.status.ok()) {
+        EXPECT_EQ(Recall(chain), blocks);
+      }
+      world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+      Restart();
+      if (flush.status.ok()) {
+        EXPECT_EQ(Recall(chain), 0u);
+      }
+      return requests;
+    };
+    const uint64_t steps = live(1000);
+    ASSERT_GT(steps, 3u);
+    for (uint64_t step = 0; step <= steps; ++step) live(step);
+  }
+}
+
+TEST_F(CoreDeletionTest, AFlushWaitsForTimesToLiveOfBlocksThatLeaveDramFirst) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 48});
+  ASSERT_EQ(Store(chain), 48u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
+  Hint(chain, 60);
+  world_->Advance(100'000'000);
+  EXPECT_EQ(Counter("write_down_waiting"), 48u);
+  const Chain other(layout_, {.seed = 2, .blocks = 24});
+  ASSERT_EQ(Store(other), 24u);
+  EXPECT_EQ(Counter("demoted_blocks"), 8u);
+  const auto leased = Fetch(other);  // Nothing of it makes room.
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
+  const Status flushed = Flush();
+  EXPECT_TRUE(flushed.ok()) << flushed.ToString();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+  Restart();
+  EXPECT_EQ(Counter("blocks"), 24u);
+  EXPECT_EQ(Recall(chain), 0u);
 }
 
 TEST_F(CoreDeletionTest, ADeletionDoesNotWaitForAWriteThatHangs) {

@@ -158,6 +158,10 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
  public:
   explicit FlushJob(Core* core) : RequestJob(core) {}
 
+  void Reset() override {
+    flush_ = 0;
+    timer_set_ = false;
+  }
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
@@ -167,6 +171,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
 
   uint64_t flush_ = 0;
+  bool timer_set_ = false;
 };
 
 class PinJob final : public RequestJob<PinRequest, 5> {

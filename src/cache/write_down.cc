@@ -56,28 +56,46 @@ void WriteDown::Add(BlockRef ref) {
     ++At(&refused_, residency_->at(ref).tenant);
     return;
   }
-  Enqueue(ref);
+  Enqueue(ref, next_sequence_++);
 }
 
 void WriteDown::Renew(BlockRef ref) {
   // The end of a write under way sees that the expiry is another.
   if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
-  if (residency_->SetStale(ref)) Enqueue(ref);
+  if (residency_->SetStale(ref)) Enqueue(ref, next_sequence_++);
 }
 
-void WriteDown::Enqueue(BlockRef ref) {
+void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
+  const auto found = loading_.find(ref);
+  if (found == loading_.end()) return;
+  const Item item = found->second;
+  loading_.erase(found);
+  loading_sequences_.erase(item.sequence);
+  // In its old place: whoever flushes waits for it. If it could not be loaded it is tried again.
+  if (Same(item) && residency_->stale(ref)) {
+    if (status.ok()) {
+      Enqueue(ref, item.sequence);
+    } else {
+      queue_.emplace(item.sequence, item);
+    }
+  }
+  CheckFlushes();
+}
+
+void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
   const uint16_t tenant = residency_->at(ref).tenant;
-  Item item{ref, next_sequence_++, residency_->at(ref).checksum, tenant, 0};
+  Item item{ref, sequence, residency_->at(ref).checksum, tenant, 0};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
   const bool usable = target_ != nullptr && target_->in_service();
-  if (usable && held_bytes_ + bytes <= settings_.max_held_bytes &&
+  if (usable && residency_->at(ref).in_tier(kTierDram) &&
+      held_bytes_ + bytes <= settings_.max_held_bytes &&
       At(&held_by_, tenant) + bytes <= HoldLimit(tenant)) {
     item.held_bytes = bytes;
     held_bytes_ += bytes;
     At(&held_by_, tenant) += bytes;
     residency_->HoldDirty(ref);
   }
-  queue_.emplace_hint(queue_.end(), item.sequence, item);
+  queue_.emplace(item.sequence, item);
   if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
 }
 
@@ -88,8 +106,9 @@ void WriteDown::TrimSome() {
       ++next;
       continue;
     }
-    Forget(next->second);
+    const Item item = next->second;
     next = queue_.erase(next);
+    Discard(item);
   }
   trim_cursor_ = next == queue_.end() ? 0 : next->first;
 }
@@ -107,6 +126,17 @@ void WriteDown::Forget(const Item& item) {
   held_bytes_ -= item.held_bytes;
   if (item.held_bytes != 0) At(&held_by_, item.tenant) -= item.held_bytes;
   if (Same(item)) residency_->UnholdDirty(item.ref);
+}
+
+void WriteDown::Discard(const Item& item) {
+  Forget(item);
+  if (!Same(item) || !residency_->stale(item.ref)) return;
+  if (residency_->at(item.ref).in_tier(kTierDram)) return;
+  const auto [waits, added] = loading_.try_emplace(item.ref, item);
+  waits->second.held_bytes = 0;
+  if (!added) return;
+  loading_sequences_.insert(item.sequence);
+  load(item.ref);
 }
 
 void WriteDown::ReleaseHolds() {
@@ -222,13 +252,8 @@ void WriteDown::Pump() {
           Forget(item);
         }
       } else {
-        next = queue_.erase(next);  // Dropped since, or there already.
-        Forget(item);
-        if (Same(item) && residency_->stale(item.ref) &&
-            !residency_->at(item.ref).in_tier(kTierDram)) {
-          residency_->ClearStale(item.ref);
-          if (on_unrenewed) on_unrenewed(item.ref);
-        }
+        next = queue_.erase(next);
+        Discard(item);
       }
     }
     if (write->items.empty()) break;
@@ -317,7 +342,10 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   // Its expiry was changed while it was being written with the old one.
   if (op.status.ok() &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
-    if (residency_->at(item.ref).in_tier(kTierNvme)) Renew(item.ref);
+    if (residency_->at(item.ref).in_tier(kTierNvme) && residency_->SetStale(item.ref)) {
+      Forget(item);
+      return Enqueue(item.ref, item.sequence);  // Whoever flushes waits for that too.
+    }
   }
   Forget(item);
 }
@@ -364,6 +392,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 
 uint64_t WriteDown::OldestUnwritten() const {
   uint64_t oldest = queue_.empty() ? next_sequence_ : queue_.begin()->first;
+  if (!loading_sequences_.empty()) oldest = std::min(oldest, *loading_sequences_.begin());
   for (const auto& write : batches_) {
     if (!write->busy) continue;
     for (const Item& item : write->items) oldest = std::min(oldest, item.sequence);
@@ -399,7 +428,7 @@ void WriteDown::SortSome() {
       const Item item = queue_.begin()->second;
       queue_.erase(queue_.begin());
       if (!Current(item)) {
-        Forget(item);
+        Discard(item);
         continue;
       }
       by_value_.push_back({residency_->DramValue(item.ref), item});

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -49,9 +50,11 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump().
   void Add(BlockRef ref);
-  // The block is on NVMe and in DRAM, and its expiry has changed, which the record on NVMe does not
-  // know. A new record replaces it after Pump().
+  // The block is on NVMe, and its expiry has changed, which the record there does not know. A new
+  // record replaces it after Pump(); where DRAM has it not, or not any more, it is loaded first.
   void Renew(BlockRef ref);
+  // What was asked for with `load` has ended.
+  void OnLoaded(BlockRef ref, const Status& status);
 
   // Starts what may be started.
   void Pump();
@@ -75,14 +78,16 @@ class WriteDown {
   // still holds on to one of them.
   void Barrier(std::function<void(Status)> on_done);
 
-  // Called with a block that was to be renewed and has left DRAM.
-  std::function<void(BlockRef)> on_unrenewed;
+  // Called with a block that is to be renewed and not in DRAM. Never answers from inside.
+  std::function<void(BlockRef)> load;
 
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
   const Status& last_failure() const { return last_failure_; }
   // Blocks of any tenant that are waiting or being written.
-  size_t waiting() const { return queue_.size() + by_value_.size() + in_flight_blocks_; }
+  size_t waiting() const {
+    return queue_.size() + by_value_.size() + loading_.size() + in_flight_blocks_;
+  }
 
  private:
   struct Item {
@@ -124,7 +129,9 @@ class WriteDown {
   bool Same(const Item& item) const;
   // A deletion of the same block is under way, or its old record is still being written.
   bool Barred(BlockRef ref) const;
-  void Enqueue(BlockRef ref);
+  void Enqueue(BlockRef ref, uint64_t sequence);
+  // It can be written no more from where it is: dropped, there already, or to be loaded first.
+  void Discard(const Item& item);
   void TrimSome();
   void ReleaseSomeHolds();
   void SortSome();
@@ -158,9 +165,11 @@ class WriteDown {
   Clock* const clock_;
   Tier* target_ = nullptr;
   WriteBudget budget_;
-  std::map<uint64_t, Item> queue_;  // By sequence.
-  uint64_t trim_cursor_ = 0;        // Up to here it has been looked at for stale ones.
-  uint64_t release_cursor_ = 0;     // Up to here holds are released.
+  std::map<uint64_t, Item> queue_;        // By sequence.
+  std::map<BlockRef, Item> loading_;      // To be renewed, and on its way to DRAM for that.
+  std::set<uint64_t> loading_sequences_;  // Of those.
+  uint64_t trim_cursor_ = 0;              // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;           // Up to here holds are released.
   bool releasing_ = false;
   bool sorting_ = false;          // Nothing is written until what waits is in its new order.
   uint64_t sort_end_ = 0;         // What was added later stays behind it.
