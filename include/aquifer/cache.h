@@ -199,8 +199,9 @@ struct CommitRequest : Request {
 
 // --- Care --------------------------------------------------------------------------------------
 
-// Everything that this client's tenant committed before the call has reached the tier: with ok, it
-// survives what the tier survives. Otherwise kLate, or what kept it from getting there.
+// Everything that this client's tenant committed before the call has reached the tier, and so have
+// the times to live that this client hinted: with ok, it survives what the tier survives. Otherwise
+// kLate, or what kept it from getting there.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
