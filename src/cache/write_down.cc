@@ -47,10 +47,10 @@ void WriteDown::SetTarget(Tier* target) {
 
 void WriteDown::Add(BlockRef ref) {
   if (!settings_.enabled) return;
-  WriteDownCase block;
-  block.features.position = residency_->at(ref).position;
-  block.features.turns = residency_->at(ref).uses;
-  block.features.bytes = residency_->RawBytes(ref);
+  BlockFeatures block;
+  block.position = residency_->at(ref).position;
+  block.turns = residency_->at(ref).uses;
+  block.bytes = residency_->RawBytes(ref);
   if (!ShouldWriteDown(settings_.admission, block)) {
     ++stats_.refused_blocks;
     ++At(&refused_, residency_->at(ref).tenant);

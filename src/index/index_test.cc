@@ -22,7 +22,7 @@ Key KeyOf(uint64_t number) {
 }
 
 std::unique_ptr<Index> MakeIndex(uint32_t max_blocks) {
-  auto index = Index::Create({.max_blocks = max_blocks, .hash_seed = 7, .populate = false});
+  auto index = Index::Create({.max_blocks = max_blocks, .hash_seed = 7});
   EXPECT_TRUE(index.ok());
   return *std::move(index);
 }
@@ -59,11 +59,9 @@ std::vector<BlockRef> InsertChain(Index* index, uint32_t length) {
 }
 
 TEST(IndexTest, RefusesToHoldNothingOrTooMuch) {
-  EXPECT_EQ(Index::Create({.max_blocks = 0, .hash_seed = 0, .populate = false}).status().code(),
+  EXPECT_EQ(Index::Create({.max_blocks = 0, .hash_seed = 0}).status().code(), Code::kInvalid);
+  EXPECT_EQ(Index::Create({.max_blocks = kNoBlock, .hash_seed = 0}).status().code(),
             Code::kInvalid);
-  EXPECT_EQ(
-      Index::Create({.max_blocks = kNoBlock, .hash_seed = 0, .populate = false}).status().code(),
-      Code::kInvalid);
 }
 
 TEST(IndexTest, ABlockIsFoundUnderItsExactNameOnly) {
@@ -241,14 +239,12 @@ TEST(IndexTest, TheCachesOwnFieldsAreKept) {
   index->SetFlags(ref, kFlagDurableWanted | kFlagRecovered);
   index->SetFlags(ref, kFlagExpired, kFlagRecovered);
   index->SetOwnerData(ref, 34);
-  index->SetEngineHash(ref, 56);
   index->SetExpiry(ref, 78);
   index->Touch(ref, 90);
   const BlockEntry& entry = index->at(ref);
   EXPECT_EQ(entry.slot, 12u);
   EXPECT_EQ(entry.flags, kFlagDurableWanted | kFlagExpired);
   EXPECT_EQ(entry.owner_data, 34u);
-  EXPECT_EQ(entry.engine_hash, 56u);
   EXPECT_EQ(entry.expiry_unix_seconds, 78u);
   EXPECT_EQ(entry.last_used_nanos, 90);
   EXPECT_EQ(entry.uses, 1u);
@@ -403,14 +399,6 @@ TEST(IndexTest, ABlockTakesAtMost150Bytes) {
   InsertChain(index.get(), 99'999);
   EXPECT_LE(index->bytes(), 150u * 100'000);
   index->CheckConsistency();
-}
-
-TEST(IndexTest, APopulatedIndexIsTheSameIndex) {
-  auto created = Index::Create({.max_blocks = 100'000, .hash_seed = 1, .populate = true});
-  ASSERT_TRUE(created.ok());
-  const std::vector<BlockRef> refs = InsertChain(created->get(), 1000);
-  EXPECT_EQ((*created)->Find(ChainBlock(999).name), refs[999]);
-  (*created)->CheckConsistency();
 }
 
 // Random operations on a forest of names, beside a plain map that does the same. Keys come in
