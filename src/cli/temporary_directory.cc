@@ -17,19 +17,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace aquifer {
 namespace {
 
 // Every temporary directory that exists now, for the thread that takes signals.
 struct Registry {
-  std::mutex mutex;
-  std::set<std::string> paths;
+  Mutex mutex;
+  std::set<std::string> paths AQ_GUARDED_BY(mutex);
 };
 
 Registry& TheRegistry() {
@@ -69,7 +70,7 @@ void RemoveThenDie() {
   }
   Registry& registry = TheRegistry();
   {
-    const std::lock_guard lock(registry.mutex);
+    const MutexLock lock(&registry.mutex);
     for (const std::string& path : registry.paths) RemoveTree(path);
   }
   std::signal(signal, SIG_DFL);
@@ -131,7 +132,7 @@ Result<std::unique_ptr<TemporaryDirectory>> TemporaryDirectory::New(const std::s
   std::string path = (std::filesystem::path(where) / prefix).string() + std::string(kPattern);
   // Made and noted in one step: a signal in between would leave a directory that nobody knows of.
   Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
+  const MutexLock lock(&registry.mutex);
   if (mkdtemp(path.data()) == nullptr) {
     return Status(
         Code::kUnavailable,
@@ -150,7 +151,7 @@ TemporaryDirectory::~TemporaryDirectory() {
   RemoveTree(path_);
   if (lock_ >= 0) close(lock_);
   Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
+  const MutexLock lock(&registry.mutex);
   registry.paths.erase(path_);
 }
 
