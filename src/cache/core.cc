@@ -501,7 +501,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
-  write_down_->StartTelling(static_cast<uint32_t>(free - clients_.begin()), tenant);
+  write_down_->AddClient(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
 }
 

@@ -138,6 +138,9 @@ class Core final : private TierListener, private LoadWaiter {
   }
   bool pool_complete() const;
 
+  // They do not change: any thread may ask.
+  const CoreOptions& options() const { return options_; }
+
  private:
   // A request under way: jobs.h.
   friend class Job;

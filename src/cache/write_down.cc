@@ -400,13 +400,11 @@ uint64_t WriteDown::OldestUnwritten() const {
   return oldest;
 }
 
-void WriteDown::StartTelling(uint32_t teller, uint16_t tenant) {
-  At(&told_, teller) = Lost(tenant);
-}
+void WriteDown::AddClient(uint32_t client, uint16_t tenant) { At(&told_, client) = Lost(tenant); }
 
-uint64_t WriteDown::Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done) {
+uint64_t WriteDown::Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
   const uint64_t number = next_flush_++;
-  flushes_.push_back({number, tenant, teller, next_sequence_ - 1, false, std::move(on_done)});
+  flushes_.push_back({number, tenant, client, next_sequence_ - 1, false, std::move(on_done)});
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
     Pump();
@@ -464,7 +462,7 @@ void WriteDown::FinishFlush(uint64_t number, Status status) {
   if (found == flushes_.end()) return;
   FlushWait wait = std::move(*found);
   flushes_.erase(found);
-  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.teller);
+  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.client);
   wait.on_done(std::move(status));
 }
 
@@ -472,9 +470,9 @@ uint64_t WriteDown::Lost(uint16_t tenant) {
   return residency_->lost_unwritten(tenant) + At(&refused_, tenant);
 }
 
-Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t teller) {
+Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
   const uint64_t lost = Lost(tenant);
-  const uint64_t news = lost - std::exchange(At(&told_, teller), lost);
+  const uint64_t news = lost - std::exchange(At(&told_, client), lost);
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
                                     " blocks were dropped or refused before they could be written; "

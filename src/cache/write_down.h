@@ -60,11 +60,11 @@ class WriteDown {
   void Pump();
 
   // `on_done` once everything that was added before, by whatever tenant (Drain() relies on it), is
-  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `teller`. The
+  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `client`. The
   // budget does not hold a flush up. Returns a number for EndFlush().
-  uint64_t Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done);
+  uint64_t Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done);
   // A new client: what was lost before it came is none of its business.
-  void StartTelling(uint32_t teller, uint16_t tenant);
+  void AddClient(uint32_t client, uint16_t tenant);
   // The tier is out of service: what waits for it may be evicted, a slice after the other.
   void ReleaseHolds();
   // Its time is over: `on_done` will not run.
@@ -111,7 +111,7 @@ class WriteDown {
   struct FlushWait {
     uint64_t number = 0;
     uint16_t tenant = 0;
-    uint32_t teller = 0;
+    uint32_t client = 0;
     uint64_t sequence = 0;  // Everything up to here.
     bool at_tier = false;   // Written; the tier makes it last.
     std::function<void(Status)> on_done;
@@ -155,7 +155,7 @@ class WriteDown {
   void CheckBarriers();
   uint64_t OldestUnwritten() const;
   void PumpAt(int64_t nanos);
-  Status LostSinceLastFlush(uint16_t tenant, uint32_t teller);
+  Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
   uint64_t Lost(uint16_t tenant);
 
   const WriteDownSettings settings_;
@@ -186,7 +186,7 @@ class WriteDown {
   std::vector<FlushWait> flushes_;
   uint64_t next_flush_ = 1;
   Barriers barriers_;
-  std::vector<uint64_t> told_;     // By teller: how many losses it knows of.
+  std::vector<uint64_t> told_;     // By client: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
   WriteDownStats stats_;
   Status last_failure_;
