@@ -169,7 +169,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool MayYetAppear(const BlockId& erased) const;
   size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;
-  void Verify(std::vector<PendingWrite*> writes);
+  void Verify(const std::vector<PendingWrite*>& writes);
   void VerifySome(std::vector<PendingWrite*> writes);
   void OnWritesVerified(const std::vector<PendingWrite*>& writes, const Verification& verification);
   void DropLateWrites();
