@@ -132,8 +132,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     size_t cursor = 0;
   };
 
-  void CollectSlice(std::shared_ptr<Enumeration> enumeration);
-  void VisitSlice(std::shared_ptr<Enumeration> enumeration);
+  void CollectSlice(const std::shared_ptr<Enumeration>& enumeration);
+  void VisitSlice(const std::shared_ptr<Enumeration>& enumeration);
   bool Visible(NvmeIndex::EntryId entry) const;
 
   template <class PendingBatchType>
@@ -185,7 +185,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
 
-  void RunVerification(std::shared_ptr<Verification> verification, Task done);
+  void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
 
   NvmeShared shared_;
   TierListener* const listener_;
