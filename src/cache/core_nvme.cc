@@ -134,7 +134,7 @@ void Core::TakeOver(const BlockMeta& meta) {
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     if (same && entry.in_tier(kTierNvme)) return;
     // Being written right now: that will end as it should, and replaces this one.
-    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
+    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return write_down_->NoteOlderRecord(meta.id);
     if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
     if (entry.in_tier(kTierNvme)) {
       // The calendar was set back, and an older record has won. What DRAM has is written once more.

@@ -288,7 +288,8 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     ++stats_.failed_blocks;
     return;
   }
-  if (!gone && !op.status.ok()) EraseOlderRecord(item, op.meta.id);
+  const bool older = older_records_.erase(op.meta.id) > 0;
+  if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
     Forget(item);
@@ -339,19 +340,14 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   }
 }
 
-// A drive that came while the block was being written may have brought a record of it, which the
-// write was to replace, and of which nobody else knows.
-void WriteDown::EraseOlderRecord(const Item& item, const BlockId& id) {
-  if (!residency_->at(item.ref).in_tier(kTierNvme) && target_->Probe(id).ok()) eraser_->Add(id);
-}
-
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const Item item = write->items[i];
+  const BlockId& id = write->batch.ops[i].meta.id;
+  if (older_records_.erase(id) > 0) eraser_->Add(id);
   if (residency_->at(item.ref).state == BlockState::kGone) {
     eraser_->Add(write->batch.ops[i].meta.id);
     Forget(item);
   } else {
-    EraseOlderRecord(item, write->batch.ops[i].meta.id);
     Requeue(item);
   }
   residency_->EndIo(item.ref, kTierDram);

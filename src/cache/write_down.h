@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -52,6 +53,9 @@ class WriteDown {
   // The block is on NVMe and in DRAM, and its expiry has changed, which the record on NVMe does not
   // know. A new record replaces it after Pump().
   void Renew(BlockRef ref);
+  // A drive that came late has a record of a block whose write is under way. That replaces it; if
+  // it fails, the record is deleted, for nobody else knows of it.
+  void NoteOlderRecord(const BlockId& id) { older_records_.insert(id); }
 
   // Starts what may be started.
   void Pump();
@@ -138,7 +142,6 @@ class WriteDown {
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
-  void EraseOlderRecord(const Item& item, const BlockId& id);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
@@ -167,6 +170,7 @@ class WriteDown {
   std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
   uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   uint64_t next_sequence_ = 1;
+  std::set<BlockId> older_records_;  // That writes under way are to replace.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
