@@ -328,6 +328,11 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   const WriteOp& op = write->batch.ops[i];
   ++stats_.written_blocks;
   stats_.written_bytes += op.source.size();
+  if (!op.replace && target_->Probe(op.meta.id).code() == Code::kNotFound) {
+    // Reclaimed again before the rest of the batch was written, or past its time.
+    eraser_->Add(op.meta.id);
+    return residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
+  }
   if (!op.replace) return residency_->ArriveOnNvme(ref);
   // The old record may have gone while the new one was on its way: deleted for room, which takes
   // the new one too, or dropped by the tier.
