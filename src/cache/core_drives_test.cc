@@ -284,5 +284,19 @@ TEST_F(CoreDrivesTest, ACrashAfterAnyIoLosesNothingAcknowledged) {
   for (uint64_t step = 1; step <= steps; ++step) live(step);
 }
 
+// A batch is answered when all of it is written; by then the first of it may be gone again.
+TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWritten) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  Make(options);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 64})), 64u);
+  world_->Advance(5'000'000'000);
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  EXPECT_GT(stats.stats.Counter("nvme_reclaim_dropped_blocks"), 0u);
+  EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -147,7 +147,10 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     if (same && entry.in_tier(kTierNvme)) return true;
     // Being written right now: that will end as it should, and replaces this one.
-    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return true;
+    if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
+      write_down_->NoteOlderRecord(meta.id);
+      return true;
+    }
     if (same && residency_->ChargeNvme(known)) {
       residency_->ArriveOnNvme(known);
       return true;

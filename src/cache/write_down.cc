@@ -313,7 +313,8 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     ++stats_.failed_blocks;
     return;
   }
-  if (!gone && !op.status.ok()) EraseOlderRecord(item, op.meta.id);
+  const bool older = older_records_.erase(op.meta.id) > 0;
+  if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
     Forget(item);
@@ -355,6 +356,11 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   const WriteOp& op = write->batch.ops[i];
   ++stats_.written_blocks;
   stats_.written_bytes += op.source.size();
+  if (!op.replace && target_->Probe(op.meta.id).code() == Code::kNotFound) {
+    // Reclaimed again before the rest of the batch was written, or past its time.
+    eraser_->Add(op.meta.id);
+    return residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
+  }
   if (!op.replace) return residency_->ArriveOnNvme(ref);
   // The old record may have gone while the new one was on its way: deleted for room, which takes
   // the new one too, or dropped by the tier.
@@ -367,19 +373,14 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   }
 }
 
-// A drive that came while the block was being written may have brought a record of it, which the
-// write was to replace, and of which nobody else knows.
-void WriteDown::EraseOlderRecord(const Item& item, const BlockId& id) {
-  if (!residency_->at(item.ref).in_tier(kTierNvme) && target_->Probe(id).ok()) eraser_->Add(id);
-}
-
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const Item item = write->items[i];
+  const BlockId& id = write->batch.ops[i].meta.id;
+  if (older_records_.erase(id) > 0) eraser_->Add(id);
   if (residency_->at(item.ref).state == BlockState::kGone) {
     eraser_->Add(write->batch.ops[i].meta.id);
     Forget(item);
   } else {
-    EraseOlderRecord(item, write->batch.ops[i].meta.id);
     Requeue(item);
   }
   residency_->EndIo(item.ref, kTierDram);

@@ -55,6 +55,9 @@ class WriteDown {
   void Renew(BlockRef ref);
   // What was asked for with `load` has ended.
   void OnLoaded(BlockRef ref, const Status& status);
+  // A drive that came late has a record of a block whose write is under way. That replaces it; if
+  // it fails, the record is deleted, for nobody else knows of it.
+  void NoteOlderRecord(const BlockId& id) { older_records_.insert(id); }
 
   // Starts what may be started.
   void Pump();
@@ -145,7 +148,6 @@ class WriteDown {
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
-  void EraseOlderRecord(const Item& item, const BlockId& id);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
@@ -176,6 +178,7 @@ class WriteDown {
   std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
   uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   uint64_t next_sequence_ = 1;
+  std::set<BlockId> older_records_;  // That writes under way are to replace.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;

@@ -187,7 +187,7 @@ void NvmeTierImpl::Write(Batch<WriteOp>* caller_batch) {
       refused.push_back(&write);
     }
   }
-  Verify(std::move(to_verify));
+  Verify(to_verify);
   for (PendingWrite* write : refused) Retire(write);
 }
 
@@ -248,7 +248,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   return true;
 }
 
-void NvmeTierImpl::Verify(std::vector<PendingWrite*> writes) {
+void NvmeTierImpl::Verify(const std::vector<PendingWrite*>& writes) {
   std::vector<PendingWrite*> some;
   uint64_t bytes = 0;
   for (PendingWrite* write : writes) {

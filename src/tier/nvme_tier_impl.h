@@ -134,8 +134,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     size_t cursor = 0;
   };
 
-  void CollectSlice(std::shared_ptr<Enumeration> enumeration);
-  void VisitSlice(std::shared_ptr<Enumeration> enumeration);
+  void CollectSlice(const std::shared_ptr<Enumeration>& enumeration);
+  void VisitSlice(const std::shared_ptr<Enumeration>& enumeration);
   bool Visible(NvmeIndex::EntryId entry) const;
 
   template <class PendingBatchType>
@@ -171,7 +171,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool MayYetAppear(const BlockId& erased) const;
   size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;
-  void Verify(std::vector<PendingWrite*> writes);
+  void Verify(const std::vector<PendingWrite*>& writes);
   void VerifySome(std::vector<PendingWrite*> writes);
   void OnWritesVerified(const std::vector<PendingWrite*>& writes, const Verification& verification);
   void DropLateWrites();
@@ -188,7 +188,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
   const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
-  void RunVerification(std::shared_ptr<Verification> verification, Task done);
+  void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
 
   NvmeShared shared_;
   TierListener* const listener_;
