@@ -102,6 +102,9 @@ struct MatchRun {
   double estimated_ms = 0;  // To load this run alone, as things are now.
 };
 
+// A match ends where there would be more runs than this: ask for the rest with `have`.
+inline constexpr size_t kMaxMatchRuns = 16'384;
+
 // How much of a chain is there. Answered from memory; reads nothing and lends nothing.
 struct MatchRequest : Request {
   ChainSlice chain;
@@ -196,8 +199,9 @@ struct CommitRequest : Request {
 
 // --- Care --------------------------------------------------------------------------------------
 
-// Everything that this client's tenant committed before the call has reached the tier: with ok, it
-// survives what the tier survives. Otherwise kLate, or what kept it from getting there.
+// Everything that this client's tenant committed before the call has reached the tier, and so have
+// the times to live that this client hinted: with ok, it survives what the tier survives. Otherwise
+// kLate, or what kept it from getting there.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
@@ -241,7 +245,9 @@ struct PrestageRequest : Request {
 };
 
 // Deletes: when it completes with ok, the blocks are gone from every tier, for good. Whoever still
-// leases one keeps the bytes until the release.
+// leases one keeps the bytes until the release. kUnavailable: a drive is out of service, and what
+// it may hold is deleted when it is back. kBusy: so much waits for it already that some of these
+// blocks are not remembered; evict them again once it is back.
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.

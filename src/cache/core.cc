@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +21,7 @@ constexpr size_t kExpirySlice = 2048;
 constexpr size_t kDropSlice = 64;
 constexpr size_t kPinExpirySlice = 256;
 constexpr size_t kReturnSlice = 256;
+constexpr int64_t kRenewNanos = 10'000'000'000;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
@@ -188,14 +190,11 @@ int64_t Core::DeadlineIn(int64_t timeout_nanos) const {
   return timeout_nanos > kNoDeadline - now ? kNoDeadline : now + timeout_nanos;
 }
 
-Status Core::CheckChain(const ChainSlice& chain) const {
-  if (chain.layout == 0 || chain.layout > catalog_.layouts()) {
-    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
+Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
+  if (!HasLayout(client, chain.layout)) {
+    return Status(Code::kInvalid, "chain.layout was not given to this client by RegisterLayout");
   }
   const LayoutRecord& layout = catalog_.layout(static_cast<uint16_t>(chain.layout - 1));
-  if (layout.tokens_per_block == 0) {
-    return Status(Code::kInvalid, "chain.layout was not given by RegisterLayout");
-  }
   if (chain.group >= layout.groups.size()) {
     return Status(Code::kInvalid, "chain.group is " + std::to_string(chain.group) +
                                       ", but the layout has " +
@@ -210,7 +209,7 @@ Status Core::CheckChain(const ChainSlice& chain) const {
 
 Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                                  const std::string& session) const {
-  if (!chain.keys.empty()) return CheckChain(chain);
+  if (!chain.keys.empty()) return CheckChain(client, chain);
   if (session.empty()) return Status(Code::kInvalid, "neither chain.keys nor session is given");
   if (FindSession(clients_[client].tenant, session) == nullptr) {
     return Status(Code::kNotFound, "no such session; name it with Hint() first");
@@ -219,7 +218,7 @@ Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
 }
 
 void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key& head) {
-  if (!CheckChain(forecast.chain).ok()) return;
+  if (!CheckChain(client, forecast.chain).ok()) return;
   const BlockName name{.tenant = clients_[client].tenant,
                        .group = forecast.chain.group,
                        .part = forecast.chain.part,
@@ -244,15 +243,20 @@ ExtentInfo Core::OfferExtent(uint32_t extent) {
 }
 
 void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
-  ++clients_[client].requests;
-  const Result<uint16_t> number = catalog_.Register(request->layout);
+  Client& caller = clients_[client];
+  ++caller.requests;
+  const Result<uint16_t> number = catalog_.Register(caller.tenant, request->layout);
+  // It holds it once, however often it asks.
+  if (number.ok() && !caller.layouts.insert(*number).second) {
+    catalog_.Release(caller.tenant, *number);
+  }
   request->status = number.status();
   request->handle = number.ok() ? LayoutHandle{*number} + 1 : 0;
   Progress(client, request, 1, true);
 }
 
 void Core::Match(ClientNumber client, MatchRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->have > request->chain.keys.size()) {
     valid = Status(Code::kInvalid, "have is more than there are keys");
   }
@@ -260,7 +264,7 @@ void Core::Match(ClientNumber client, MatchRequest* request) {
 }
 
 void Core::Fetch(ClientNumber client, FetchRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->timeout_nanos <= 0) {
     valid = Status(Code::kInvalid, "timeout_nanos is not positive");
   }
@@ -268,7 +272,7 @@ void Core::Fetch(ClientNumber client, FetchRequest* request) {
 }
 
 void Core::Reserve(ClientNumber client, ReserveRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && !request->engine_hashes.empty() &&
       request->engine_hashes.size() != request->chain.keys.size()) {
     valid = Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key");
@@ -294,7 +298,7 @@ void Core::Flush(ClientNumber client, FlushRequest* request) {
 }
 
 void Core::Pin(ClientNumber client, PinRequest* request) {
-  Status valid = CheckChain(request->chain);
+  Status valid = CheckChain(client, request->chain);
   if (valid.ok() && request->seconds < 0) valid = Status(Code::kInvalid, "seconds is negative");
   Begin<PinJob>(client, request, std::move(valid));
 }
@@ -335,6 +339,7 @@ Result<std::unique_ptr<Core>> Core::New(const CoreOptions& options,
 Core::Core(const CoreOptions& options, const CacheEnvironment& environment)
     : options_(options),
       environment_(environment),
+      catalog_(options.max_layouts_per_tenant),
       nvme_speed_(TierSpeedOptions{}),
       prefill_(PrefillModelsOptions{}),
       worth_(WorthOf(options.cache)),
@@ -395,16 +400,30 @@ Status Core::Build() {
                                                           .nvme_quota = std::move(nvme_quota)});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
-  eraser_ = std::make_unique<Eraser>(nvme_bytes != 0, environment_.owner, environment_.clock);
-  residency_->on_erase = [this](const BlockId& id) { eraser_->Add(id); };
+  eraser_ = std::make_unique<Eraser>(
+      EraserOptions{.enabled = nvme_bytes != 0,
+                    .max_remembered = options_.max_deletions_remembered,
+                    .max_remembered_per_tenant = options_.max_deletions_remembered_per_tenant},
+      environment_.owner, environment_.clock);
+  residency_->on_erase = [this](const BlockId& id, Leave why) {
+    // An older record, on a drive that has not been read, may have been given more time.
+    if (why == Leave::kExpired && !nvme_known()) {
+      std::ignore = eraser_->AddForGood(id);
+    } else {
+      eraser_->Add(id);
+    }
+  };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
                         .budget = {.bytes_per_second = cache.write_bytes_per_second},
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
+  catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
   // Read by the next tick.
-  write_down_->on_unrenewed = [this](BlockRef ref) { RenewOnNvme(ref); };
+  write_down_->load = [this](BlockRef ref) {
+    loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
+  };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return nvme_bytes == 0 ? Status() : BuildNvme();
 }
@@ -497,7 +516,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
-  write_down_->StartTelling(static_cast<uint32_t>(free - clients_.begin()), tenant);
+  write_down_->AddClient(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
 }
 
@@ -529,6 +548,10 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
     prefill_.Forget(engine->second.number);
     engines_.erase(engine);
   }
+  for (const uint16_t layout : clients_[client].layouts) {
+    catalog_.Release(clients_[client].tenant, layout);
+  }
+  clients_[client].layouts.clear();
   clients_[client].attached = false;
   clients_[client].leaving = true;
   leaving_.push_back({client, std::move(on_done)});

@@ -48,6 +48,10 @@ struct CoreOptions {
   uint32_t max_hints_per_client = 1024;
   uint32_t max_leases_per_client = 1 << 20;
   uint32_t max_sessions = 100'000;
+  uint32_t max_layouts_per_tenant = 256;
+  // Deletions that are remembered for drives that have not been read.
+  uint32_t max_deletions_remembered = 1 << 17;
+  uint32_t max_deletions_remembered_per_tenant = 1 << 15;
   int64_t tick_nanos = 50'000'000;
   int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
   // Drives that have not opened by then come later: the cache starts without them.
@@ -151,6 +155,9 @@ class Core final : private TierListener, private LoadWaiter {
   }
   bool pool_complete() const;
 
+  // They do not change: any thread may ask.
+  const CoreOptions& options() const { return options_; }
+
  private:
   // A request under way: jobs.h.
   friend class Job;
@@ -173,10 +180,11 @@ class Core final : private TierListener, private LoadWaiter {
     std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
-    uint32_t hints = 0;       // Being carried out.
-    uint32_t leases = 0;      // Reservations included.
-    uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
-    uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
+    uint32_t hints = 0;            // Being carried out.
+    uint32_t leases = 0;           // Reservations included.
+    uint32_t first_loan = 0;       // A list through loans_; 0 ends it.
+    uint32_t void_next = 0;        // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
+    std::set<uint16_t> layouts{};  // That it has registered.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -209,8 +217,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
-  void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override;
-  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override;
+  std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
@@ -218,20 +225,23 @@ class Core final : private TierListener, private LoadWaiter {
   // LoadWaiter, for blocks that were brought to DRAM only to be written anew.
   bool Waits(uint64_t) const override { return true; }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
-  // The block's expiry changed, and the record on NVMe has the old one, which would count again
-  // after a restart.
-  void RenewOnNvme(BlockRef ref);
 
   // NVMe.
-  std::map<uint16_t, uint64_t> BytesByTenant(std::span<const BlockId> ids) const;
+  class SegmentChoice;
   Status BuildNvme();
   void OpenDrive(size_t drive);
   void OnOpened(size_t drive, Result<OpenedDisk> opened);
   void RecoverNvme();
   void OnRecovered(const Status& status);
   void TakeOver(const BlockMeta& meta);
+  // False: it is not wanted.
+  bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
+  // As far as is known, also before this has heard of all that the tier found.
+  bool MayBeOnNvme(const BlockId& id) const {
+    return !nvme_known() || (nvme_ != nullptr && nvme_->Probe(id).code() != Code::kNotFound);
+  }
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
@@ -252,7 +262,12 @@ class Core final : private TierListener, private LoadWaiter {
   template <class J>
   J* TakeJob(ClientNumber client, Request* request);
   void Progress(ClientNumber client, Request* request, size_t completed, bool done);
-  Status CheckChain(const ChainSlice& chain) const;
+  // The handle is this client's.
+  bool HasLayout(ClientNumber client, LayoutHandle handle) const {
+    return handle != 0 && handle <= UINT16_MAX &&
+           clients_[client].layouts.contains(static_cast<uint16_t>(handle - 1));
+  }
+  Status CheckChain(ClientNumber client, const ChainSlice& chain) const;
   // The chain, or else the session.
   Status CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                              const std::string& session) const;

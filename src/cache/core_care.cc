@@ -1,4 +1,6 @@
 // Flush, Pin, Prestage, Evict, Drain, and what callers tell about the future.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +18,6 @@ constexpr size_t kSweepSlice = 2048;
 constexpr size_t kHintSlice = 64;
 constexpr size_t kWalkSlice = 512;
 constexpr size_t kMaxSessionName = 256;
-constexpr int64_t kRenewNanos = 10'000'000'000;
 
 }  // namespace
 
@@ -37,7 +38,9 @@ void FlushJob::Run() {
     flush.status = Status(Code::kUnavailable, WhyNot(flush.tier));
     return End(1);
   }
-  WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  if (!std::exchange(timer_set_, true)) WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  // What was hinted before may give blocks another time to live.
+  if (core().clients_[client()].hints > 0) return RunAgain();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     request()->status = std::move(status);
@@ -207,26 +210,19 @@ void HintJob::Apply(BlockRef ref) {
   residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
-  core().RenewOnNvme(ref);
-}
-
-void Core::RenewOnNvme(BlockRef ref) {
-  if (!residency_->at(ref).in_tier(kTierNvme)) return;
-  if (!residency_->at(ref).in_tier(kTierDram)) {
-    return loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
-  }
-  write_down_->Renew(ref);
+  // The record on NVMe has the old one, which would count again after a restart.
+  if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
 }
 
 void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
+  write_down_->OnLoaded(ref, status);
   if (!status.ok()) return;
-  RenewOnNvme(ref);
   eraser_->Pump();
   write_down_->Pump();
 }
 
 void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
-  if (report.layout == 0 || report.layout > catalog_.layouts()) return;
+  if (!HasLayout(client, report.layout)) return;
   prefill_.Add(clients_[client].engine, static_cast<uint16_t>(report.layout - 1),
                {.tokens = report.tokens,
                 .context = report.context_tokens,
@@ -314,7 +310,7 @@ void PrestageJob::Cancel() {
 // --- Evict
 
 void EvictJob::Reset() {
-  cursor_ = evicted_ = 0;
+  cursor_ = evicted_ = unremembered_ = 0;
   unsure_ = false;
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
@@ -326,12 +322,20 @@ bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
   if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
   if (index.at(ref).tenant != tenant()) return false;
-  // Also what NVMe does not have, as far as is known: a drive that has not been read may hold it,
-  // and a write that failed may have left a copy.
-  core().eraser_->Add(core().residency_->IdOf(ref));
+  // Also what NVMe does not have, as far as is known: a write that failed may have left a copy.
+  Erase(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);
   ++evicted_;
   return true;
+}
+
+// A drive that has not been read may hold it too. Of a whole tenant that is known without a list.
+void EvictJob::Erase(const BlockId& id) {
+  if (asked().everything || core().nvme_known()) {
+    core().eraser_->Add(id);
+  } else if (!core().eraser_->AddForGood(id)) {
+    ++unremembered_;
+  }
 }
 
 bool EvictJob::DropSlice() {
@@ -341,9 +345,6 @@ bool EvictJob::DropSlice() {
 
 bool EvictJob::DropEverythingSlice() {
   const Index& index = core().residency_->index();
-  // An erasure of nothing: it fails while a drive's blocks are not known.
-  const TenantId id = core().catalog_.tenant(tenant()).id;
-  if (cursor_ == 0) core().eraser_->Add({.tenant = id, .key = {}});
   if (cursor_ == 0 && !core().nvme_known()) {
     core().forgotten_tenants_.insert(tenant());
     unsure_ = true;
@@ -383,8 +384,8 @@ bool EvictJob::DropChainSlice() {
     const bool dropped = DropOne(core().residency_->index().Find(
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
     if (dropped) continue;
-    // A drive whose blocks are not known yet may have it.
-    core().eraser_->Add({.tenant = id, .key = key, .group = chain.group, .part = chain.part});
+    const BlockId unknown{.tenant = id, .key = key, .group = chain.group, .part = chain.part};
+    if (core().MayBeOnNvme(unknown)) Erase(unknown);
   }
   return cursor_ < count;
 }
@@ -399,23 +400,35 @@ void EvictJob::Run() {
 // A block may have been on its way to NVMe when it was dropped. Once no such write is under way,
 // all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
-  asked().evicted = evicted_;
   if (unsure_ || (!core().options_.cache.nvme_directories.empty() && !core().nvme_ready_)) {
-    request()->status = Status(
+    return Finish(Status(
         Code::kUnavailable,
         "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
-        "the drives in service");
-    return End(1);
+        "the drives in service"));
   }
   core().write_down_->Barrier([this, run = run()](const Status& writes) {
     if (this->run() != run) return;
-    core().eraser_->Barrier([this, run, writes](const Status& erasures) {
+    const TenantId& id = core().catalog_.tenant(tenant()).id;
+    core().eraser_->Barrier(id, [this, run, writes](const Status& erasures) {
       if (this->run() != run) return;
-      request()->status = writes.ok() ? erasures : writes;
       core().Housekeep();
-      End(1);
+      Finish(writes.ok() ? erasures : writes);
     });
   });
+}
+
+void EvictJob::Finish(Status status) {
+  asked().evicted = evicted_;
+  if (unremembered_ > 0) {
+    status = Status(
+        Code::kBusy,
+        fmt::format("too many deletions wait for a drive that cannot be read: {} of these blocks "
+                    "are gone from everywhere else, but come back if it holds them. Evict them "
+                    "again when Stats() shows the drives in service",
+                    unremembered_));
+  }
+  request()->status = std::move(status);
+  End(1);
 }
 
 }  // namespace aquifer

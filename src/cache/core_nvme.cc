@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -113,7 +114,7 @@ void Core::OnTakenOver() {
   finding_ = false;
   eraser_->Pump();
   if (std::exchange(find_again_, false)) return OnFound();
-  found_all_ = finding_all_;
+  found_all_ = finding_all_ && nvme_->AllRead();
   if (found_all_) forgotten_tenants_.clear();
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
@@ -123,42 +124,57 @@ void Core::OnTakenOver() {
 
 // A block that NVMe held over a restart.
 void Core::TakeOver(const BlockMeta& meta) {
-  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
-  const Result<uint16_t> layout =
-      catalog_.Learn(meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
-  const bool usable = tenant.ok() && layout.ok() && meta.codec == Codec::kNone;
   if (eraser_->Owes(meta.id)) return;  // Deleted before it came to light.
-  const BlockRef known = usable ? residency_->Find(meta.id) : BlockRef{kNoBlock};
+  bool wanted = false;
+  const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
+  if (tenant.ok() && meta.codec == Codec::kNone) {
+    const Result<uint16_t> layout =
+        catalog_.Learn(*tenant, meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
+    if (layout.ok()) {
+      wanted = TakeOverAs(*tenant, *layout, meta);
+      catalog_.Release(*tenant, *layout);  // The block holds it now.
+    }
+  }
+  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
+  // will ever ask for this record.
+  if (!wanted) eraser_->Add(meta.id);
+}
+
+bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
+  const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
-    if (same && entry.in_tier(kTierNvme)) return;
+    if (same && entry.in_tier(kTierNvme)) return true;
     // Being written right now: that will end as it should, and replaces this one.
-    if ((entry.io_tiers & TierBit(kTierDram)) != 0) return;
-    if (same && residency_->ChargeNvme(known)) return residency_->ArriveOnNvme(known);
+    if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
+      write_down_->NoteOlderRecord(meta.id);
+      return true;
+    }
+    if (same && residency_->ChargeNvme(known)) {
+      residency_->ArriveOnNvme(known);
+      return true;
+    }
     if (entry.in_tier(kTierNvme)) {
       // The calendar was set back, and an older record has won. What DRAM has is written once more.
       const bool in_dram = entry.in_tier(kTierDram);
       residency_->LeaveNvme(known, Leave::kLostByTier);
       if (in_dram) write_down_->Add(known);
     }
-  } else if (usable && !forgotten_tenants_.contains(*tenant)) {
-    const Result<BlockRef> added = residency_->AddOnNvme(
-        {.name =
-             {.tenant = *tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
-         .parent = meta.parent,
-         .position = meta.position,
-         .layout = *layout,
-         .state = BlockState::kResident,
-         .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
-         .checksum = meta.checksum,
-         .engine_hash = meta.engine_hash,
-         .now_nanos = environment_.clock->NowNanos()});
-    if (added.ok()) return;
+    return false;
   }
-  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
-  // will ever ask for this record.
-  eraser_->Add(meta.id);
+  if (forgotten_tenants_.contains(tenant)) return false;
+  const Result<BlockRef> added = residency_->AddOnNvme(
+      {.name = {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
+       .parent = meta.parent,
+       .position = meta.position,
+       .layout = layout,
+       .state = BlockState::kResident,
+       .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
+       .checksum = meta.checksum,
+       .engine_hash = meta.engine_hash,
+       .now_nanos = environment_.clock->NowNanos()});
+  return added.ok();
 }
 
 void Core::CloseDisks() {
@@ -180,59 +196,80 @@ void Core::OnLost(std::span<const BlockId> ids, Code why) {
   Housekeep();
 }
 
-std::map<uint16_t, uint64_t> Core::BytesByTenant(std::span<const BlockId> ids) const {
-  std::map<uint16_t, uint64_t> bytes;
-  for (const BlockId& id : ids) {
-    const BlockRef ref = residency_->Find(id);
-    if (ref != kNoBlock) bytes[residency_->at(ref).tenant] += residency_->SlotBytesOf(ref);
-  }
-  return bytes;
-}
+// Pins come first, then what a tenant's floor protects, then what is worth most.
+class Core::SegmentChoice final : public ReclaimChoice {
+ public:
+  explicit SegmentChoice(Core* core) : core_(core) {}
 
-bool Core::MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) {
-  if (finding_ || !nvme_ready_) return false;  // Whose they are is not known yet.
-  uint64_t must_keep = 0;
-  for (const auto& [tenant, bytes] : BytesByTenant(ids)) {
-    must_keep += bytes - std::min(bytes, residency_->NvmeOverFloor(tenant));
+  void Add(std::span<const BlockId> ids) override {
+    // Whose they are is not known yet.
+    if (core_->finding_ || !core_->nvme_ready_) unknown_ = true;
+    const Residency& residency = *core_->residency_;
+    for (const BlockId& id : ids) {
+      const uint32_t number = added_++;
+      const BlockRef ref = residency.Find(id);
+      if (ref == kNoBlock || !residency.at(ref).in_tier(kTierNvme)) continue;
+      const uint16_t tenant = residency.at(ref).tenant;
+      const bool pinned = residency.at(ref).pins != 0;
+      if (pinned) pinned_bytes_ += residency.SlotBytesOf(ref);
+      bytes_[tenant] += residency.SlotBytesOf(ref);
+      candidates_.push_back({.pinned = pinned,
+                             .tenant = tenant,
+                             .value = residency.NvmeValue(ref),
+                             .number = number});
+    }
   }
-  for (const BlockId& id : ids) {
-    const BlockRef ref = residency_->Find(id);
-    if (ref != kNoBlock && residency_->at(ref).pins != 0) must_keep += residency_->SlotBytesOf(ref);
+
+  bool MayReclaim(uint64_t keep_bytes) override {
+    uint64_t must_keep = pinned_bytes_;
+    for (const auto& [tenant, bytes] : bytes_) {
+      const uint64_t over_floor = core_->residency_->NvmeOverFloor(tenant);
+      if (over_floor >= bytes) continue;
+      must_keep += bytes - over_floor;
+      at_floor_.insert(tenant);
+    }
+    return !unknown_ && must_keep <= keep_bytes;
   }
-  return must_keep <= keep_bytes;
-}
+
+  std::vector<uint32_t> Order() override {
+    for (Candidate& candidate : candidates_) {
+      candidate.at_floor = at_floor_.contains(candidate.tenant);
+    }
+    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+      if (a.pinned != b.pinned) return a.pinned;
+      if (a.at_floor != b.at_floor) return a.at_floor;
+      if (a.value != b.value) return a.value > b.value;
+      return a.number < b.number;
+    });
+    std::vector<uint32_t> order;
+    order.reserve(candidates_.size());
+    for (const Candidate& candidate : candidates_) order.push_back(candidate.number);
+    return order;
+  }
+
+ private:
+  struct Candidate {
+    bool pinned = false;
+    bool at_floor = false;
+    uint16_t tenant = 0;
+    double value = 0;
+    uint32_t number = 0;
+  };
+
+  Core* const core_;  // Not touched by Order().
+  std::vector<Candidate> candidates_;
+  std::map<uint16_t, uint64_t> bytes_;  // By tenant.
+  std::set<uint16_t> at_floor_;
+  uint64_t pinned_bytes_ = 0;
+  uint32_t added_ = 0;
+  bool unknown_ = false;
+};
+
+std::unique_ptr<ReclaimChoice> Core::OnReclaim() { return std::make_unique<SegmentChoice>(this); }
 
 bool Core::MayDrop(const BlockId& id) {
   const BlockRef ref = residency_->Find(id);
   return ref == kNoBlock || residency_->at(ref).pins == 0 || residency_->at(ref).in_tier(kTierDram);
-}
-
-void Core::OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) {
-  struct Candidate {
-    bool pinned = false;
-    bool floor = false;
-    double value = 0;
-    size_t index = 0;
-  };
-  const std::map<uint16_t, uint64_t> bytes = BytesByTenant(ids);
-  std::vector<Candidate> candidates;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const BlockRef ref = residency_->Find(ids[i]);
-    if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) continue;
-    const uint16_t tenant = residency_->at(ref).tenant;
-    candidates.push_back({.pinned = residency_->at(ref).pins != 0,
-                          .floor = residency_->NvmeOverFloor(tenant) < bytes.at(tenant),
-                          .value = residency_->NvmeValue(ref),
-                          .index = i});
-  }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.pinned != b.pinned) return a.pinned;
-    if (a.floor != b.floor) return a.floor;
-    if (a.value != b.value) return a.value > b.value;
-    return a.index < b.index;
-  });
-  order->clear();
-  for (const Candidate& candidate : candidates) order->push_back(candidate.index);
 }
 
 void Core::OnHealth(bool in_service, const Status& why) {

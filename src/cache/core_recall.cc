@@ -31,14 +31,24 @@ bool Core::Readable(BlockRef ref) const {
 
 void MatchJob::Reset() {
   refs_.clear();
-  load_runs_.clear();
   touching_ = false;
+  estimated_ = 0;
   MatchRequest& match = asked();
   match.matched = 0;
   match.runs.clear();
   match.pays = 0;
   match.load_ms = 0;
   match.recompute_ms = 0;
+  const auto layout = static_cast<uint16_t>(match.chain.layout - 1);
+  const uint32_t tokens = core().catalog_.layout(layout).tokens_per_block;
+  costs_ = {kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
+  prefill_ = PrefillOrDefault(core().worth_,
+                              core().prefill_.Find(core().clients_[client()].engine, layout));
+  worth_.emplace(core().worth_,
+                 WorthQuery{.tiers = costs_,
+                            .tokens_before = static_cast<uint32_t>(match.have * tokens),
+                            .tokens_total = static_cast<uint32_t>(match.chain.keys.size() * tokens),
+                            .prefill = prefill_});
 }
 
 void MatchJob::Cancel() {
@@ -46,13 +56,15 @@ void MatchJob::Cancel() {
   End(0);
 }
 
-void MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
+bool MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
   std::vector<MatchRun>& runs = asked().runs;
   if (!runs.empty() && runs.back().tier == tier && runs.back().state == state) {
     ++runs.back().count;
-    return;
+    return true;
   }
+  if (runs.size() == kMaxMatchRuns) return false;
   runs.push_back({.first = first, .count = 1, .tier = tier, .state = state, .estimated_ms = 0});
+  return true;
 }
 
 void MatchJob::Run() {
@@ -77,15 +89,35 @@ void MatchJob::Run() {
   refs_.resize(begin + found.matched);
   for (size_t i = begin; i < refs_.size(); ++i) {
     const bool in_dram = core().residency_->at(refs_[i]).in_tier(kTierDram);
-    AddRun(match.have + i, in_dram ? TierKind::kDram : TierKind::kNvme, RunState::kReady);
+    if (AddRun(match.have + i, in_dram ? TierKind::kDram : TierKind::kNvme, RunState::kReady)) {
+      continue;
+    }
+    refs_.resize(i);
+    return Finish();
   }
-  if (found.end == MatchEnd::kSlice && from + found.matched < chain.keys.size()) return RunAgain();
-
-  match.matched = refs_.size();
+  if (found.end == MatchEnd::kSlice && from + found.matched < chain.keys.size()) {
+    if (!match.runs.empty()) EstimateUpTo(match.runs.size() - 1);  // The last one may go on.
+    return RunAgain();
+  }
   if (found.end == MatchEnd::kFilling) AddFillingRun(match.have + refs_.size());
-  Estimate();
+  Finish();
+}
+
+void MatchJob::Finish() {
+  MatchRequest& match = asked();
+  match.matched = refs_.size();
+  EstimateUpTo(match.runs.size());
+  const WorthAnswer& worth = worth_->best();
+  match.pays = worth.blocks;
+  match.load_ms = worth.load_ms;
+  if (prefill_) {
+    const uint32_t tokens =
+        core().catalog_.layout(static_cast<uint16_t>(match.chain.layout - 1)).tokens_per_block;
+    match.recompute_ms = prefill_->Milliseconds(static_cast<double>(worth.blocks * tokens),
+                                                static_cast<double>(match.have * tokens));
+  }
   ++core().counters_.match_requests;
-  core().counters_.match_keys += chain.keys.size() - match.have;
+  core().counters_.match_keys += match.chain.keys.size() - match.have;
   core().counters_.match_hits += match.matched;
   // The caller has its answer; what it asked for is recorded as used behind its back.
   Answer(1);
@@ -102,43 +134,25 @@ void MatchJob::AddFillingRun(size_t first) {
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
     if (ref == kNoBlock || core().residency_->at(ref).state != BlockState::kFilling) break;
     wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
-    AddRun(i, TierKind::kDram, RunState::kBeingFilled);
+    if (!AddRun(i, TierKind::kDram, RunState::kBeingFilled)) return;
   }
   asked().runs.back().estimated_ms = wait_ms;
 }
 
 // How long each run would take to load, and up to where that beats recomputing.
-void MatchJob::Estimate() {
+void MatchJob::EstimateUpTo(size_t runs) {
   MatchRequest& match = asked();
-  const auto layout = static_cast<uint16_t>(match.chain.layout - 1);
-  const LayoutRecord& record = core().catalog_.layout(layout);
-  const uint32_t tokens = record.tokens_per_block;
-  for (const MatchRun& run : match.runs) {
-    if (run.state != RunState::kReady) break;
-    load_runs_.push_back({.tier = static_cast<uint8_t>(run.tier),
-                          .blocks = static_cast<uint32_t>(run.count),
-                          .tokens_per_block = tokens,
-                          .bytes_per_block = record.groups[match.chain.group].block_bytes});
-  }
-  run_ms_.assign(load_runs_.size(), 0);
-  const std::array<TierCost, 2> costs = {
-      kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
-  const uint32_t engine = core().clients_[client()].engine;
-  const auto prefill = PrefillOrDefault(core().worth_, core().prefill_.Find(engine, layout));
-  const WorthAnswer worth =
-      WorthLoading(core().worth_,
-                   {.runs = load_runs_,
-                    .tiers = costs,
-                    .tokens_before = static_cast<uint32_t>(match.have * tokens),
-                    .tokens_total = static_cast<uint32_t>(match.chain.keys.size() * tokens),
-                    .prefill = prefill},
-                   run_ms_);
-  for (size_t i = 0; i < run_ms_.size(); ++i) match.runs[i].estimated_ms = run_ms_[i];
-  match.pays = worth.blocks;
-  match.load_ms = worth.load_ms;
-  if (prefill) {
-    match.recompute_ms = prefill->Milliseconds(static_cast<double>(worth.blocks * tokens),
-                                               static_cast<double>(match.have * tokens));
+  const LayoutRecord& record =
+      core().catalog_.layout(static_cast<uint16_t>(match.chain.layout - 1));
+  if (core().environment_.meter != nullptr) core().environment_.meter->Count(runs - estimated_);
+  for (; estimated_ < runs; ++estimated_) {
+    MatchRun& run = match.runs[estimated_];
+    if (run.state != RunState::kReady) return;
+    run.estimated_ms =
+        worth_->Add({.tier = static_cast<uint8_t>(run.tier),
+                     .blocks = static_cast<uint32_t>(run.count),
+                     .tokens_per_block = record.tokens_per_block,
+                     .bytes_per_block = record.groups[match.chain.group].block_bytes});
   }
 }
 

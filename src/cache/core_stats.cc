@@ -92,6 +92,7 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
       {"write_down_refused", written.refused_blocks},
       {"write_down_waiting", write_down_->waiting()},
       {"engines", engines_.size()},
+      {"layouts", catalog_.layouts()},
       {"lent_slots", lent_},
       {"blocks", residency_->index().size()},
       {"blocks_only_in_dram", residency_->only_in_dram()},

@@ -1,117 +1,15 @@
-#include "cache/core.h"
-
+// Who may read and write what, who pays for it, and what is told about it.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "testing/chain.h"
-#include "testing/manual_world.h"
+#include "testing/core_fixture.h"
 
 namespace aquifer {
 namespace {
 
-constexpr uint64_t kBlockBytes = 16 << 10;
-constexpr char kDrive[] = "drive";
-
-CoreOptions SmallCache(uint64_t dram_blocks = 64, bool nvme = true) {
-  CoreOptions options;
-  options.extent_bytes = 16 * kBlockBytes;
-  options.cache.dram_bytes = dram_blocks * kBlockBytes;
-  options.cache.keep_available_bytes = 0;
-  if (nvme) {
-    options.cache.nvme_directories = {kDrive};
-    options.cache.nvme_bytes = 64 << 20;
-    options.cache.nvme_segment_bytes = 4 << 20;
-  }
-  return options;
-}
-
-class CoreTest : public ::testing::Test {
- protected:
-  void Make(const CoreOptions& options) {
-    world_ = std::make_unique<ManualWorld>(options);
-    Attach();
-  }
-  void Attach() {
-    client_ = std::make_unique<ManualClient>(world_.get(), ClientOptions{.tenant = "local"});
-    RegisterLayoutRequest request;
-    request.layout = layout_;
-    client_->Do(&Core::RegisterLayout, &request);
-    ASSERT_TRUE(request.status.ok()) << request.status.ToString();
-    handle_ = request.handle;
-  }
-  void Restart() {
-    world_->Restart();
-    Attach();
-  }
-
-  ChainSlice Slice(const Chain& chain) const {
-    return {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys()};
-  }
-
-  // Returns how many were published. An engine that computes a block once more may get other bytes:
-  // another `computation`.
-  size_t Store(const Chain& chain, ManualClient* client, uint16_t computation = 0) {
-    ReserveRequest reserve;
-    reserve.chain = Slice(chain);
-    reserve.parent = chain.parent(0);
-    client->Do(&Core::Reserve, &reserve);
-    CommitRequest commit;
-    for (size_t i = 0; i < reserve.ops.size(); ++i) {
-      if (reserve.ops[i].outcome != ReserveOutcome::kSlot) continue;
-      FillPayload(chain[i], computation, reserve.ops[i].slot);
-      CommitOp op;
-      op.reservation = reserve.ops[i].reservation;
-      op.sums = SumLanes(reserve.ops[i].slot, 0);
-      commit.ops.push_back(std::move(op));
-    }
-    client->Do(&Core::Commit, &commit);
-    size_t published = 0;
-    for (const CommitOp& op : commit.ops) published += op.published ? 1 : 0;
-    return published;
-  }
-  size_t Store(const Chain& chain) { return Store(chain, client_.get()); }
-
-  Status Flush() {
-    FlushRequest flush;
-    client_->Do(&Core::Flush, &flush);
-    return flush.status;
-  }
-
-  // Returns how many blocks were served; every byte of them is right.
-  size_t Recall(const Chain& chain, std::vector<Code>* codes = nullptr, uint16_t computation = 0) {
-    FetchRequest fetch;
-    fetch.chain = Slice(chain);
-    client_->Do(&Core::Fetch, &fetch);
-    size_t served = 0;
-    std::vector<ReleaseOp> leases;
-    for (size_t i = 0; i < fetch.ops.size(); ++i) {
-      if (codes != nullptr) codes->push_back(fetch.ops[i].status.code());
-      if (!fetch.ops[i].status.ok()) continue;
-      EXPECT_TRUE(IsPayload(chain[i], computation, fetch.ops[i].bytes)) << "block " << i;
-      EXPECT_EQ(ChecksumOf(fetch.ops[i].bytes), fetch.ops[i].checksum);
-      leases.push_back({.lease = fetch.ops[i].lease, .corrupt = false});
-      ++served;
-    }
-    client_->Release(leases);
-    return served;
-  }
-
-  uint64_t Counter(const std::string& name) {
-    StatsRequest stats;
-    client_->Do(&Core::Stats, &stats);
-    return stats.stats.Counter(name);
-  }
-
-  const Layout layout_ = LayoutOfBytes(kBlockBytes);
-  std::unique_ptr<ManualWorld> world_;
-  std::unique_ptr<ManualClient> client_;
-  LayoutHandle handle_ = 0;
-};
+using CoreTest = CoreFixture;
 
 TEST_F(CoreTest, WhatWasFlushedIsThereAfterARestart) {
   Make(SmallCache());
@@ -165,330 +63,6 @@ TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
   EXPECT_EQ(served, 100u);
 }
 
-TEST_F(CoreTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  ASSERT_EQ(Store(chain), 8u);
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  world_->disk(kDrive).Hang(true);
-  FetchRequest fetch;
-  fetch.chain = Slice(chain);
-  fetch.timeout_nanos = 20'000'000;
-  client_->Submit(&Core::Fetch, &fetch);
-  world_->Advance(19'000'000);
-  EXPECT_FALSE(fetch.done());
-  world_->Advance(2'000'000);
-  ASSERT_TRUE(fetch.done());
-  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
-  EXPECT_GT(Counter("quarantined_bytes"), 0u);
-
-  world_->disk(kDrive).Hang(false);
-  world_->Advance(100'000'000);
-  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
-  EXPECT_EQ(Recall(chain), 8u);
-}
-
-TEST_F(CoreTest, ADriveThatOpensLaterBringsItsBlocks) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  ASSERT_EQ(Store(chain), 8u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpening(Code::kUnavailable);
-  Restart();
-  EXPECT_EQ(Recall(chain), 0u);
-  EXPECT_EQ(Flush().code(), Code::kUnavailable);
-  world_->FailOpening(Code::kOk);
-  world_->Advance(3'000'000'000);
-  EXPECT_EQ(Recall(chain), 8u);
-}
-
-TEST_F(CoreTest, EachDriveStartsFailsAndComesBackOnItsOwn) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  const Chain before(layout_, {.seed = 1, .blocks = 32});
-  const Chain during(layout_, {.seed = 2, .blocks = 8});
-  for (const bool hang : {false, true}) {
-    SCOPED_TRACE(hang ? "opening hangs" : "opening fails");
-    Make(options);
-    ASSERT_EQ(Store(before), 32u);
-    ASSERT_TRUE(Flush().ok());
-    if (hang) {
-      world_->HangOpening("two");
-    } else {
-      world_->FailOpeningOf("two", true);
-    }
-    Restart();  // Does not wait for it.
-    const size_t served = Recall(before);
-    EXPECT_GT(served, 0u);
-    EXPECT_LT(served, 32u);
-    ASSERT_EQ(Store(during), 8u);
-    EXPECT_TRUE(Flush().ok());
-    StatsRequest stats;
-    client_->Do(&Core::Stats, &stats);
-    const TierStats& nvme = stats.stats.tiers[1];
-    EXPECT_TRUE(nvme.in_service);
-    ASSERT_EQ(nvme.drives.size(), 2u);
-    EXPECT_EQ(nvme.drives[0].directory, "one");
-    EXPECT_TRUE(nvme.drives[0].in_service && nvme.drives[0].writable);
-    EXPECT_TRUE(nvme.drives[0].why.empty());
-    EXPECT_FALSE(nvme.drives[1].in_service);
-    EXPECT_NE(nvme.drives[1].why.find(hang ? "hangs" : "injected"), std::string::npos)
-        << nvme.drives[1].why;
-
-    if (hang) {
-      world_->HangOpening("");
-    } else {
-      world_->FailOpeningOf("two", false);
-    }
-    world_->Advance(5'000'000'000);
-    EXPECT_EQ(Recall(before), 32u);
-    EXPECT_EQ(Recall(during), 8u);
-    client_->Do(&Core::Stats, &stats);
-    EXPECT_TRUE(stats.stats.tiers[1].drives[1].in_service);
-    Restart();
-    EXPECT_EQ(Recall(during), 8u);
-  }
-}
-
-// A deletion that cannot be finished while a drive is out, of a block that is stored once more.
-TEST_F(CoreTest, ABlockThatWaitsForItsDeletionHoldsNobodyElseUp) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("two", true);
-  Restart();
-  const Chain deleted(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(deleted), 4u);
-  EvictRequest evict;
-  evict.chain = Slice(deleted);
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
-  ASSERT_EQ(Store(deleted), 4u);
-  const Chain other(layout_, {.seed = 2, .blocks = 4});
-  ASSERT_EQ(Store(other), 4u);
-  world_->Advance(1'000'000'000);
-  Restart();
-  EXPECT_EQ(Recall(other), 4u);
-}
-
-// Of two records of a block the one that was stored last counts, however much the other drive had
-// written before it was away.
-TEST_F(CoreTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 40})), 40u);
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixMicros(world_->clock().UnixMicros() + 1'000);
-  Restart();
-  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("two", false);
-  Restart();
-  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
-}
-
-TEST_F(CoreTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
-  Restart();
-  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("two", false);
-  world_->Advance(5'000'000'000);
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
-}
-
-// The other drive may be writing the new records when it comes, or only making a file for them.
-TEST_F(CoreTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  for (const bool writing : {false, true}) {
-    SCOPED_TRACE(writing);
-    Make(options);
-    world_->FailOpeningOf("one", true);
-    Restart();
-    const Chain chain(layout_, {.seed = 1, .blocks = 4});
-    ASSERT_EQ(Store(chain), 4u);
-    ASSERT_TRUE(Flush().ok());
-    world_->FailOpeningOf("one", false);
-    world_->FailOpeningOf("two", true);
-    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
-    Restart();
-    if (writing) {
-      ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
-      ASSERT_TRUE(Flush().ok());
-    }
-    world_->disk("one").Hang(true);
-    ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-    world_->FailOpeningOf("two", false);
-    world_->Advance(4'000'000'000);
-    world_->disk("one").Hang(false);
-    ASSERT_TRUE(Flush().ok());
-    Restart();
-    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
-  }
-}
-
-// Nobody knows of the older record then: the block itself may be dropped before it is written.
-TEST_F(CoreTest, ADriveThatComesLateLeavesNothingBehindOfWhatCouldNotBeStoredAnew) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
-  Restart();
-  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
-  ASSERT_TRUE(Flush().ok());
-  world_->disk("one").Hang(true);
-  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-  world_->FailOpeningOf("two", false);
-  world_->Advance(4'000'000'000);  // It comes while they are being written, which then fails.
-  for (const char* drive : {"one", "two"}) {
-    world_->disk(drive).FailAll(IoKind::kWrite, Code::kUnavailable);
-  }
-  world_->disk("one").Hang(false);
-  FetchRequest fetch;
-  fetch.chain = Slice(chain);
-  client_->Do(&Core::Fetch, &fetch);
-  std::vector<ReleaseOp> leases;
-  for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = true});
-  client_->Release(leases);
-  for (const char* drive : {"one", "two"}) world_->disk(drive).FailAll(IoKind::kWrite, Code::kOk);
-  world_->Advance(5'000'000'000);
-  EvictRequest evict;
-  evict.everything = true;
-  client_->Do(&Core::Evict, &evict);
-  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
-  Restart();
-  EXPECT_EQ(Recall(chain), 0u);
-}
-
-// At every step of its coming: what it brings is known to the tier before it is to the cache.
-TEST_F(CoreTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMeanwhile) {
-  const Chain chain(layout_, {.seed = 1, .blocks = 40});
-  size_t ended_well = 0;
-  for (size_t task = 0; ended_well < 20; ++task) {
-    SCOPED_TRACE(task);
-    Make(SmallCache());
-    ASSERT_EQ(Store(chain), 40u);
-    ASSERT_TRUE(Flush().ok());
-    world_->FailOpening(Code::kUnavailable);
-    Restart();
-    world_->FailOpening(Code::kOk);
-    EvictRequest evict;
-    evict.everything = true;
-    size_t tasks = 0;
-    world_->after_task = [&] {
-      if (world_->mounted(kDrive) && tasks++ == task) client_->Submit(&Core::Evict, &evict);
-    };
-    world_->Advance(3'000'000'000);
-    world_->after_task = nullptr;
-    ASSERT_GT(tasks, task);
-    ASSERT_TRUE(evict.done());
-    if (!evict.status.ok()) continue;
-    ++ended_well;
-    EXPECT_EQ(Recall(chain), 0u);
-    Restart();
-    EXPECT_EQ(Recall(chain), 0u);
-  }
-}
-
-TEST_F(CoreTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
-  Make(SmallCache());
-  world_->FailOpening(Code::kUnavailable);
-  Restart();
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  ASSERT_EQ(Store(chain), 8u);
-  world_->FailOpening(Code::kOk);
-  world_->Advance(3'000'000'000);
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  EXPECT_EQ(Recall(chain), 8u);
-}
-
-TEST_F(CoreTest, WhatWasDeletedBeforeTheDriveOpenedDoesNotComeBack) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  ASSERT_EQ(Store(chain), 8u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpening(Code::kUnavailable);
-  Restart();
-  EvictRequest evict;
-  evict.chain = Slice(chain);
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
-  world_->FailOpening(Code::kOk);
-  world_->Advance(3'000'000'000);
-  EXPECT_EQ(Recall(chain), 0u);
-  Restart();
-  EXPECT_EQ(Recall(chain), 0u);
-}
-
-TEST_F(CoreTest, EveryDeletedBlockOfALongChainIsCounted) {
-  Make(SmallCache(256));
-  const Chain chain(layout_, {.seed = 1, .blocks = 200});
-  ASSERT_EQ(Store(chain), 200u);
-  EvictRequest evict;
-  evict.chain = Slice(chain);
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-  EXPECT_EQ(evict.evicted, 200u);
-}
-
-TEST_F(CoreTest, ABlockStoredAgainWhileItsDeletionIsUnderWayStays) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  world_->disk(kDrive).Hang(true);
-  ASSERT_EQ(Store(chain), 8u);
-  world_->Run();
-  EvictRequest evict;
-  evict.chain = Slice(chain);
-  client_->Submit(&Core::Evict, &evict);
-  world_->Run();
-  ASSERT_EQ(Store(chain), 8u);
-  world_->Run();
-  world_->disk(kDrive).Hang(false);
-  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  EXPECT_EQ(Recall(chain), 8u);
-}
-
-TEST_F(CoreTest, AFullDiskDoesNotStopStores) {
-  Make(SmallCache(64));
-  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
-    const Chain chain(layout_, {.seed = seed, .blocks = 32});
-    ASSERT_TRUE(world_->RunUntil([&] { return Store(chain) > 0 || Recall(chain) == 32; })) << seed;
-    world_->Advance(1'000'000'000);
-  }
-}
-
 TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
   CoreOptions options = SmallCache(64);
   TenantOptions tenant;
@@ -499,12 +73,9 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
   // Two extents of sixteen slots, of which only one block is above the floor.
   ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 21})), 21u);
   ASSERT_TRUE(Flush().ok());
-  ManualClient other(world_.get(), {.tenant = "other"});
-  RegisterLayoutRequest request;
-  request.layout = layout_;
-  other.Do(&Core::RegisterLayout, &request);
+  const auto other = AttachAs("other");
   for (uint64_t seed = 2; seed < 12; ++seed) {
-    Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), &other);
+    Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), other.get());
     world_->Advance(100'000'000);
   }
   StatsRequest stats;
@@ -512,68 +83,11 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
   EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
 }
 
-TEST_F(CoreTest, ADriveThatCanBeReadLaterBringsItsBlocks) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  ASSERT_EQ(Store(chain), 8u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailReads(true);
-  Restart();
-  EXPECT_EQ(Recall(chain), 0u);
-  world_->FailReads(false);
-  world_->Advance(5'000'000'000);
-  EXPECT_EQ(Recall(chain), 8u);
-}
-
-TEST_F(CoreTest, ABlockEvictedWhileItIsBeingWrittenDoesNotComeBack) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  world_->disk(kDrive).Hang(true);
-  ASSERT_EQ(Store(chain), 8u);
-  world_->Run();
-  EvictRequest evict;
-  evict.chain = Slice(chain);
-  client_->Submit(&Core::Evict, &evict);
-  world_->Run();
-  EXPECT_FALSE(evict.done());
-  world_->disk(kDrive).Hang(false);
-  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
-  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-  EXPECT_EQ(evict.evicted, 8u);
-  Restart();
-  EXPECT_EQ(Recall(chain), 0u);
-}
-
-TEST_F(CoreTest, OneDamagedBlockIsRefusedAndTheOthersAreServed) {
-  Make(SmallCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  // Find the third block's bytes on the media and flip one bit of them.
-  std::vector<std::byte> wanted(kBlockBytes);
-  FillPayload(chain[2], 0, wanted);
-  MemoryMedia& media = world_->media(kDrive);
-  bool flipped = false;
-  for (const DiskFile& file : media.List()) {
-    for (uint64_t offset = 0; offset + kBlockBytes <= file.bytes && !flipped; offset += 4096) {
-      if (media.Bytes(file.number, offset, kBlockBytes) != wanted) continue;
-      media.FlipBit(file.number, offset + 5000, 3);
-      flipped = true;
-    }
-  }
-  ASSERT_TRUE(flipped);
-  std::vector<Code> codes;
-  EXPECT_EQ(Recall(chain, &codes), 3u);
-  EXPECT_EQ(codes[2], Code::kCorrupt);
-  EXPECT_EQ(Counter("corrupt_blocks"), 1u);
-}
-
 TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   CoreOptions options = SmallCache(64, false);
   options.cache.overdue_nanos = 1'000'000'000;
   Make(options);
-  ManualClient other(world_.get(), {.tenant = "local", .engine = "other"});
+  const auto other = AttachAs("local");
   const Chain chain(layout_, {.seed = 1, .blocks = 1});
   ReserveRequest first;
   first.chain = Slice(chain);
@@ -583,14 +97,14 @@ TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   ReserveRequest second;
   second.chain = Slice(chain);
   second.parent = chain.parent(0);
-  other.Do(&Core::Reserve, &second);
+  other->Do(&Core::Reserve, &second);
   EXPECT_EQ(second.ops[0].outcome, ReserveOutcome::kBeingFilled);
   EXPECT_GT(second.ops[0].wait_ms, 0);
 
   world_->Advance(2'000'000'000);
   EXPECT_EQ(Counter("overdue_reservations"), 1u);
   EXPECT_EQ(Counter("quarantined_bytes"), kBlockBytes);
-  EXPECT_EQ(Store(chain, &other), 1u);
+  EXPECT_EQ(Store(chain, other.get()), 1u);
   CommitRequest commit;
   commit.ops.resize(1);
   commit.ops[0].reservation = first.ops[0].reservation;
@@ -653,34 +167,6 @@ TEST_F(CoreTest, AnEngineIsForgottenWithItsLastClient) {
   EXPECT_EQ(Counter("engines"), before);
 }
 
-// The drive holds an older record of what is deleted from memory while it cannot be read.
-TEST_F(CoreTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  const Chain unseen(layout_, {.seed = 2, .blocks = 8});
-  for (const bool everything : {false, true}) {
-    Make(SmallCache());
-    ASSERT_EQ(Store(chain), 8u);
-    ASSERT_EQ(Store(unseen), 8u);
-    ASSERT_TRUE(Flush().ok());
-    world_->FailOpening(Code::kUnavailable);
-    Restart();
-    ASSERT_EQ(Store(chain), 8u);
-    EvictRequest evict;
-    evict.chain = Slice(chain);
-    evict.everything = everything;
-    client_->Do(&Core::Evict, &evict);
-    EXPECT_EQ(evict.status.code(), Code::kUnavailable);
-    EXPECT_EQ(evict.evicted, 8u);
-    world_->FailOpening(Code::kOk);
-    world_->Advance(5'000'000'000);
-    EXPECT_EQ(Recall(chain), 0u) << everything;
-    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
-    Restart();
-    EXPECT_EQ(Recall(chain), 0u) << everything;
-    EXPECT_EQ(Recall(unseen), everything ? 0u : 8u);
-  }
-}
-
 TEST_F(CoreTest, MemoryPressureMakesThePoolSmaller) {
   CoreOptions options = SmallCache(64);
   options.cache.keep_available_bytes = 1 << 20;
@@ -702,14 +188,11 @@ TEST_F(CoreTest, CapacityMovesToATenantThatNeedsIt) {
   const Chain first(layout_, {.seed = 1, .blocks = 64});
   ASSERT_EQ(Store(first), 64u);
   ASSERT_TRUE(Flush().ok());
-  ManualClient other(world_.get(), {.tenant = "second"});
-  RegisterLayoutRequest request;
-  request.layout = layout_;
-  other.Do(&Core::RegisterLayout, &request);
+  const auto other = AttachAs("second");
   const Chain second(layout_, {.seed = 2, .blocks = 16, .tenant = "second"});
   size_t stored = 0;
   ASSERT_TRUE(world_->RunUntil([&] {
-    stored += Store(second, &other);
+    stored += Store(second, other.get());
     return stored == 16;
   }));
   EXPECT_EQ(Recall(first), 64u);  // From NVMe where it had to go.
@@ -740,63 +223,6 @@ TEST_F(CoreTest, PrefillReportsDecideWhatPays) {
   EXPECT_GT(match.runs[0].estimated_ms, 0);
 }
 
-TEST_F(CoreTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
-  Make(SmallCache());
-  const Chain in_dram(layout_, {.seed = 1, .blocks = 4});
-  const Chain on_nvme(layout_, {.seed = 2, .blocks = 4});
-  ASSERT_EQ(Store(on_nvme), 4u);
-  ASSERT_TRUE(Flush().ok());
-  Restart();  // Now it is on NVMe alone.
-  ASSERT_EQ(Store(in_dram), 4u);
-  ASSERT_TRUE(Flush().ok());
-  for (const Chain* chain : {&in_dram, &on_nvme}) {
-    SessionForecast forecast;
-    forecast.session = "s";
-    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
-    forecast.ttl_seconds = 60;
-    world_->core().Hint(client_->number(), forecast, (*chain)[3]);
-    world_->Run();
-  }
-  ASSERT_TRUE(Flush().ok());
-  EXPECT_EQ(Recall(in_dram), 4u);
-  EXPECT_EQ(Recall(on_nvme), 4u);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
-  Restart();
-  EXPECT_EQ(Recall(in_dram), 0u);
-  EXPECT_EQ(Recall(on_nvme), 0u);
-}
-
-// The old record stays until the new one is there, and never comes back after it.
-TEST_F(CoreTest, ATimeToLiveGivenLaterLosesNothingWhateverIoIsTheLast) {
-  const Chain chain(layout_, {.seed = 1, .blocks = 3});
-  const auto live = [&](uint64_t stop_after) {
-    Make(SmallCache());
-    EXPECT_EQ(Store(chain), 3u);
-    EXPECT_TRUE(Flush().ok());
-    const uint64_t before = world_->disk(kDrive).requests_done();
-    world_->disk(kDrive).StopAfter(before + stop_after);
-    SessionForecast forecast;
-    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
-    forecast.ttl_seconds = 60;
-    world_->core().Hint(client_->number(), forecast, chain[2]);
-    FlushRequest flush;
-    flush.timeout_nanos = 100'000'000;
-    client_->Do(&Core::Flush, &flush);
-    const uint64_t requests = world_->disk(kDrive).requests_done() - before;
-    Restart();
-    EXPECT_EQ(Recall(chain), 3u) << "stopped after " << stop_after;
-    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
-    Restart();
-    if (flush.status.ok()) {
-      EXPECT_EQ(Recall(chain), 0u) << "stopped after " << stop_after;
-    }
-    return requests;
-  };
-  const uint64_t steps = live(1000);
-  ASSERT_GT(steps, 3u);
-  for (uint64_t step = 0; step <= steps; ++step) live(step);
-}
-
 TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
   Make(SmallCache(2048));
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
@@ -821,13 +247,10 @@ TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
 
 TEST_F(CoreTest, ADrainIsOfEveryTenant) {
   Make(SmallCache());
-  ManualClient other(world_.get(), {.tenant = "other"});
-  RegisterLayoutRequest request;
-  request.layout = layout_;
-  other.Do(&Core::RegisterLayout, &request);
+  const auto other = AttachAs("other");
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
   const Chain chain(layout_, {.seed = 1, .blocks = 8, .tenant = "other"});
-  ASSERT_EQ(Store(chain, &other), 8u);
+  ASSERT_EQ(Store(chain, other.get()), 8u);
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
   DrainRequest drain;
   client_->Do(&Core::Drain, &drain);
@@ -837,57 +260,73 @@ TEST_F(CoreTest, ADrainIsOfEveryTenant) {
   ReserveRequest reserve;
   reserve.chain = Slice(late);
   reserve.parent = late.parent(0);
-  other.Do(&Core::Reserve, &reserve);
+  other->Do(&Core::Reserve, &reserve);
   EXPECT_EQ(reserve.ops[0].refusal, Refusal::kDraining);
 }
 
-// Every single I/O of a small cache's life is once the last one before a crash. What Flush()
-// acknowledged is there afterwards, what Evict() acknowledged is not, and nothing is ever wrong.
-TEST_F(CoreTest, ACrashAfterAnyIoLosesNothingAcknowledged) {
-  CoreOptions options = SmallCache(32);
-  options.cache.nvme_bytes = (1 << 20) + kPageBytes;  // Four segments and a lock.
-  options.cache.nvme_segment_bytes = 256 << 10;
-  const auto live = [&](uint64_t stop_after) {
-    Make(options);
-    if (stop_after != 0) world_->disk(kDrive).StopAfter(stop_after);
-    std::set<uint64_t> kept;
-    std::set<uint64_t> evicted;
-    for (uint64_t seed = 1; seed <= 6; ++seed) {
-      const Chain chain(layout_, {.seed = seed, .blocks = 3});
-      Store(chain);
-      FlushRequest flush;
-      flush.timeout_nanos = 100'000'000;
-      client_->Do(&Core::Flush, &flush);
-      if (flush.status.ok()) kept.insert(seed);
-      if (seed % 3 == 0) {
-        const Chain gone(layout_, {.seed = seed - 1, .blocks = 3});
-        EvictRequest evict;
-        evict.chain = Slice(gone);
-        client_->Submit(&Core::Evict, &evict);
-        world_->Advance(200'000'000);
-        kept.erase(seed - 1);
-        if (evict.done() && evict.status.ok()) evicted.insert(seed - 1);
-        if (!evict.done()) {
-          client_->Detach();
-          Attach();
-        }
-      }
-    }
-    const uint64_t requests = world_->disk(kDrive).requests_done();
-    Restart();
-    for (const uint64_t seed : kept) {
-      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 3u)
-          << "stopped after " << stop_after << ", chain " << seed;
-    }
-    for (const uint64_t seed : evicted) {
-      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 0u)
-          << "stopped after " << stop_after << ", chain " << seed;
-    }
-    return requests;
+TEST_F(CoreTest, ATenantHasOnlySoManyLayoutsAndTheyAreForgotten) {
+  CoreOptions options = SmallCache(64, false);
+  options.max_layouts_per_tenant = 3;
+  Make(options);
+  const auto registered = [](ManualClient* client, uint64_t bytes) {
+    auto request = std::make_unique<RegisterLayoutRequest>();
+    request->layout = LayoutOfBytes(bytes);
+    client->Do(&Core::RegisterLayout, request.get());
+    return request;
   };
-  const uint64_t steps = live(0);
-  ASSERT_GT(steps, 20u);
-  for (uint64_t step = 1; step <= steps; ++step) live(step);
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  ASSERT_EQ(Store(chain), 2u);  // With the first.
+  for (int again = 0; again < 3; ++again) {
+    EXPECT_TRUE(registered(client_.get(), 8 << 10)->status.ok());
+    EXPECT_TRUE(registered(client_.get(), 24 << 10)->status.ok());
+  }
+  const auto refused = registered(client_.get(), 32 << 10);
+  EXPECT_EQ(refused->status.code(), Code::kNoSpace);
+  EXPECT_EQ(refused->handle, 0u);
+  ManualClient other(world_.get(), {.tenant = "other"});
+  EXPECT_TRUE(registered(&other, 32 << 10)->status.ok());
+  EXPECT_TRUE(registered(&other, 8 << 10)->status.ok());
+  EXPECT_EQ(Counter("layouts"), 4u);
+
+  // The tenant's last client leaves: only what has blocks, or another tenant's client, is left.
+  client_->Detach();
+  world_->Run();
+  client_ = std::make_unique<ManualClient>(world_.get(), ClientOptions{});
+  EXPECT_EQ(Counter("layouts"), 3u);
+  EXPECT_TRUE(registered(client_.get(), 64 << 10)->status.ok());
+  EXPECT_TRUE(registered(client_.get(), 48 << 10)->status.ok());
+  EXPECT_EQ(registered(client_.get(), 40 << 10)->status.code(), Code::kNoSpace);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.evicted, 2u);
+  EXPECT_EQ(Counter("layouts"), 4u);
+  EXPECT_TRUE(registered(client_.get(), 40 << 10)->status.ok());
+}
+
+TEST_F(CoreTest, AHandleIsGoodForItsClientOnly) {
+  Make(SmallCache(64, false));
+  ManualClient other(world_.get(), {.tenant = "local"});
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  MatchRequest match;
+  match.chain = Slice(chain);
+  other.Do(&Core::Match, &match);
+  EXPECT_EQ(match.status.code(), Code::kInvalid);
+}
+
+TEST_F(CoreTest, LayoutsComeAndGoForEver) {
+  Make(SmallCache(64, false));
+  for (uint64_t i = 1; i <= 70'000; ++i) {
+    ManualClient client(world_.get(), {.tenant = "other"});
+    RegisterLayoutRequest request;
+    request.layout = layout_;
+    request.layout.kv_format = std::to_string(i);
+    client.Do(&Core::RegisterLayout, &request);
+    ASSERT_TRUE(request.status.ok()) << i << ": " << request.status.ToString();
+    client.Detach();
+    world_->Run();
+  }
+  EXPECT_EQ(Counter("layouts"), 1u);
 }
 
 }  // namespace

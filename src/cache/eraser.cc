@@ -12,10 +12,44 @@ constexpr int64_t kRetryNanos = 200'000'000;
 
 }  // namespace
 
-Eraser::Eraser(bool enabled, Executor* executor, Clock* clock)
-    : enabled_(enabled), executor_(executor), clock_(clock) {}
+Eraser::Eraser(const EraserOptions& options, Executor* executor, Clock* clock)
+    : options_(options), executor_(executor), clock_(clock) {}
 
 Eraser::~Eraser() { *alive_ = false; }
+
+void Eraser::Add(const BlockId& id) {
+  if (target_ == nullptr) return;  // It knows of none.
+  if (owed_.try_emplace(id, false).second) waiting_.push_back(id);
+}
+
+bool Eraser::AddForGood(const BlockId& id) {
+  if (!options_.enabled) return true;
+  const auto known = owed_.find(id);
+  if (known != owed_.end() && known->second) return true;
+  const auto of_tenant = remembered_by_.find(id.tenant);
+  if (remembered_ >= options_.max_remembered ||
+      (of_tenant != remembered_by_.end() &&
+       of_tenant->second >= options_.max_remembered_per_tenant)) {
+    Add(id);
+    return false;
+  }
+  ++remembered_;
+  ++remembered_by_[id.tenant];
+  if (known == owed_.end()) waiting_.push_back(id);
+  owed_[id] = true;
+  return true;
+}
+
+void Eraser::Forget(const BlockId& id) {
+  const auto found = owed_.find(id);
+  if (found == owed_.end()) return;
+  if (found->second) {
+    --remembered_;
+    const auto of_tenant = remembered_by_.find(id.tenant);
+    if (--of_tenant->second == 0) remembered_by_.erase(of_tenant);
+  }
+  owed_.erase(found);
+}
 
 void Eraser::Pump() {
   if (target_ == nullptr) return;  // What it may hold is deleted when it opens.
@@ -24,8 +58,10 @@ void Eraser::Pump() {
     const size_t count = std::min(kMaxBatchOps, waiting_.size());
     erase->first = std::exchange(next_deletion_, next_deletion_ + count);
     erase->batch.ops.resize(count);
-    for (size_t i = 0; i < count; ++i) erase->batch.ops[i].id = waiting_[i];
-    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(count));
+    for (EraseOp& op : erase->batch.ops) {
+      op.id = waiting_.front();
+      waiting_.pop_front();
+    }
     EraseBatch* const raw = erase.get();
     raw->batch.on_done = [this, raw](Batch<EraseOp>&) { OnDone(raw); };
     in_flight_batches_.push_back(std::move(erase));
@@ -36,11 +72,10 @@ void Eraser::Pump() {
 void Eraser::OnDone(EraseBatch* erase) {
   for (const EraseOp& op : erase->batch.ops) {
     if (op.status.ok() || op.status.code() == Code::kNotFound) {
-      owed_.erase(op.id);
-      continue;
+      Forget(op.id);
+    } else {
+      OnFailed(op);
     }
-    last_failure_ = op.status;
-    failed_.push_back(op.id);
   }
   if (!failed_.empty()) RetryLater();
   // Freed later: this runs inside the batch's own callback.
@@ -54,6 +89,16 @@ void Eraser::OnDone(EraseBatch* erase) {
   if (on_erased) on_erased();
 }
 
+void Eraser::OnFailed(const EraseOp& op) {
+  last_failure_ = op.status;
+  const auto owed = owed_.find(op.id);  // A marker is not.
+  const bool remembered = owed != owed_.end() && owed->second;
+  const bool again = op.left == EraseLeft::kCopy || (op.left == EraseLeft::kUnread && remembered);
+  if (owed != owed_.end() && again) return failed_.push_back(op.id);
+  Forget(op.id);
+  if (unmarked_.insert(op.id.tenant).second) failed_.push_back(MarkerOf(op.id.tenant));
+}
+
 void Eraser::RetryLater() {
   if (retry_posted_) return;
   retry_posted_ = true;
@@ -65,15 +110,13 @@ void Eraser::RetryLater() {
 }
 
 void Eraser::Retry() {
-  if (waiting_.empty()) {
-    waiting_.swap(failed_);
-  } else {
-    for (; !failed_.empty(); failed_.pop_front()) waiting_.push_back(failed_.front());
-  }
+  waiting_.splice(waiting_.end(), failed_);  // However many they are, in no time.
+  unmarked_.clear();
   Pump();
 }
 
-void Eraser::Barrier(std::function<void(Status)> on_done) {
+void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done) {
+  if (target_ != nullptr) waiting_.push_back(MarkerOf(tenant));
   Retry();
   barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
   executor_->Post([this, alive = alive_] {

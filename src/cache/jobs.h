@@ -3,9 +3,11 @@
 // have.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,14 +85,18 @@ class MatchJob final : public RequestJob<MatchRequest, 0> {
   void Cancel() override;
 
  private:
-  void AddRun(size_t first, TierKind tier, RunState state);
+  // False: there are too many runs.
+  bool AddRun(size_t first, TierKind tier, RunState state);
   void AddFillingRun(size_t first);
-  void Estimate();
+  void EstimateUpTo(size_t runs);
+  void Finish();
   void TouchSlice();
 
   std::vector<BlockRef> refs_;  // What matched.
-  std::vector<LoadRun> load_runs_;
-  std::vector<double> run_ms_;
+  std::array<TierCost, 2> costs_;
+  std::optional<PrefillCoefficients> prefill_;
+  std::optional<WorthScan> worth_;
+  size_t estimated_ = 0;   // Of the runs.
   bool touching_ = false;  // Answered; only recency is left to record.
 };
 
@@ -152,6 +158,10 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
  public:
   explicit FlushJob(Core* core) : RequestJob(core) {}
 
+  void Reset() override {
+    flush_ = 0;
+    timer_set_ = false;
+  }
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
@@ -161,6 +171,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
 
   uint64_t flush_ = 0;
+  bool timer_set_ = false;
 };
 
 class PinJob final : public RequestJob<PinRequest, 5> {
@@ -219,12 +230,15 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropSessionSlice();
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
+  void Erase(const BlockId& id);
   void WaitForTiers();
+  void Finish(Status status);
 
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
-  bool unsure_ = false;  // More of what it deletes may come to light.
+  bool unsure_ = false;      // More of what it deletes may come to light.
+  size_t unremembered_ = 0;  // That a drive may hold which has not been read.
 };
 
 class DrainJob final : public RequestJob<DrainRequest, 8> {

@@ -110,6 +110,7 @@ class LocalCache final : public Cache, public ClientSink {
 
   Core* core() { return running_->core(); }
   ThreadExecutor* owner() { return running_->owner(); }
+  const CoreOptions& limits() { return core()->options(); }
 
   // Leases or reservations on their way back. They are never dropped, so they are bounded by what a
   // client can hold.
@@ -124,7 +125,7 @@ class LocalCache final : public Cache, public ClientSink {
   template <auto kCall, class R>
   void Submit(R* request) {
     RequestProgress::Begin(request);
-    if (requests_.fetch_add(1, std::memory_order_relaxed) >= kMaxRequests) {
+    if (requests_.fetch_add(1, std::memory_order_relaxed) >= limits().max_requests_per_client) {
       // Refused here, so that the owner's queue stays bounded too.
       request->status = Status(Code::kBusy, "too many requests under way; wait for some");
       return OnProgress(request, 0, true);
@@ -134,7 +135,7 @@ class LocalCache final : public Cache, public ClientSink {
 
   // False: too many are under way.
   bool TakeNote() {
-    if (notes_.fetch_add(1, std::memory_order_relaxed) < kMaxNotes) return true;
+    if (notes_.fetch_add(1, std::memory_order_relaxed) < limits().max_hints_per_client) return true;
     notes_.fetch_sub(1, std::memory_order_relaxed);
     dropped_notes_.fetch_add(1, std::memory_order_relaxed);
     return false;
@@ -149,7 +150,7 @@ class LocalCache final : public Cache, public ClientSink {
       const MutexLock lock(&returns->mutex);
       post = returns->given.empty();
       returns->given.insert(returns->given.end(), ops.begin(), ops.end());
-      full = returns->given.size() > kMaxReturns;
+      full = returns->given.size() > limits().max_leases_per_client;
     }
     if (post) PostReturn(returns);
     // More than it can hold: a client that gives back what it does not have. It waits.
@@ -181,10 +182,6 @@ class LocalCache final : public Cache, public ClientSink {
   }
   size_t GiveBack(std::span<const ReleaseOp> ops) { return core()->Release(client_, ops); }
   size_t GiveBack(std::span<const ReservationId> ops) { return core()->Abort(client_, ops); }
-
-  static constexpr uint32_t kMaxRequests = 1024;
-  static constexpr uint32_t kMaxNotes = 1024;
-  static constexpr size_t kMaxReturns = size_t{1} << 20;
 
   const std::shared_ptr<RunningCore> running_;  // Shared by all clients of this process.
   const std::unique_ptr<CompletionQueue> queue_;

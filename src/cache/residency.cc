@@ -151,14 +151,23 @@ void Residency::ReleaseSlot(BlockRef ref) {
 
 Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
   AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  catalog_->Hold(block.name.tenant, block.layout);
   index_->SetSlot(ref, slot);
   return ref;
 }
 
+void Residency::Remove(BlockRef ref) {
+  const uint16_t tenant = at(ref).tenant;
+  const uint16_t layout = at(ref).layout;
+  index_->Remove(ref);
+  catalog_->Release(tenant, layout);
+}
+
 Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
   AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  catalog_->Hold(block.name.tenant, block.layout);
   if (!nvme_quota_.Charge(block.name.tenant, SlotBytesOf(ref))) {
-    index_->Remove(ref);
+    Remove(ref);
     return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
   }
   ArriveOnNvme(ref);
@@ -232,7 +241,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   if (entry.in_tier(kTierNvme)) {
     SetTier(ref, kTierNvme, false);
     nvme_quota_.Uncharge(entry.tenant, SlotBytesOf(ref));
-    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref));
+    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref), why);
   }
   for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
   if (entry.first_child != kNoBlock && why != Leave::kCorrupt && why != Leave::kLostByTier) {
@@ -243,7 +252,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   ++left_[static_cast<size_t>(why)];
   if (entry.leases == 0 && entry.io_tiers == 0) {
     ReleaseSlot(ref);
-    index_->Remove(ref);
+    Remove(ref);
     return;
   }
   if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
@@ -255,7 +264,7 @@ void Residency::Settle(BlockRef ref) {
   const BlockEntry& entry = at(ref);
   if (entry.state != BlockState::kGone || entry.leases != 0 || entry.io_tiers != 0) return;
   ReleaseSlot(ref);
-  index_->Remove(ref);
+  Remove(ref);
 }
 
 bool Residency::DropOrphans(size_t max_blocks) {
@@ -467,7 +476,7 @@ bool Residency::ChargeNvme(BlockRef ref) {
     const BlockId id = IdOf(victim);
     const bool elsewhere = at(victim).in_tier(kTierDram);
     LeaveNvme(victim, Leave::kQuota);
-    if (elsewhere && on_erase) on_erase(id);
+    if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
   }
   return false;
 }

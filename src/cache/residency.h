@@ -168,7 +168,7 @@ class Residency {
   uint64_t metadata_bytes() const;
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
-  std::function<void(const BlockId&)> on_erase;
+  std::function<void(const BlockId&, Leave)> on_erase;
 
  private:
   // In the index's flags.
@@ -187,6 +187,8 @@ class Residency {
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
   }
+  // Of an entry that nobody holds.
+  void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.
   void Settle(BlockRef ref);
   void ReleaseSlot(BlockRef ref);

@@ -2,25 +2,23 @@
 // much a drive holds, however many slots a client gives back at once.
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "cache/core.h"
-#include "testing/chain.h"
-#include "testing/manual_world.h"
+#include "testing/core_fixture.h"
 
 namespace aquifer {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kSmallBlock = 4096;
 constexpr size_t kBlocks = 100'000;
-constexpr char kDrive[] = "drive";
 // Each takes five to ten nanoseconds, so that a task stays under 100 us.
 constexpr uint64_t kMostEntries = 10'000;
 
-class SlicesTest : public ::testing::Test {
+class SlicesTest : public CoreFixture {
  protected:
+  SlicesTest() : CoreFixture(kSmallBlock) { zeros_ = true; }
+
   void Make(uint64_t dram_bytes, bool nvme) {
     CoreOptions options;
     options.max_blocks = 4 * kBlocks;
@@ -30,73 +28,8 @@ class SlicesTest : public ::testing::Test {
       options.cache.nvme_directories = {kDrive};
       options.cache.nvme_bytes = uint64_t{4} << 30;
     }
-    world_ = std::make_unique<ManualWorld>(options);
-    client_ = Attach("local");
+    CoreFixture::Make(options);
   }
-
-  std::unique_ptr<ManualClient> Attach(const std::string& tenant) {
-    auto client = std::make_unique<ManualClient>(world_.get(), ClientOptions{.tenant = tenant});
-    RegisterLayoutRequest request;
-    request.layout = layout_;
-    client->Do(&Core::RegisterLayout, &request);
-    handle_ = request.handle;
-    return client;
-  }
-
-  ChainSlice Slice(const Chain& chain) const {
-    return {.layout = handle_, .group = 0, .part = 0, .keys = chain.keys()};
-  }
-
-  std::unique_ptr<ReserveRequest> Reserve(const Chain& chain, ManualClient* client) {
-    auto reserve = std::make_unique<ReserveRequest>();
-    reserve->chain = Slice(chain);
-    reserve->parent = chain.parent(0);
-    client->Do(&Core::Reserve, reserve.get());
-    return reserve;
-  }
-
-  // All of it zero, which costs no memory.
-  void Store(const Chain& chain, ManualClient* client) {
-    const auto reserve = Reserve(chain, client);
-    CommitRequest commit;
-    commit.ops.reserve(reserve->ops.size());
-    for (const ReserveOp& slot : reserve->ops) {
-      ASSERT_EQ(slot.outcome, ReserveOutcome::kSlot);
-      CommitOp op;
-      op.reservation = slot.reservation;
-      op.sums = SumLanes(slot.slot, 0);
-      commit.ops.push_back(std::move(op));
-    }
-    client->Do(&Core::Commit, &commit);
-    ASSERT_TRUE(commit.ops.back().published);
-  }
-
-  void Flush() {
-    FlushRequest flush;
-    flush.timeout_nanos = 100 * kDefaultTimeoutNanos;
-    client_->Do(&Core::Flush, &flush);
-    ASSERT_TRUE(flush.status.ok()) << flush.status.ToString();
-  }
-
-  std::unique_ptr<FetchRequest> Fetch(const Chain& chain) {
-    auto fetch = std::make_unique<FetchRequest>();
-    fetch->chain = Slice(chain);
-    client_->Do(&Core::Fetch, fetch.get());
-    return fetch;
-  }
-
-  void Hint(const Chain& chain, int64_t ttl_seconds) {
-    SessionForecast forecast;
-    forecast.session = "session";
-    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
-    forecast.ttl_seconds = ttl_seconds;
-    world_->core().Hint(client_->number(), forecast, chain.keys().back());
-    EndTask();
-    world_->Run();
-  }
-
-  // What the test itself did on the owner's behalf.
-  void EndTask() { world_->meter().EndTask(); }
 
   // Since the last time.
   void ExpectShortTasks(const char* what) {
@@ -105,23 +38,12 @@ class SlicesTest : public ::testing::Test {
     RecordProperty(what, static_cast<int>(world_->meter().most()));
     world_->meter().ResetMost();
   }
-
-  uint64_t Counter(const std::string& name) {
-    StatsRequest stats;
-    client_->Do(&Core::Stats, &stats);
-    return stats.stats.Counter(name);
-  }
-
-  const Layout layout_ = LayoutOfBytes(kBlockBytes);
-  std::unique_ptr<ManualWorld> world_;
-  std::unique_ptr<ManualClient> client_;
-  LayoutHandle handle_ = 0;
 };
 
 TEST_F(SlicesTest, StoringMatchingAndFetchingALongChain) {
   Make(uint64_t{512} << 20, false);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
-  Store(chain, client_.get());
+  ASSERT_EQ(Store(chain), chain.size());
   ExpectShortTasks("store");
   MatchRequest match;
   match.chain = Slice(chain);
@@ -131,9 +53,7 @@ TEST_F(SlicesTest, StoringMatchingAndFetchingALongChain) {
   ExpectShortTasks("match");
   const auto fetch = Fetch(chain);
   ExpectShortTasks("fetch");
-  std::vector<ReleaseOp> leases;
-  for (const FetchOp& op : fetch->ops) leases.push_back({.lease = op.lease, .corrupt = false});
-  client_->Release(leases);
+  Release(*fetch);
   world_->Run();
   ExpectShortTasks("release");
   EvictRequest evict;
@@ -146,9 +66,10 @@ TEST_F(SlicesTest, StoringMatchingAndFetchingALongChain) {
 TEST_F(SlicesTest, WalkingALongSession) {
   Make(uint64_t{512} << 20, false);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
-  Store(chain, client_.get());
+  ASSERT_EQ(Store(chain), chain.size());
   world_->meter().ResetMost();
   Hint(chain, 1'000'000);
+  world_->Run();
   ExpectShortTasks("hint");
   PrestageRequest by_session;
   by_session.session = "session";
@@ -171,7 +92,7 @@ TEST_F(SlicesTest, GivingBackAllThatAClientHolds) {
   Make(uint64_t{1} << 30, false);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
   const Chain unfinished(layout_, {.seed = 2, .blocks = kBlocks});
-  Store(chain, client_.get());
+  ASSERT_EQ(Store(chain), chain.size());
   const auto aborted = Reserve(unfinished, client_.get());
   std::vector<ReservationId> ids;
   for (const ReserveOp& op : aborted->ops) ids.push_back(op.reservation);
@@ -185,10 +106,10 @@ TEST_F(SlicesTest, GivingBackAllThatAClientHolds) {
   const auto reserve = Reserve(unfinished, client_.get());
   world_->meter().ResetMost();
   client_->Detach();
-  EndTask();
+  world_->meter().EndTask();
   world_->Run();
   ExpectShortTasks("detach");
-  client_ = Attach("local");
+  Attach();
   EXPECT_EQ(Counter("aborted"), 2 * kBlocks);
   EXPECT_EQ(Counter("quarantined_bytes"), 0u);
 }
@@ -197,7 +118,7 @@ TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
   Make(uint64_t{512} << 20, true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
-  Store(chain, client_.get());
+  ASSERT_EQ(Store(chain), chain.size());
   ExpectShortTasks("store with a drive");
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
   DrainRequest drain;
@@ -207,11 +128,11 @@ TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
   EXPECT_EQ(drain.left, 0u);
   ExpectShortTasks("drain");
 
-  world_->Restart();
-  client_ = Attach("local");
+  Restart();
   EXPECT_EQ(Counter("blocks"), kBlocks);
   ExpectShortTasks("recovery");
   Hint(chain, 0);
+  world_->Run();
   world_->meter().ResetMost();
   world_->disk(kDrive).Hang(true);
   FetchRequest late;
@@ -239,21 +160,21 @@ TEST_F(SlicesTest, ADriveThatFailsWhileMuchWaitsForIt) {
   Make(uint64_t{512} << 20, true);
   world_->disk(kDrive).Hang(true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
-  Store(chain, client_.get());
+  ASSERT_EQ(Store(chain), chain.size());
   world_->meter().ResetMost();
   world_->Advance(10'000'000'000);  // It is out of service now, and what waits for it may go.
   ExpectShortTasks("out of service");
   world_->disk(kDrive).Hang(false);
   world_->Advance(10'000'000'000);
-  Flush();
+  ASSERT_TRUE(Flush().ok());
   ExpectShortTasks("back in service");
 }
 
 TEST_F(SlicesTest, MemoryMovesToAnotherTenant) {
   Make(uint64_t{128} << 20, false);
   const Chain chain(layout_, {.seed = 1, .blocks = 30'000});
-  Store(chain, client_.get());
-  const auto other = Attach("other");
+  ASSERT_EQ(Store(chain), chain.size());
+  const auto other = AttachAs("other");
   world_->meter().ResetMost();
   const Chain wanted(layout_, {.seed = 2, .blocks = 1000, .tenant = "other"});
   ASSERT_TRUE(world_->RunUntil([&] {
@@ -261,6 +182,77 @@ TEST_F(SlicesTest, MemoryMovesToAnotherTenant) {
     return reserve->ops.back().outcome == ReserveOutcome::kSlot;
   }));
   ExpectShortTasks("reclaim of an extent");
+}
+
+TEST_F(SlicesTest, DeletingWhatADriveMayHoldThatComesLater) {
+  Make(uint64_t{512} << 20, true);
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  ASSERT_EQ(Store(chain), chain.size());
+  ASSERT_TRUE(Flush().ok());
+  world_->FailReads(true);
+  Restart();
+  world_->meter().ResetMost();
+  const Chain remembered(layout_, {.seed = 1, .blocks = 30'000});
+  EXPECT_EQ(Evict(remembered)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Evict(chain)->status.code(), Code::kBusy);
+  ExpectShortTasks("evict with a drive that cannot be read");
+  world_->FailReads(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("pending_erasures"), 0u);
+  ExpectShortTasks("the drive is read, and what was deleted is deleted there");
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 0u);
+}
+
+TEST_F(SlicesTest, ReclaimingSegmentsOfManySmallBlocks) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{256} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.nvme_directories = {kDrive};
+  options.cache.nvme_bytes = uint64_t{320} << 20;  // Five segments of some 15 000 blocks.
+  options.cache.nvme_segment_bytes = uint64_t{64} << 20;
+  CoreFixture::Make(options);
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 30'000});
+    world_->meter().ResetMost();
+    ASSERT_EQ(Store(chain), chain.size());
+    FlushRequest flush;
+    flush.timeout_nanos = 100 * kDefaultTimeoutNanos;
+    client_->Do(&Core::Flush, &flush);
+    ExpectShortTasks("store and flush");
+  }
+  EXPECT_GT(Counter("nvme_segments_reclaimed"), 2u);
+  EXPECT_GT(Counter("nvme_reclaim_moved_blocks"), 1000u);
+}
+
+TEST_F(SlicesTest, MatchingAChainWhoseBlocksLieInTurnsInTwoTiers) {
+  Make(uint64_t{512} << 20, true);
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  ASSERT_EQ(Store(chain), chain.size());
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  std::vector<Key> every_other;
+  for (size_t i = 0; i < kBlocks; i += 2) every_other.push_back(chain[i]);
+  PrestageRequest prestage;
+  prestage.chain = {.layout = handle_, .group = 0, .part = 0, .keys = every_other};
+  prestage.timeout_nanos = 1000 * kDefaultTimeoutNanos;
+  client_->Do(&Core::Prestage, &prestage);
+  ASSERT_EQ(prestage.staged, every_other.size());
+  world_->meter().ResetMost();
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.runs.size(), kMaxMatchRuns);
+  EXPECT_EQ(match.matched, kMaxMatchRuns);
+  EXPECT_EQ(match.pays, kMaxMatchRuns);
+  EXPECT_GT(match.runs.back().estimated_ms, 0);
+  ExpectShortTasks("match");
+  match.have = kBlocks - kMaxMatchRuns;
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, kMaxMatchRuns);
 }
 
 }  // namespace

@@ -47,37 +47,55 @@ void WriteDown::SetTarget(Tier* target) {
 
 void WriteDown::Add(BlockRef ref) {
   if (!settings_.enabled) return;
-  WriteDownCase block;
-  block.features.position = residency_->at(ref).position;
-  block.features.turns = residency_->at(ref).uses;
-  block.features.bytes = residency_->RawBytes(ref);
+  BlockFeatures block;
+  block.position = residency_->at(ref).position;
+  block.turns = residency_->at(ref).uses;
+  block.bytes = residency_->RawBytes(ref);
   if (!ShouldWriteDown(settings_.admission, block)) {
     ++stats_.refused_blocks;
     ++At(&refused_, residency_->at(ref).tenant);
     return;
   }
-  Enqueue(ref);
+  Enqueue(ref, next_sequence_++);
 }
 
 void WriteDown::Renew(BlockRef ref) {
   // The end of a write under way sees that the expiry is another.
   if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
-  if (residency_->SetStale(ref)) Enqueue(ref);
+  if (residency_->SetStale(ref)) Enqueue(ref, next_sequence_++);
 }
 
-void WriteDown::Enqueue(BlockRef ref) {
+void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
+  const auto found = loading_.find(ref);
+  if (found == loading_.end()) return;
+  const Item item = found->second;
+  loading_.erase(found);
+  loading_sequences_.erase(item.sequence);
+  // In its old place: whoever flushes waits for it. If it could not be loaded it is tried again.
+  if (Same(item) && residency_->stale(ref)) {
+    if (status.ok()) {
+      Enqueue(ref, item.sequence);
+    } else {
+      queue_.emplace(item.sequence, item);
+    }
+  }
+  CheckFlushes();
+}
+
+void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
   const uint16_t tenant = residency_->at(ref).tenant;
-  Item item{ref, next_sequence_++, residency_->at(ref).checksum, tenant, 0};
+  Item item{ref, sequence, residency_->at(ref).checksum, tenant, 0};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
   const bool usable = target_ != nullptr && target_->in_service();
-  if (usable && held_bytes_ + bytes <= settings_.max_held_bytes &&
+  if (usable && residency_->at(ref).in_tier(kTierDram) &&
+      held_bytes_ + bytes <= settings_.max_held_bytes &&
       At(&held_by_, tenant) + bytes <= HoldLimit(tenant)) {
     item.held_bytes = bytes;
     held_bytes_ += bytes;
     At(&held_by_, tenant) += bytes;
     residency_->HoldDirty(ref);
   }
-  queue_.emplace_hint(queue_.end(), item.sequence, item);
+  queue_.emplace(item.sequence, item);
   if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
 }
 
@@ -88,8 +106,9 @@ void WriteDown::TrimSome() {
       ++next;
       continue;
     }
-    Forget(next->second);
+    const Item item = next->second;
     next = queue_.erase(next);
+    Discard(item);
   }
   trim_cursor_ = next == queue_.end() ? 0 : next->first;
 }
@@ -107,6 +126,17 @@ void WriteDown::Forget(const Item& item) {
   held_bytes_ -= item.held_bytes;
   if (item.held_bytes != 0) At(&held_by_, item.tenant) -= item.held_bytes;
   if (Same(item)) residency_->UnholdDirty(item.ref);
+}
+
+void WriteDown::Discard(const Item& item) {
+  Forget(item);
+  if (!Same(item) || !residency_->stale(item.ref)) return;
+  if (residency_->at(item.ref).in_tier(kTierDram)) return;
+  const auto [waits, added] = loading_.try_emplace(item.ref, item);
+  waits->second.held_bytes = 0;
+  if (!added) return;
+  loading_sequences_.insert(item.sequence);
+  load(item.ref);
 }
 
 void WriteDown::ReleaseHolds() {
@@ -222,13 +252,8 @@ void WriteDown::Pump() {
           Forget(item);
         }
       } else {
-        next = queue_.erase(next);  // Dropped since, or there already.
-        Forget(item);
-        if (Same(item) && residency_->stale(item.ref) &&
-            !residency_->at(item.ref).in_tier(kTierDram)) {
-          residency_->ClearStale(item.ref);
-          if (on_unrenewed) on_unrenewed(item.ref);
-        }
+        next = queue_.erase(next);
+        Discard(item);
       }
     }
     if (write->items.empty()) break;
@@ -288,7 +313,8 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     ++stats_.failed_blocks;
     return;
   }
-  if (!gone && !op.status.ok()) EraseOlderRecord(item, op.meta.id);
+  const bool older = older_records_.erase(op.meta.id) > 0;
+  if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
     eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
     Forget(item);
@@ -317,7 +343,10 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   // Its expiry was changed while it was being written with the old one.
   if (op.status.ok() &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
-    if (residency_->at(item.ref).in_tier(kTierNvme)) Renew(item.ref);
+    if (residency_->at(item.ref).in_tier(kTierNvme) && residency_->SetStale(item.ref)) {
+      Forget(item);
+      return Enqueue(item.ref, item.sequence);  // Whoever flushes waits for that too.
+    }
   }
   Forget(item);
 }
@@ -327,6 +356,11 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   const WriteOp& op = write->batch.ops[i];
   ++stats_.written_blocks;
   stats_.written_bytes += op.source.size();
+  if (!op.replace && target_->Probe(op.meta.id).code() == Code::kNotFound) {
+    // Reclaimed again before the rest of the batch was written, or past its time.
+    eraser_->Add(op.meta.id);
+    return residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
+  }
   if (!op.replace) return residency_->ArriveOnNvme(ref);
   // The old record may have gone while the new one was on its way: deleted for room, which takes
   // the new one too, or dropped by the tier.
@@ -339,19 +373,14 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   }
 }
 
-// A drive that came while the block was being written may have brought a record of it, which the
-// write was to replace, and of which nobody else knows.
-void WriteDown::EraseOlderRecord(const Item& item, const BlockId& id) {
-  if (!residency_->at(item.ref).in_tier(kTierNvme) && target_->Probe(id).ok()) eraser_->Add(id);
-}
-
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const Item item = write->items[i];
+  const BlockId& id = write->batch.ops[i].meta.id;
+  if (older_records_.erase(id) > 0) eraser_->Add(id);
   if (residency_->at(item.ref).state == BlockState::kGone) {
     eraser_->Add(write->batch.ops[i].meta.id);
     Forget(item);
   } else {
-    EraseOlderRecord(item, write->batch.ops[i].meta.id);
     Requeue(item);
   }
   residency_->EndIo(item.ref, kTierDram);
@@ -364,6 +393,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 
 uint64_t WriteDown::OldestUnwritten() const {
   uint64_t oldest = queue_.empty() ? next_sequence_ : queue_.begin()->first;
+  if (!loading_sequences_.empty()) oldest = std::min(oldest, *loading_sequences_.begin());
   for (const auto& write : batches_) {
     if (!write->busy) continue;
     for (const Item& item : write->items) oldest = std::min(oldest, item.sequence);
@@ -371,13 +401,11 @@ uint64_t WriteDown::OldestUnwritten() const {
   return oldest;
 }
 
-void WriteDown::StartTelling(uint32_t teller, uint16_t tenant) {
-  At(&told_, teller) = Lost(tenant);
-}
+void WriteDown::AddClient(uint32_t client, uint16_t tenant) { At(&told_, client) = Lost(tenant); }
 
-uint64_t WriteDown::Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done) {
+uint64_t WriteDown::Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
   const uint64_t number = next_flush_++;
-  flushes_.push_back({number, tenant, teller, next_sequence_ - 1, false, std::move(on_done)});
+  flushes_.push_back({number, tenant, client, next_sequence_ - 1, false, std::move(on_done)});
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
     Pump();
@@ -399,7 +427,7 @@ void WriteDown::SortSome() {
       const Item item = queue_.begin()->second;
       queue_.erase(queue_.begin());
       if (!Current(item)) {
-        Forget(item);
+        Discard(item);
         continue;
       }
       by_value_.push_back({residency_->DramValue(item.ref), item});
@@ -435,7 +463,7 @@ void WriteDown::FinishFlush(uint64_t number, Status status) {
   if (found == flushes_.end()) return;
   FlushWait wait = std::move(*found);
   flushes_.erase(found);
-  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.teller);
+  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.client);
   wait.on_done(std::move(status));
 }
 
@@ -443,9 +471,9 @@ uint64_t WriteDown::Lost(uint16_t tenant) {
   return residency_->lost_unwritten(tenant) + At(&refused_, tenant);
 }
 
-Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t teller) {
+Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
   const uint64_t lost = Lost(tenant);
-  const uint64_t news = lost - std::exchange(At(&told_, teller), lost);
+  const uint64_t news = lost - std::exchange(At(&told_, client), lost);
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
                                     " blocks were dropped or refused before they could be written; "

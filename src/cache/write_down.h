@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -49,19 +50,24 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump().
   void Add(BlockRef ref);
-  // The block is on NVMe and in DRAM, and its expiry has changed, which the record on NVMe does not
-  // know. A new record replaces it after Pump().
+  // The block is on NVMe, and its expiry has changed, which the record there does not know. A new
+  // record replaces it after Pump(); where DRAM has it not, or not any more, it is loaded first.
   void Renew(BlockRef ref);
+  // What was asked for with `load` has ended.
+  void OnLoaded(BlockRef ref, const Status& status);
+  // A drive that came late has a record of a block whose write is under way. That replaces it; if
+  // it fails, the record is deleted, for nobody else knows of it.
+  void NoteOlderRecord(const BlockId& id) { older_records_.insert(id); }
 
   // Starts what may be started.
   void Pump();
 
   // `on_done` once everything that was added before, by whatever tenant (Drain() relies on it), is
-  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `teller`. The
+  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `client`. The
   // budget does not hold a flush up. Returns a number for EndFlush().
-  uint64_t Flush(uint16_t tenant, uint32_t teller, std::function<void(Status)> on_done);
+  uint64_t Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done);
   // A new client: what was lost before it came is none of its business.
-  void StartTelling(uint32_t teller, uint16_t tenant);
+  void AddClient(uint32_t client, uint16_t tenant);
   // The tier is out of service: what waits for it may be evicted, a slice after the other.
   void ReleaseHolds();
   // Its time is over: `on_done` will not run.
@@ -75,14 +81,16 @@ class WriteDown {
   // still holds on to one of them.
   void Barrier(std::function<void(Status)> on_done);
 
-  // Called with a block that was to be renewed and has left DRAM.
-  std::function<void(BlockRef)> on_unrenewed;
+  // Called with a block that is to be renewed and not in DRAM. Never answers from inside.
+  std::function<void(BlockRef)> load;
 
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
   const Status& last_failure() const { return last_failure_; }
   // Blocks of any tenant that are waiting or being written.
-  size_t waiting() const { return queue_.size() + by_value_.size() + in_flight_blocks_; }
+  size_t waiting() const {
+    return queue_.size() + by_value_.size() + loading_.size() + in_flight_blocks_;
+  }
 
  private:
   struct Item {
@@ -106,7 +114,7 @@ class WriteDown {
   struct FlushWait {
     uint64_t number = 0;
     uint16_t tenant = 0;
-    uint32_t teller = 0;
+    uint32_t client = 0;
     uint64_t sequence = 0;  // Everything up to here.
     bool at_tier = false;   // Written; the tier makes it last.
     std::function<void(Status)> on_done;
@@ -124,7 +132,9 @@ class WriteDown {
   bool Same(const Item& item) const;
   // A deletion of the same block is under way, or its old record is still being written.
   bool Barred(BlockRef ref) const;
-  void Enqueue(BlockRef ref);
+  void Enqueue(BlockRef ref, uint64_t sequence);
+  // It can be written no more from where it is: dropped, there already, or to be loaded first.
+  void Discard(const Item& item);
   void TrimSome();
   void ReleaseSomeHolds();
   void SortSome();
@@ -138,7 +148,6 @@ class WriteDown {
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
-  void EraseOlderRecord(const Item& item, const BlockId& id);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
@@ -148,7 +157,7 @@ class WriteDown {
   void CheckBarriers();
   uint64_t OldestUnwritten() const;
   void PumpAt(int64_t nanos);
-  Status LostSinceLastFlush(uint16_t tenant, uint32_t teller);
+  Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
   uint64_t Lost(uint16_t tenant);
 
   const WriteDownSettings settings_;
@@ -158,15 +167,18 @@ class WriteDown {
   Clock* const clock_;
   Tier* target_ = nullptr;
   WriteBudget budget_;
-  std::map<uint64_t, Item> queue_;  // By sequence.
-  uint64_t trim_cursor_ = 0;        // Up to here it has been looked at for stale ones.
-  uint64_t release_cursor_ = 0;     // Up to here holds are released.
+  std::map<uint64_t, Item> queue_;        // By sequence.
+  std::map<BlockRef, Item> loading_;      // To be renewed, and on its way to DRAM for that.
+  std::set<uint64_t> loading_sequences_;  // Of those.
+  uint64_t trim_cursor_ = 0;              // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;           // Up to here holds are released.
   bool releasing_ = false;
   bool sorting_ = false;          // Nothing is written until what waits is in its new order.
   uint64_t sort_end_ = 0;         // What was added later stays behind it.
   std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
   uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   uint64_t next_sequence_ = 1;
+  std::set<BlockId> older_records_;  // That writes under way are to replace.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
@@ -177,7 +189,7 @@ class WriteDown {
   std::vector<FlushWait> flushes_;
   uint64_t next_flush_ = 1;
   Barriers barriers_;
-  std::vector<uint64_t> told_;     // By teller: how many losses it knows of.
+  std::vector<uint64_t> told_;     // By client: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
   WriteDownStats stats_;
   Status last_failure_;

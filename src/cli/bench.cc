@@ -126,7 +126,7 @@ int RunBench(const BenchOptions& options) {
   if (options.list) {
     std::vector<Row> listed;
     for (const Row* row : *selected) listed.push_back(*row);
-    Print(ListText(listed));
+    Print(options.json ? ListJson(listed) : ListText(listed));
     return kExitOk;
   }
   return Measure(options, *selected);

@@ -96,4 +96,17 @@ std::string ListText(std::span<const Row> rows) {
   return text;
 }
 
+std::string ListJson(std::span<const Row> rows) {
+  std::string text;
+  for (const Row& row : rows) {
+    nlohmann::ordered_json line;
+    line["name"] = row.name;
+    line["unit"] = row.unit;
+    line["goal"] = row.goal;
+    line["limit_is"] = row.limit_is;
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
 }  // namespace aquifer

@@ -27,5 +27,7 @@ std::string TableNotes(std::span<const RowResult> results);
 
 // One line a row: name, unit, goal and what its limit is.
 std::string ListText(std::span<const Row> rows);
+// {"name":...,"unit":...,"goal":...,"limit_is":...} on one line each.
+std::string ListJson(std::span<const Row> rows);
 
 }  // namespace aquifer

@@ -149,6 +149,23 @@ TEST_F(CommandLineTest, TheListNamesEveryRowOnce) {
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
 }
 
+TEST_F(CommandLineTest, TheListAsJsonIsOneObjectALine) {
+  const Outcome outcome = Run({"bench", "--list", "--json", "dram.fetch"});
+  EXPECT_EQ(outcome.status, 0);
+  std::istringstream lines(outcome.out);
+  std::string line;
+  size_t rows = 0;
+  for (; std::getline(lines, line); ++rows) {
+    const auto row = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_TRUE(row.is_object()) << line;
+    EXPECT_THAT(row.value("name", ""), testing::StartsWith("dram.fetch/"));
+    EXPECT_EQ(row.value("unit", ""), "GB/s");
+    EXPECT_GT(row.value("goal", 0.0), 0);
+    EXPECT_FALSE(row.value("limit_is", "").empty());
+  }
+  EXPECT_EQ(rows, 4u);
+}
+
 TEST_F(CommandLineTest, JsonIsOneObjectALineAndNothingElse) {
   const Outcome outcome =
       Run({"bench", "keys", "index.bytes", "--quick", "--json", "--directory", directory_});

@@ -9,10 +9,11 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace aquifer {
 namespace {
@@ -109,7 +110,7 @@ void FilePerBlock::DropFromPageCache() const {
 
 Result<double> FilePerBlock::Run(Status (FilePerBlock::*one)(uint64_t, uint32_t) const) const {
   std::atomic<uint64_t> next{0};
-  std::mutex mutex;
+  Mutex mutex;
   Status first_error;  // Guarded by mutex.
   std::vector<std::thread> threads;
   threads.reserve(options_.threads);
@@ -119,7 +120,7 @@ Result<double> FilePerBlock::Run(Status (FilePerBlock::*one)(uint64_t, uint32_t)
       for (uint64_t block = next++; block < options_.blocks; block = next++) {
         const Status status = (this->*one)(block, thread);
         if (status.ok()) continue;
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(&mutex);
         if (first_error.ok()) first_error = status;
         return;
       }

@@ -1,5 +1,7 @@
 // A directory that is gone when its owner is, also when the program is interrupted: Ctrl-C, a
-// hangup or a plain kill removes it before the program ends.
+// hangup or a plain kill removes it before the program ends. What a program leaves that could not
+// even do that (kill -9), the next one removes: a directory is locked for as long as its owner
+// lives.
 #pragma once
 
 #include <memory>
@@ -11,8 +13,9 @@ namespace aquifer {
 
 class TemporaryDirectory {
  public:
-  // Makes "<parent>/<prefix>XXXXXX". An empty parent: a place on a disk that is meant for such
-  // things (/var/tmp, else the system's temporary directory).
+  // Makes "<parent>/<prefix>XXXXXX", and removes those of this user whose owner is dead. An empty
+  // parent: a place on a disk that is meant for such things (/var/tmp, else the system's temporary
+  // directory).
   static Result<std::unique_ptr<TemporaryDirectory>> New(const std::string& parent,
                                                          const std::string& prefix);
   ~TemporaryDirectory();
@@ -22,9 +25,10 @@ class TemporaryDirectory {
   const std::string& path() const { return path_; }
 
  private:
-  explicit TemporaryDirectory(std::string path);
+  TemporaryDirectory(std::string path, int lock);
 
   const std::string path_;
+  const int lock_;  // The directory itself, locked; -1 where that cannot be.
 };
 
 // Call at the start of main(), before there are threads: from then on the signals that end a

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -20,6 +21,38 @@ TEST(TemporaryDirectoryTest, IsGoneWithItsOwnerAndSoIsWhatItHolds) {
     EXPECT_GT(FreeDiskBytes(path), 0u);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(TemporaryDirectoryTest, WhatTheDeadLeftIsRemovedAndNothingElse) {
+  namespace fs = std::filesystem;
+  const auto parent = TemporaryDirectory::New(testing::TempDir(), "temporary-test-");
+  ASSERT_TRUE(parent.ok());
+  const fs::path where = (*parent)->path();
+  const auto alive = TemporaryDirectory::New(where, "demo-");
+  ASSERT_TRUE(alive.ok());
+  std::ofstream((*alive)->path() + "/file") << "something";
+  const auto leave = [&](const char* name) {
+    fs::create_directories(where / name / "inner");
+    std::ofstream(where / name / "inner" / "file") << "something";
+  };
+  for (const char* name : {"demo-dead01", "demo-young1", "demo-other-name", "other-dead01"}) {
+    leave(name);
+  }
+  fs::create_directory_symlink(where / "other-dead01", where / "demo-link01");
+  std::ofstream(where / "demo-file01") << "something";
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (const auto& entry : fs::directory_iterator(where)) {
+    if (entry.path().filename() != "demo-young1") fs::last_write_time(entry.path(), long_ago);
+  }
+
+  const auto next = TemporaryDirectory::New(where, "demo-");
+  ASSERT_TRUE(next.ok());
+  EXPECT_FALSE(fs::exists(where / "demo-dead01"));
+  EXPECT_TRUE(fs::exists((*alive)->path() + "/file"));
+  for (const char* name : {"demo-young1/inner/file", "demo-other-name/inner/file",
+                           "other-dead01/inner/file", "demo-link01", "demo-file01"}) {
+    EXPECT_TRUE(fs::exists(where / name)) << name;
+  }
 }
 
 TEST(TemporaryDirectoryTest, AParentThatIsNotThereIsNamedTogetherWithTheNextStep) {

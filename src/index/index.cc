@@ -59,9 +59,6 @@ Index::Index(const IndexOptions& options)
       slab_(static_cast<BlockEntry*>(AlignedIn(slab_memory_.get()))) {
   uint64_t state = options.hash_seed;
   for (uint64_t& seed : seeds_) seed = SplitMix(&state);
-  if (options.populate && slab_memory_ != nullptr) {
-    Populate(slab_memory_.get(), uint64_t{options.max_blocks} * sizeof(BlockEntry));
-  }
 }
 
 Index::~Index() = default;

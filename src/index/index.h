@@ -149,9 +149,6 @@ struct IndexOptions {
   uint32_t max_blocks = 0;
   // Mixed into every hash, so that no client can choose keys that collide. Random in production.
   uint64_t hash_seed = 0;
-  // Commit the slab in Create(), in huge pages where the host has them: lookups are then half
-  // as fast again. Otherwise it grows by page faults of about a microsecond, one for 32 new blocks.
-  bool populate = false;
   TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
 };
 
@@ -218,7 +215,6 @@ class Index {
     BlockEntry& entry = Mutable(ref);
     entry.flags = static_cast<uint8_t>((entry.flags & ~clear) | set);
   }
-  void SetEngineHash(BlockRef ref, uint64_t engine_hash) { Mutable(ref).engine_hash = engine_hash; }
   void SetOwnerData(BlockRef ref, uint32_t data) { Mutable(ref).owner_data = data; }
   // Counts a use.
   void Touch(BlockRef ref, int64_t now_nanos);

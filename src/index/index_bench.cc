@@ -22,12 +22,11 @@ struct Filled {
 
 // Chains of one length, stored interleaved as many sessions at once would, so that neighbours in a
 // chain are not neighbours in memory.
-Filled Fill(size_t chain_blocks, bool populate) {
+Filled Fill(size_t chain_blocks) {
   Filled filled;
   const size_t chain_count = kBlocks / chain_blocks;
   filled.max_blocks = static_cast<uint32_t>(chain_count * (chain_blocks + 1));
-  filled.index =
-      *Index::Create({.max_blocks = filled.max_blocks, .hash_seed = 1, .populate = populate});
+  filled.index = *Index::Create({.max_blocks = filled.max_blocks, .hash_seed = 1});
   SeededRandom random(chain_blocks);
   filled.chains.resize(chain_count);
   std::vector<Key> roots(chain_count);
@@ -52,8 +51,8 @@ Filled Fill(size_t chain_blocks, bool populate) {
   return filled;
 }
 
-void MatchChains(benchmark::State& state, bool populate) {
-  const Filled filled = Fill(static_cast<size_t>(state.range(0)), populate);
+void BM_Match(benchmark::State& state) {
+  const Filled filled = Fill(static_cast<size_t>(state.range(0)));
   std::vector<BlockRef> refs(kSlice);
   SeededRandom random(1);
   int64_t keys = 0;
@@ -72,16 +71,11 @@ void MatchChains(benchmark::State& state, bool populate) {
   state.counters["bytes_per_block"] =
       static_cast<double>(filled.index->bytes()) / filled.index->size();
 }
-
-void BM_Match(benchmark::State& state) { MatchChains(state, false); }
 BENCHMARK(BM_Match)->Arg(16)->Arg(128)->Arg(1'000)->Arg(8'192)->Arg(65'536);
-
-void BM_MatchPopulated(benchmark::State& state) { MatchChains(state, true); }
-BENCHMARK(BM_MatchPopulated)->Arg(1'000)->Arg(65'536);
 
 // The longest that one slice of a match keeps the owner.
 void BM_MatchSlice(benchmark::State& state) {
-  const Filled filled = Fill(65'536, false);
+  const Filled filled = Fill(65'536);
   std::vector<BlockRef> refs(kSlice);
   SeededRandom random(1);
   for (auto unused : state) {
@@ -95,7 +89,7 @@ void BM_MatchSlice(benchmark::State& state) {
 BENCHMARK(BM_MatchSlice);
 
 void BM_Miss(benchmark::State& state) {
-  const Filled filled = Fill(1'000, false);
+  const Filled filled = Fill(1'000);
   std::vector<Key> chain(1'000);
   SeededRandom random(99);
   for (Key& key : chain) random.Fill(key.bytes);
@@ -109,7 +103,7 @@ void BM_Miss(benchmark::State& state) {
 BENCHMARK(BM_Miss);
 
 void BM_FindMany(benchmark::State& state) {
-  const Filled filled = Fill(1'000, false);
+  const Filled filled = Fill(1'000);
   SeededRandom random(5);
   std::vector<Key> keys(100'000);
   for (Key& key : keys) {
@@ -129,7 +123,7 @@ void BM_FindMany(benchmark::State& state) {
 BENCHMARK(BM_FindMany);
 
 void BM_FindOne(benchmark::State& state) {
-  const Filled filled = Fill(1'000, false);
+  const Filled filled = Fill(1'000);
   SeededRandom random(5);
   for (auto unused : state) {
     const std::vector<Key>& chain = filled.chains[random.Below(filled.chains.size())];
@@ -143,7 +137,7 @@ BENCHMARK(BM_FindOne);
 
 // A block takes another's place: what every store does in a full cache.
 void BM_InsertAndRemove(benchmark::State& state) {
-  Filled filled = Fill(1'000, false);
+  Filled filled = Fill(1'000);
   SeededRandom random(11);
   for (auto unused : state) {
     std::vector<Key>& chain = filled.chains[random.Below(filled.chains.size())];

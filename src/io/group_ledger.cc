@@ -14,7 +14,7 @@ GroupLedger::Active* GroupLedger::Admit(IoGroup* group) {
     if (request.status.ok()) ++valid;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (queued_ + valid > max_queued_) {
       for (IoRequest& request : group->requests) request.status = Status(Code::kBusy);
     } else if (valid > 0) {
@@ -35,7 +35,7 @@ GroupLedger::Active* GroupLedger::Admit(IoGroup* group) {
 }
 
 void GroupLedger::Finish(Active* active, const IoRequest& request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++stats_.requests;
   if (request.status.ok()) {
     if (request.kind == IoKind::kRead) stats_.bytes_read += request.data.size();
@@ -51,7 +51,8 @@ void GroupLedger::Finish(Active* active, const IoRequest& request) {
 void GroupLedger::Flush() {
   bool post = false;
   {
-    const std::scoped_lock lock(mutex_, done_->mutex);
+    const MutexLock lock(&mutex_);
+    const MutexLock done_lock(&done_->mutex);
     if (finished_.empty()) return;
     done_->groups.insert(done_->groups.end(), finished_.begin(), finished_.end());
     finished_.clear();
@@ -62,7 +63,7 @@ void GroupLedger::Flush() {
 
 void GroupLedger::Done::Run() {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     posted = false;
     std::swap(groups, running);
   }
@@ -95,7 +96,7 @@ GroupQueue::Next GroupQueue::Pop() {
 }
 
 DiskStats GroupLedger::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   DiskStats stats = stats_;
   stats.submit_calls = calls_.load(std::memory_order_relaxed);
   return stats;

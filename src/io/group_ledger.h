@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/executor.h"
+#include "base/mutex.h"
 #include "io/disk.h"
 
 namespace aquifer {
@@ -56,10 +56,10 @@ class GroupLedger {
  private:
   // Shared with the task in the executor, which may run after the disk is gone.
   struct Done {
-    std::mutex mutex;
-    std::vector<IoGroup*> groups;
-    bool posted = false;            // A task that will take `groups` is in the executor.
-    std::vector<IoGroup*> running;  // Only that task touches it.
+    Mutex mutex;
+    std::vector<IoGroup*> groups AQ_GUARDED_BY(mutex);
+    bool posted AQ_GUARDED_BY(mutex) = false;  // A task that will take `groups` is in the executor.
+    std::vector<IoGroup*> running;             // Only that task touches it.
 
     void Run();
   };
@@ -68,12 +68,13 @@ class GroupLedger {
   Executor* const executor_;
   const std::shared_ptr<Done> done_ = std::make_shared<Done>();
 
-  mutable std::mutex mutex_;  // Guards all below.
-  uint64_t queued_ = 0;
-  std::deque<Active> actives_;  // Never shrinks, so that addresses hold and nothing is allocated.
-  Active* free_ = nullptr;
-  std::vector<IoGroup*> finished_;  // Since the last Flush().
-  DiskStats stats_;
+  mutable Mutex mutex_;
+  uint64_t queued_ AQ_GUARDED_BY(mutex_) = 0;
+  // Never shrinks, so that addresses hold and nothing is allocated.
+  std::deque<Active> actives_ AQ_GUARDED_BY(mutex_);
+  Active* free_ AQ_GUARDED_BY(mutex_) = nullptr;
+  std::vector<IoGroup*> finished_ AQ_GUARDED_BY(mutex_);  // Since the last Flush().
+  DiskStats stats_ AQ_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> calls_{0};
 };

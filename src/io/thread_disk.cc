@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/executor.h"
+#include "base/mutex.h"
 #include "io/group_ledger.h"
 #include "io/io_progress.h"
 #include "io/open_files.h"
@@ -33,7 +33,7 @@ class ThreadDisk final : public Disk {
 
   ~ThreadDisk() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       closing_ = true;
     }
     pool_.reset();  // Runs what was given: quickly, for what is not at the device yet.
@@ -44,7 +44,7 @@ class ThreadDisk final : public Disk {
     if (active == nullptr) return;
     const size_t requests = active->remaining();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       queue_.Push(active);
     }
     for (size_t i = 0; i < requests; ++i) pool_->Run([this] { RunNext(); });
@@ -61,7 +61,7 @@ class ThreadDisk final : public Disk {
     GroupQueue::Next next;
     bool closing = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       next = queue_.Pop();
       closing = closing_;
     }
@@ -89,7 +89,7 @@ class ThreadDisk final : public Disk {
     }
     AQ_ASSIGN_OR_RETURN(OpenFile * file, Acquire(request->file));
     status = Move(*file, request);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     files_.Release(file);
     return status;
   }
@@ -120,22 +120,22 @@ class ThreadDisk final : public Disk {
   }
 
   Result<OpenFile*> Acquire(uint32_t number) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     return files_.Acquire(number);
   }
 
   void Drop(uint32_t number) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     files_.Drop(number);
   }
 
   const std::unique_ptr<DiskDirectory> directory_;
   GroupLedger ledger_;
 
-  std::mutex mutex_;  // Guards these three. Held while a file is opened, which is rare.
-  GroupQueue queue_;
-  OpenFiles files_;
-  bool closing_ = false;
+  Mutex mutex_;  // Held while a file is opened, which is rare.
+  GroupQueue queue_ AQ_GUARDED_BY(mutex_);
+  OpenFiles files_ AQ_GUARDED_BY(mutex_);
+  bool closing_ AQ_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<WorkerPool> pool_;  // Last: its threads use all of the above.
 };

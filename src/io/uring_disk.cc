@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <functional>
 #include <future>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/executor.h"
+#include "base/mutex.h"
 #include "io/errno_status.h"
 #include "io/group_ledger.h"
 #include "io/io_progress.h"
@@ -54,7 +54,7 @@ class Inbox {
 
   void Push(const Message& message) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       messages_.push_back(message);
       const bool wake = sleep_ == Sleep::kLight ||
                         (sleep_ == Sleep::kDeep && message.kind != Message::Kind::kGroup);
@@ -71,14 +71,14 @@ class Inbox {
 
   // Whether there is nothing to do but sleep. If so, the next message wakes.
   bool PrepareToSleep(Sleep sleep) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     sleep_ = messages_.empty() ? sleep : Sleep::kNone;
     return messages_.empty();
   }
 
   // Swaps all messages for the empty `taken`, so that both keep their memory.
   void Take(std::vector<Message>* taken) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     sleep_ = Sleep::kNone;
     std::swap(messages_, *taken);
   }
@@ -86,9 +86,9 @@ class Inbox {
  private:
   GroupLedger* const ledger_;
   const Descriptor eventfd_;
-  std::mutex mutex_;  // Guards these two.
-  std::vector<Message> messages_;
-  Sleep sleep_ = Sleep::kNone;
+  Mutex mutex_;
+  std::vector<Message> messages_ AQ_GUARDED_BY(mutex_);
+  Sleep sleep_ AQ_GUARDED_BY(mutex_) = Sleep::kNone;
 };
 
 // Everything but the ledger and the inbox belongs to the disk's own thread. It goes round and

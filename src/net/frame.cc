@@ -85,7 +85,7 @@ std::string_view FrameReader::Text(size_t max_bytes) {
   return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
 
-Key FrameReader::AKey() {
+Key FrameReader::KeyBytes() {
   Key key;
   const std::span<const std::byte> bytes = Bytes(key.bytes.size());
   std::copy(bytes.begin(), bytes.end(), key.bytes.begin());

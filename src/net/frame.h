@@ -50,7 +50,7 @@ class FrameWriter {
   void Bytes(std::span<const std::byte> bytes);
   // A length in 16 bits, then the bytes.
   void Text(std::string_view text);
-  void AKey(const Key& key) { Bytes(key.bytes); }
+  void KeyBytes(const Key& key) { Bytes(key.bytes); }
 
  private:
   template <class T>
@@ -79,7 +79,7 @@ class FrameReader {
   // Into the frame.
   std::span<const std::byte> Bytes(size_t count);
   std::string_view Text(size_t max_bytes);
-  Key AKey();
+  Key KeyBytes();
   // An array of `count` things of `bytes` each; bad when that is more than there is.
   std::span<const std::byte> Array(uint64_t count, size_t bytes);
   bool Flag();  // 0 or 1.

@@ -24,7 +24,7 @@ TEST(FrameTest, WhatIsWrittenIsRead) {
   writer.F64(6.5);
   writer.Text("seven");
   const Key key{{std::byte{8}}};
-  writer.AKey(key);
+  writer.KeyBytes(key);
   FrameReader reader(writer.Finish());
   EXPECT_EQ(reader.header().kind, 17);
   EXPECT_EQ(reader.header().number, 42u);
@@ -35,7 +35,7 @@ TEST(FrameTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(reader.I64(), -5);
   EXPECT_EQ(reader.F64(), 6.5);
   EXPECT_EQ(reader.Text(5), "seven");
-  EXPECT_EQ(reader.AKey(), key);
+  EXPECT_EQ(reader.KeyBytes(), key);
   EXPECT_TRUE(reader.End().ok());
 }
 
@@ -58,7 +58,7 @@ TEST(FrameTest, WhatIsNotThereReadsAsZeroAndIsBad) {
   EXPECT_EQ(reader.U64(), 7u);  // The padding is there.
   EXPECT_EQ(reader.U64(), 0u);
   EXPECT_EQ(reader.Text(10), "");
-  EXPECT_EQ(reader.AKey(), Key{});
+  EXPECT_EQ(reader.KeyBytes(), Key{});
   const Status status = reader.End();
   EXPECT_EQ(status.code(), Code::kInvalid);
   EXPECT_NE(status.message().find("ends too early"), std::string::npos) << status.message();

@@ -264,13 +264,13 @@ Status Decode(FrameReader* from, FetchCall* call) {
 }
 
 void Encode(const ReserveCall& call, FrameWriter* to) {
-  to->AKey(call.parent);
+  to->KeyBytes(call.parent);
   to->U32(call.position);
   PutChain(call.chain, to);
 }
 
 Status Decode(FrameReader* from, ReserveCall* call) {
-  call->parent = from->AKey();
+  call->parent = from->KeyBytes();
   call->position = from->U32();
   call->chain = TakeChain(from);
   return from->End();
@@ -377,7 +377,7 @@ void Encode(const HintCall& call, FrameWriter* to) {
   to->U32(call.layout);
   to->U16(call.group);
   to->U16(call.part);
-  to->AKey(call.head);
+  to->KeyBytes(call.head);
   to->Text(call.session);
   PutChoice(call.state, to);
   to->U8(static_cast<uint8_t>(call.priority));
@@ -388,7 +388,7 @@ Status Decode(FrameReader* from, HintCall* call) {
   call->layout = from->U32();
   call->group = from->U16();
   call->part = from->U16();
-  call->head = from->AKey();
+  call->head = from->KeyBytes();
   call->session = from->Text(kMaxNameBytes);
   call->state = from->Choice(SessionState::kFinished);
   call->priority = static_cast<int8_t>(from->U8());

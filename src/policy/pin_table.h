@@ -1,6 +1,6 @@
 // Who has pinned which block, and until when. A pin keeps a block from being evicted; every pin has
 // an owner (a session, a tenant's standing order) and an expiry, and several owners may pin one
-// block. The cache counts pins in its index and undoes what Expire() and Unpin() report.
+// block. The cache counts pins in its index and undoes what Expire() and Remove() report.
 //
 // Bounded. Pins end in a fixed order: by expiry, then block, then owner.
 #pragma once
@@ -43,13 +43,9 @@ class PinTable {
   bool Remove(const BlockPin& pin);
   // All pins on a block that is gone; returns how many there were.
   size_t RemoveAll(uint32_t ref);
-  // Ends all pins of an owner, at most `pins.size()` at a time; returns how many it wrote there.
-  size_t RemoveOwner(uint64_t owner, std::span<BlockPin> pins);
 
   // Ends what expired by `now` and writes it to `pins`, at most as many as fit; returns how many.
   size_t Expire(int64_t now, std::span<BlockPin> pins);
-  // kPinnedForever: nothing will expire.
-  int64_t NextExpiry() const;
 
   bool Contains(const BlockPin& pin) const { return until_.contains(pin); }
   size_t size() const { return until_.size(); }
@@ -60,18 +56,11 @@ class PinTable {
     BlockPin pin;
     friend auto operator<=>(const Ending&, const Ending&) = default;
   };
-  struct Owned {
-    uint64_t owner = 0;
-    uint32_t ref = 0;
-    friend auto operator<=>(const Owned&, const Owned&) = default;
-  };
-
   void Erase(std::map<BlockPin, int64_t>::iterator found);
 
   const PinTableOptions options_;
   std::map<BlockPin, int64_t> until_;
   std::set<Ending> endings_;
-  std::set<Owned> owned_;
 };
 
 }  // namespace aquifer

@@ -141,4 +141,8 @@ void PrefillModels::Forget(uint32_t engine) {
   std::erase_if(models_, [&](const auto& item) { return item.first.engine == engine; });
 }
 
+void PrefillModels::ForgetLayout(uint16_t layout) {
+  std::erase_if(models_, [&](const auto& item) { return item.first.layout == layout; });
+}
+
 }  // namespace aquifer

@@ -81,6 +81,7 @@ class PrefillModels {
   std::optional<PrefillCoefficients> Find(uint32_t engine, uint16_t layout) const;
   // The engine is gone.
   void Forget(uint32_t engine);
+  void ForgetLayout(uint16_t layout);
   size_t size() const { return models_.size(); }
 
  private:

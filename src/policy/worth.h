@@ -11,6 +11,7 @@
 // of T, n * (T - n + n / 2) is concave), so their sum is least at one of its ends.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -50,6 +51,33 @@ struct WorthAnswer {
   double load_ms = 0;       // For those.
   double prefill_ms = 0;    // For what then remains; 0 when unknown.
   double recompute_ms = 0;  // Without loading anything; 0 when unknown.
+};
+
+// The same, for runs that come one after the other: long chains are looked at in slices.
+class WorthScan {
+ public:
+  // Of the query's runs nothing is read; its tiers outlive the scan.
+  WorthScan(const WorthOptions& options, const WorthQuery& query);
+
+  // Returns how long the run takes to load, by itself after those before it.
+  double Add(const LoadRun& run);
+  // Of the runs so far.
+  const WorthAnswer& best() const { return best_; }
+
+ private:
+  double PrefillAfter(double tokens) const;
+
+  std::span<const TierCost> tiers_;
+  std::optional<PrefillCoefficients> prefill_;
+  double total_tokens_ = 0;
+  double load_weight_ = 1;
+  WorthAnswer best_;
+  double least_ = 0;
+  std::bitset<256> seen_;  // Tiers.
+  double load_ms_ = 0;
+  double tokens_ = 0;
+  uint64_t blocks_ = 0;
+  size_t runs_ = 0;
 };
 
 // `run_ms`, as long as the runs (or empty), gets the time to load each by itself after those before

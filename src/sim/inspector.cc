@@ -50,6 +50,15 @@ std::string FindWrongAccounts(const std::vector<Accounts>& tenants) {
   return "";
 }
 
+std::string FindDisagreement(const std::vector<Accounts>& tenants) {
+  if (tenants.empty() || tenants[0].stats.tiers.size() < 2) return "";
+  const CacheStats& all = tenants[0].stats;
+  const uint64_t held = all.Counter("nvme_live_blocks");
+  if (all.tiers[1].blocks <= held) return "";
+  return fmt::format("{} blocks are said to be on NVMe, but the drives hold {}",
+                     all.tiers[1].blocks, held);
+}
+
 std::string FindLeftovers(const std::vector<Accounts>& tenants) {
   if (std::string wrong = FindWrongAccounts(tenants); !wrong.empty() || tenants.empty()) {
     return wrong;
@@ -113,6 +122,13 @@ std::vector<Accounts> Inspector::TakeAccounts() {
 void Inspector::CheckAll() {
   truth_->CheckLoans();
   if (std::string wrong = FindWrongAccounts(TakeAccounts()); !wrong.empty()) {
+    truth_->Violate(std::move(wrong));
+  }
+}
+
+void Inspector::CheckAtRest() {
+  CheckAll();
+  if (std::string wrong = FindDisagreement(TakeAccounts()); !wrong.empty()) {
     truth_->Violate(std::move(wrong));
   }
 }

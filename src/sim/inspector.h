@@ -26,6 +26,10 @@ struct Accounts {
 // what is wrong, or nothing.
 std::string FindWrongAccounts(const std::vector<Accounts>& tenants);
 
+// When nothing is under way: the drives hold what the cache believes to be on them. They may hold
+// more, whose time is over.
+std::string FindDisagreement(const std::vector<Accounts>& tenants);
+
 // After everything was deleted and given back: nothing may be left.
 std::string FindLeftovers(const std::vector<Accounts>& tenants);
 
@@ -37,6 +41,8 @@ class Inspector final : private ClientSink {
   void CheckStep();
   // The node is alive.
   void CheckAll();
+  // The same, with nothing under way.
+  void CheckAtRest();
   // The same, and nothing may be left.
   void CheckEmpty();
 

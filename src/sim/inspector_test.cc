@@ -54,6 +54,15 @@ TEST(InspectorTest, EveryWrongAccountIsFound) {
               HasSubstr("quarantine"));
 }
 
+TEST(InspectorTest, WhatTheCacheBelievesToBeOnNvmeIsThere) {
+  std::vector<Accounts> tenants = Good();
+  tenants[0].stats.tiers[1].blocks = 7;
+  tenants[0].stats.counters.emplace_back("nvme_live_blocks", 7);
+  EXPECT_THAT(FindDisagreement(tenants), IsEmpty());
+  tenants[0].stats.tiers[1].blocks = 8;
+  EXPECT_THAT(FindDisagreement(tenants), HasSubstr("8 blocks are said to be on NVMe"));
+}
+
 TEST(InspectorTest, WhatIsLeftAtTheEndIsFound) {
   std::vector<Accounts> tenants(1);
   tenants[0].stats.tiers.resize(1);

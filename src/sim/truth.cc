@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 namespace aquifer {
 namespace {
@@ -366,10 +367,9 @@ void Truth::Evicted(std::span<const BlockNumber> blocks, RequestNumber request) 
   for (const BlockNumber number : blocks) {
     // With the last one that was surely there, all before it.
     bool there = false;
-    for (auto version = blocks_[number].versions.rbegin();
-         version != blocks_[number].versions.rend(); ++version) {
-      there |= version->state == State::kAcked && version->acked < sent;
-      if (there && version->deleted == 0) version->deleted = now;
+    for (Version& version : std::views::reverse(blocks_[number].versions)) {
+      there |= version.state == State::kAcked && version.acked < sent;
+      if (there && version.deleted == 0) version.deleted = now;
     }
   }
 }

@@ -365,9 +365,9 @@ void World::Settle() {
   // What a drive missed while it was out is made up for.
   Rest();
   if (failed()) return;
-  inspector_.CheckAll();
   // What could not be read at the start is neither found nor deleted.
-  if (reads_failed_at_start_) return;
+  if (reads_failed_at_start_) return inspector_.CheckAll();
+  inspector_.CheckAtRest();
   auditor_->FindAll();
   if (!failed() && scenario_.ends_with_deletion) DeleteEverything();
 }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <vector>
 
+#include "testing/test_level.h"
 #include "tier/nvme_harness.h"
 
 namespace aquifer {
@@ -290,18 +292,25 @@ void CrashEverywhere(const HistoryOptions& options, uint64_t seed, Then then = T
   }
 }
 
+// One where time is short: every crash of one history says most of what there is to say.
+std::vector<uint64_t> Seeds(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> seeds(ByTestLevel<uint64_t>(1, count, count));
+  std::iota(seeds.begin(), seeds.end(), first);
+  return seeds;
+}
+
 TEST(NvmeCrashTest, NothingIsLostOrUndoneWhateverRequestTheProcessDiesAt) {
-  for (uint64_t seed = 1; seed <= 4; ++seed) CrashEverywhere({}, seed);
+  for (const uint64_t seed : Seeds(1, 4)) CrashEverywhere({}, seed);
 }
 
 TEST(NvmeCrashTest, TheSameWhileSegmentsAreReclaimed) {
-  for (uint64_t seed = 11; seed <= 18; ++seed) {
+  for (const uint64_t seed : Seeds(11, 8)) {
     CrashEverywhere({.segments = 4, .steps = 30}, seed);
   }
 }
 
 TEST(NvmeCrashTest, AfterACrashInTheMiddleOfMovingBlocksTheyCanBeErasedForGood) {
-  for (uint64_t seed = 51; seed <= 54; ++seed) {
+  for (const uint64_t seed : Seeds(51, 4)) {
     CrashEverywhere({.segments = 4, .steps = 30}, seed, Then::kEraseAll);
   }
 }
@@ -311,13 +320,13 @@ TEST(NvmeCrashTest, TheSameWhenReclaimKeepsNothing) {
 }
 
 TEST(NvmeCrashTest, SyncedWritesSurviveTheLossOfPower) {
-  for (uint64_t seed = 31; seed <= 34; ++seed) {
+  for (const uint64_t seed : Seeds(31, 4)) {
     CrashEverywhere({.segments = 4, .steps = 20, .sync = true}, seed);
   }
 }
 
 TEST(NvmeCrashTest, ABlockThatIsBeingReplacedIsAlwaysThere) {
-  for (uint64_t seed = 61; seed <= 64; ++seed) {
+  for (const uint64_t seed : Seeds(61, 4)) {
     CrashEverywhere({.steps = 20, .replace = true}, seed);
     CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed);
     CrashEverywhere({.segments = 4, .steps = 20, .replace = true, .drives = 2}, seed);
@@ -326,21 +335,21 @@ TEST(NvmeCrashTest, ABlockThatIsBeingReplacedIsAlwaysThere) {
 }
 
 TEST(NvmeCrashTest, WhatWasReplacedDoesNotComeBackWhenItIsErased) {
-  for (uint64_t seed = 71; seed <= 73; ++seed) {
+  for (const uint64_t seed : Seeds(71, 3)) {
     CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed, Then::kEraseAll);
     CrashEverywhere({.steps = 20, .replace = true, .drives = 2}, seed, Then::kEraseAll);
   }
 }
 
 TEST(NvmeCrashTest, WhatWasReplacedDoesNotComeBackWhenItsTimeIsOver) {
-  for (uint64_t seed = 81; seed <= 83; ++seed) {
+  for (const uint64_t seed : Seeds(81, 3)) {
     CrashEverywhere({.segments = 4, .steps = 30, .replace = true}, seed, Then::kRestartLater);
     CrashEverywhere({.steps = 20, .replace = true, .drives = 2}, seed, Then::kRestartLater);
   }
 }
 
 TEST(NvmeCrashTest, TheSameOverTwoDrives) {
-  for (uint64_t seed = 41; seed <= 42; ++seed) {
+  for (const uint64_t seed : Seeds(41, 2)) {
     CrashEverywhere({.segments = 4, .steps = 20, .drives = 2}, seed);
   }
 }

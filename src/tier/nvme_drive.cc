@@ -416,7 +416,7 @@ void NvmeDrive::WriteMaps(std::vector<uint32_t> todo, size_t from) {
     PageBuffer map(MapBytes(segment.bytes));
     const std::span<std::byte> bitmap = MapBitmap(map.span());
     for (size_t i = 0; i < segment.records.size(); ++i) {
-      if (segment.records[i] == NvmeIndex::kNone) bitmap[i / 8] |= std::byte{1} << i % 8;
+      bitmap[i / 8] |= std::byte{segment.records[i] == NvmeIndex::kNone} << i % 8;
     }
     FinishMap({.use = segment.use,
                .sequence = segment.map_sequence + 1,

@@ -91,12 +91,11 @@ class NvmeDrive final : public SegmentWriter::Host {
     virtual void OnLost(std::vector<BlockId> ids, Code why) = 0;
     // It could not be read at the start and has been now: there are more blocks.
     virtual void OnFound(NvmeDrive* drive) = 0;
-    // Fills `order` with what to keep, best first. Empty: nothing.
-    virtual void OrderForReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) = 0;
+    // Says what to keep of a segment. Null: nothing.
+    virtual std::unique_ptr<ReclaimChoice> ChooseForReclaim() = 0;
     // A block is being rewritten; erasing it must wait for the end.
     virtual void OnMoveBegins(const BlockId& id) = 0;
     virtual void OnMoveEnds(const BlockId& id) = 0;
-    virtual bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) = 0;
     virtual bool MayDrop(const BlockId& id) = 0;
     // Another of the tier's drives.
     virtual NvmeDrive* Drive(uint32_t number) = 0;
@@ -110,6 +109,10 @@ class NvmeDrive final : public SegmentWriter::Host {
   void Recover(std::function<void(Status)> on_done);
 
   bool recovered() const { return recovered_; }
+  // The tier knows of all that recovery found.
+  bool announced() const { return recovered_ && !unannounced_; }
+  // It went out of service before all of that was seen: it is announced again when it is back.
+  void AnnounceAgain() { unannounced_ = true; }
   bool in_service() const { return recovered_ && !out_; }
   bool writable() const { return in_service() && !write_fault_; }
   const Status& why() const { return why_; }  // Why it is not.
@@ -239,7 +242,9 @@ class NvmeDrive final : public SegmentWriter::Host {
   void MaybeReclaim();
   bool CanReclaim() const;
   uint32_t PickVictim() const;
-  bool StartReclaim(uint32_t victim);
+  void StartReclaim(uint32_t victim);
+  void LookAtSome();
+  void SortByValue();
   void ContinueReclaim();
   void StartMove(size_t index);
   void OnMoveRead(Move* move, const Status& status);

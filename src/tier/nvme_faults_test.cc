@@ -290,10 +290,14 @@ TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
 }
 
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
+  struct Nothing final : ReclaimChoice {
+    void Add(std::span<const BlockId>) override {}
+    bool MayReclaim(uint64_t) override { return false; }
+    std::vector<uint32_t> Order() override { return {}; }
+  };
   struct Listener final : TierListener {
     void OnLost(std::span<const BlockId>, Code) override {}
-    void OnReclaim(std::span<const BlockId>, std::vector<size_t>*) override {}
-    bool MayReclaim(std::span<const BlockId>, uint64_t) override { return false; }
+    std::unique_ptr<ReclaimChoice> OnReclaim() override { return std::make_unique<Nothing>(); }
     void OnHealth(bool, const Status&) override {}
   } listener;
   ManualClock clock;

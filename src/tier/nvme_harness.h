@@ -19,13 +19,34 @@
 
 namespace aquifer {
 
+// What is given by a function of all blocks at once.
+class ChoiceOfAll final : public ReclaimChoice {
+ public:
+  using Choose = std::function<void(std::span<const BlockId>, std::vector<size_t>*)>;
+  explicit ChoiceOfAll(Choose choose) : choose_(std::move(choose)) {}
+
+  void Add(std::span<const BlockId> ids) override {
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+  }
+  bool MayReclaim(uint64_t) override { return true; }
+  std::vector<uint32_t> Order() override {
+    std::vector<size_t> order;
+    if (choose_) choose_(ids_, &order);
+    return {order.begin(), order.end()};
+  }
+
+ private:
+  const Choose choose_;
+  std::vector<BlockId> ids_;
+};
+
 struct NvmeHarnessListener final : TierListener {
   void OnLost(std::span<const BlockId> ids, Code why) override {
     for (const BlockId& id : ids) lost[id] = why;
   }
-  void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
+  std::unique_ptr<ReclaimChoice> OnReclaim() override {
     ++reclaims;
-    if (choose) choose(ids, order);
+    return std::make_unique<ChoiceOfAll>(choose);
   }
   bool MayDrop(const BlockId& id) override { return !pinned.contains(id); }
   void OnFound() override { ++found; }
@@ -34,7 +55,7 @@ struct NvmeHarnessListener final : TierListener {
     health_why = why;
   }
 
-  std::function<void(std::span<const BlockId>, std::vector<size_t>*)> choose;
+  ChoiceOfAll::Choose choose;
   std::map<BlockId, Code> lost;
   std::set<BlockId> pinned;
   int reclaims = 0;

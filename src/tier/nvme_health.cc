@@ -221,14 +221,15 @@ void NvmeDrive::OnRecovered(const Status& status) {
     if (on_recovered_) std::exchange(on_recovered_, nullptr)(status);
     return;
   }
-  recovered_ = true;
+  recovered_ = unannounced_ = true;
   out_ = write_fault_ = false;
   why_ = Status();
   const auto finish = [this] {
-    // Nobody waits: this was not the first try, or it took too long.
-    unannounced_ = on_recovered_ == nullptr;
-    if (on_recovered_) std::exchange(on_recovered_, nullptr)(Status());
-    Announce();
+    if (on_recovered_) {
+      unannounced_ = false;
+      std::exchange(on_recovered_, nullptr)(Status());
+    }
+    Announce();  // Nobody waits: this was not the first try, or it took too long.
     Changed();
     // Not before what they stand against is marked.
     if (!unmarked_) shared_->Post([this] { SweepExpired(0, 0); });

@@ -10,14 +10,6 @@ namespace {
 
 constexpr uint32_t kSegmentBits = 24;
 
-template <class Value>
-uint32_t Intern(const Value& value, std::map<Value, uint32_t>* numbers,
-                std::vector<Value>* values) {
-  const auto [found, is_new] = numbers->try_emplace(value, static_cast<uint32_t>(values->size()));
-  if (is_new) values->push_back(value);
-  return found->second;
-}
-
 uint32_t Pack(const BlockPlace& place) {
   AQ_CHECK(place.drive < 256 && place.segment < (1u << kSegmentBits));
   return place.drive << kSegmentBits | place.segment;
@@ -60,9 +52,8 @@ void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
   at->engine_hash = meta.engine_hash;
   at->raw_bytes = static_cast<uint32_t>(meta.raw_bytes);
   at->position = meta.position;
-  at->tenant = Intern(meta.id.tenant, &tenant_numbers_, &tenants_);
-  at->form =
-      Intern(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id), &form_numbers_, &forms_);
+  at->tenant = tenants_.Take(meta.id.tenant);
+  at->form = forms_.Take(Form(meta.layout_fingerprint, meta.codec, meta.data_key_id));
   at->seal = NewSeal(meta);
   at->group = meta.id.group;
   at->part = meta.id.part;
@@ -71,9 +62,15 @@ void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
 void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence,
                         const BlockPlace& place) {
   Entry& at = At(entry);
-  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  Clear(at);
   Fill(&at, meta);
   Move(entry, sequence, place);
+}
+
+void NvmeIndex::Clear(const Entry& at) {
+  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  tenants_.Return(at.tenant);
+  forms_.Return(at.form);
 }
 
 uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
@@ -92,7 +89,7 @@ uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
 void NvmeIndex::Remove(EntryId entry) {
   table_.Erase(Id(entry).Hash(), entry);
   Entry& at = At(entry);
-  if (at.seal != kPlain) free_seals_.push_back(at.seal);
+  Clear(at);
   at.record = kUnused;
   free_.push_back(entry);
   --size_;

@@ -29,6 +29,42 @@ struct BlockPlace {
   friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
 };
 
+// Values that many entries share, by number, while some entry has them.
+template <class Value>
+class Interned {
+ public:
+  uint32_t Take(const Value& value) {
+    const auto [found, is_new] = numbers_.try_emplace(value, 0);
+    if (is_new) {
+      if (free_.empty()) {
+        free_.push_back(static_cast<uint32_t>(values_.size()));
+        values_.emplace_back();
+      }
+      found->second = free_.back();
+      free_.pop_back();
+      values_[found->second].value = value;
+    }
+    ++values_[found->second].users;
+    return found->second;
+  }
+  void Return(uint32_t number) {
+    if (--values_[number].users > 0) return;
+    numbers_.erase(values_[number].value);
+    free_.push_back(number);
+  }
+  const Value& operator[](uint32_t number) const { return values_[number].value; }
+  size_t size() const { return numbers_.size(); }
+
+ private:
+  struct Shared {
+    Value value;
+    uint32_t users = 0;
+  };
+  std::map<Value, uint32_t> numbers_;
+  std::vector<Shared> values_;
+  std::vector<uint32_t> free_;
+};
+
 class NvmeIndex {
  public:
   using EntryId = uint32_t;
@@ -122,6 +158,8 @@ class NvmeIndex {
     return (*chunks_[entry / kChunkEntries])[entry % kChunkEntries];
   }
   void Fill(Entry* at, const BlockMeta& meta);
+  // Gives back what the entry shares with others.
+  void Clear(const Entry& at);
   uint32_t NewSeal(const BlockMeta& meta);
 
   TaskMeter* meter_ = nullptr;
@@ -131,11 +169,8 @@ class NvmeIndex {
   size_t size_ = 0;
   uint32_t next_ = 0;  // Entries ever handed out.
 
-  // Interned for good: there are as many as there are tenants and models, which the node bounds.
-  std::map<TenantId, uint32_t> tenant_numbers_;
-  std::vector<TenantId> tenants_;
-  std::map<Form, uint32_t> form_numbers_;
-  std::vector<Form> forms_;
+  Interned<TenantId> tenants_;
+  Interned<Form> forms_;
 
   std::vector<Seal> seals_;
   std::vector<uint32_t> free_seals_;

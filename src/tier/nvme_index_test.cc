@@ -1,5 +1,6 @@
 #include "tier/nvme_index.h"
 
+#include <cstring>
 #include <map>
 
 #include "gtest/gtest.h"
@@ -106,6 +107,23 @@ TEST(NvmeIndexTest, ABlockCostsUnderTwoHundredBytes) {
     index.Insert(meta, i, PlaceOf(i));
   }
   EXPECT_LE(index.memory_bytes(), 100'000u * 200);
+}
+
+TEST(NvmeIndexTest, ModelsThatComeAndGoCostNothing) {
+  NvmeIndex index;
+  const auto put_and_remove = [&index](uint64_t number) {
+    BlockMeta meta = MetaOf(1);
+    std::memcpy(meta.layout_fingerprint.data(), &number, sizeof(number));
+    std::memcpy(meta.id.tenant.bytes.data(), &number, sizeof(number));
+    const NvmeIndex::EntryId entry = index.Insert(meta, 1, PlaceOf(1));
+    EXPECT_EQ(index.Meta(entry).layout_fingerprint, meta.layout_fingerprint);
+    EXPECT_EQ(index.Find(meta.id), entry);
+    index.Remove(entry);
+  };
+  put_and_remove(0);
+  const uint64_t before = index.memory_bytes();
+  for (uint64_t i = 1; i < 10'000; ++i) put_and_remove(i);
+  EXPECT_EQ(index.memory_bytes(), before);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #include "tier/nvme_io.h"
 
 #include <cstring>
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace aquifer {
 
@@ -15,8 +16,8 @@ struct NvmeIo::Orphans {
     return *orphans;
   }
 
-  std::mutex mutex;
-  std::set<Io*> ios;  // Never walked.
+  Mutex mutex;
+  std::set<Io*> ios AQ_GUARDED_BY(mutex);  // Never walked.
 };
 
 PageBuffer::PageBuffer(size_t bytes)
@@ -27,7 +28,7 @@ PageBuffer::PageBuffer(size_t bytes)
 
 NvmeIo::~NvmeIo() {
   Orphans& orphans = Orphans::Get();
-  const std::lock_guard lock(orphans.mutex);
+  const MutexLock lock(&orphans.mutex);
   for (Io* io : {oldest_, hung_head_}) {
     while (io != nullptr) {
       Io* const next = io->newer;
@@ -58,7 +59,7 @@ void NvmeIo::Finish(Io* io) {
   const std::unique_ptr<Io> freed(io);
   if (io->owner == nullptr) {
     Orphans& orphans = Orphans::Get();
-    const std::lock_guard lock(orphans.mutex);
+    const MutexLock lock(&orphans.mutex);
     orphans.ios.erase(io);
     return;
   }

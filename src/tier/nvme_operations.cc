@@ -187,7 +187,7 @@ void NvmeTierImpl::Write(Batch<WriteOp>* caller_batch) {
       refused.push_back(&write);
     }
   }
-  Verify(std::move(to_verify));
+  Verify(to_verify);
   for (PendingWrite* write : refused) Retire(write);
 }
 
@@ -248,7 +248,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   return true;
 }
 
-void NvmeTierImpl::Verify(std::vector<PendingWrite*> writes) {
+void NvmeTierImpl::Verify(const std::vector<PendingWrite*>& writes) {
   std::vector<PendingWrite*> some;
   uint64_t bytes = 0;
   for (PendingWrite* write : writes) {
@@ -447,7 +447,12 @@ void NvmeTierImpl::Erase(Batch<EraseOp>* caller_batch) {
 void NvmeTierImpl::StartErase(PendingErase* erase,
                               std::map<uint32_t, std::vector<PendingErase*>>* by_drive) {
   if (const auto found = pending_.find(erase->id); found != pending_.end()) {
-    found->second.erases.push_back(erase);
+    const NvmeDrive* const held_up_by = HeldUpBy(erase->id, found->second);
+    const bool first = found->second.erases.empty();
+    if (held_up_by == nullptr || first) found->second.erases.push_back(erase);
+    // The first is carried out when the drive lets go; whoever asks meanwhile is not kept waiting.
+    if (held_up_by != nullptr) Settle(erase, held_up_by->why());
+    if (held_up_by != nullptr && !first) Retire(erase);
     return;
   }
   erase->drives_read = DrivesRead();
@@ -474,6 +479,20 @@ void NvmeTierImpl::FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by
       FinishErases(std::move(erases), status, 0);
     });
   }
+}
+
+// The drive out of service that what is under way for the block waits for; null: none.
+const NvmeDrive* NvmeTierImpl::HeldUpBy(const BlockId& id, const Pending& pending) const {
+  const auto out = [this](uint32_t drive) -> const NvmeDrive* {
+    if (drive >= drives_.size() || drives_[drive]->in_service()) return nullptr;
+    return drives_[drive].get();
+  };
+  if (pending.leader != nullptr) {
+    const NvmeDrive* const writes = out(pending.leader->drive);
+    return writes != nullptr ? writes : out(pending.leader->replaced_on);
+  }
+  const NvmeIndex::EntryId entry = shared_.index.Find(id);
+  return entry == NvmeIndex::kNone ? nullptr : out(shared_.index.Place(entry).drive);
 }
 
 // For a deletion of all that a tenant has: a write whose caller was told that it failed, and which
@@ -508,15 +527,19 @@ void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status&
   const bool unsure = std::any_of(drives_.begin(), drives_.end(), [](const auto& drive) {
     return drive->may_hold_unmarked_copies();
   });
+  const bool all_read = AllRead();
   for (PendingErase* erase : erases) {
     Status result = status;
+    EraseLeft left = all_read ? EraseLeft::kMark : EraseLeft::kUnread;
     // A drive that was read meanwhile may have brought another copy.
     const bool came = erase->drives_read != DrivesRead();
+    if (came) left = EraseLeft::kCopy;
     if (status.ok() && (unsure || came || MayYetAppear(erase->id))) {
       result = Status(Code::kUnavailable, "a drive may hold a copy");
     } else if (status.ok() && erase->unknown) {
       result = Status(Code::kNotFound);
     }
+    if (!erase->settled) erase->batch->batch->ops[erase->index].left = left;
     Settle(erase, std::move(result));
     Retire(erase);
   }

@@ -14,9 +14,11 @@ namespace {
 
 constexpr uint64_t kMovedFraction = 5;  // One in five bytes of a segment is moved at most.
 constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at least one block.
+constexpr size_t kMovingBlocks = 256;                 // The same.
+constexpr size_t kMovesPerTask = 32;
+constexpr size_t kLooksPerTask = 256;
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
-constexpr int kMaxTries = 4;                    // Segments looked at in one go.
 constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go is tried again.
 
 }  // namespace
@@ -47,43 +49,73 @@ void NvmeDrive::MaybeReclaim() {
       if (segments_[i].state == State::kFree) return ReleaseSegment(i);
     }
   }
-  for (int tries = 0; tries < kMaxTries; ++tries) {
-    const uint32_t victim = PickVictim();
-    if (victim == UINT32_MAX || StartReclaim(victim)) return;
-    segments_[victim].spared_until_nanos = now() + kSpareNanos;
-    shared_->PostAt(now() + kSpareNanos, [this] { Changed(); });  // Writes may wait for it.
-  }
+  if (const uint32_t victim = PickVictim(); victim != UINT32_MAX) StartReclaim(victim);
 }
 
-// False: too much of it must not be lost.
-bool NvmeDrive::StartReclaim(uint32_t victim) {
-  Segment& segment = segments_[victim];
-  const int64_t unix_seconds = shared_->clock->UnixSeconds();
-  std::vector<BlockId> ids;
-  std::vector<NvmeIndex::EntryId> entries;
-  for (const NvmeIndex::EntryId entry : segment.records) {
-    if (entry == NvmeIndex::kNone || shared_->index.Expired(entry, unix_seconds)) continue;
-    ids.push_back(shared_->index.Id(entry));
-    entries.push_back(entry);
-  }
-  uint64_t left = segment.bytes / kMovedFraction;
-  if (!ids.empty() && !owner_->MayReclaim(ids, left)) return false;
-  segment.state = State::kVictim;
+void NvmeDrive::StartReclaim(uint32_t victim) {
+  segments_[victim].state = State::kVictim;
   reclaim_ = std::make_unique<Reclaim>();
   reclaim_->victim = victim;
-  std::vector<size_t> order;
-  if (!ids.empty()) owner_->OrderForReclaim(ids, &order);
-  for (const size_t i : order) {
-    AQ_CHECK(i < entries.size());
-    const uint64_t bytes = RoundUpToPage(shared_->index.raw_bytes(entries[i]));
-    if (bytes > left) break;
-    // A segment of an earlier, larger size may hold what no segment of today's size can.
-    if (MinSegmentBytes(bytes) > options().segment_bytes) continue;
-    left -= bytes;
-    reclaim_->keep.push_back({.entry = entries[i], .id = ids[i]});
+  if (std::unique_ptr<ReclaimChoice> choice = owner_->ChooseForReclaim()) {
+    reclaim_->candidates = std::make_shared<Reclaim::Candidates>();
+    reclaim_->candidates->choice = std::move(choice);
+    reclaim_->candidates->keep_bytes = segments_[victim].bytes / kMovedFraction;
+    reclaim_->candidates->max_segment_bytes = options().segment_bytes;
   }
   PostContinueReclaim();
-  return true;
+}
+
+void NvmeDrive::LookAtSome() {
+  const std::vector<NvmeIndex::EntryId>& records = segments_[reclaim_->victim].records;
+  const int64_t unix_seconds = shared_->clock->UnixSeconds();
+  const size_t end = std::min(reclaim_->next_look + kLooksPerTask, records.size());
+  std::vector<BlockId> ids;
+  for (; reclaim_->next_look < end; ++reclaim_->next_look) {
+    const NvmeIndex::EntryId entry = records[reclaim_->next_look];
+    if (entry == NvmeIndex::kNone || shared_->index.Expired(entry, unix_seconds)) continue;
+    ids.push_back(shared_->index.Id(entry));
+    reclaim_->candidates->blocks.push_back(
+        {.entry = entry,
+         .sequence = shared_->index.sequence(entry),
+         .bytes = RoundUpToPage(shared_->index.raw_bytes(entry))});
+  }
+  reclaim_->candidates->choice->Add(ids);
+  if (end < records.size()) return PostContinueReclaim();
+  const Reclaim::Candidates& all = *reclaim_->candidates;
+  if (!all.blocks.empty() && !all.choice->MayReclaim(all.keep_bytes)) return AbandonReclaim();
+  SortByValue();
+}
+
+std::vector<NvmeDrive::Reclaim::Kept> NvmeDrive::Reclaim::Candidates::Best() {
+  std::vector<Kept> best;
+  uint64_t left = keep_bytes;
+  for (const uint32_t number : choice->Order()) {
+    AQ_CHECK(number < blocks.size());
+    const Kept& block = blocks[number];
+    if (block.bytes > left) break;
+    // A segment of an earlier, larger size may hold what no segment of today's size can.
+    if (MinSegmentBytes(block.bytes) > max_segment_bytes) continue;
+    left -= block.bytes;
+    best.push_back(block);
+  }
+  return best;
+}
+
+// A worker's: a segment may hold a hundred thousand.
+void NvmeDrive::SortByValue() {
+  reclaim_->sorting = true;
+  auto keep = std::make_shared<std::vector<Reclaim::Kept>>();  // Where the worker leaves it.
+  Task sorted = shared_->Guard([this, keep] {
+    reclaim_->sorting = false;
+    reclaim_->candidates.reset();
+    reclaim_->keep = std::move(*keep);
+    ContinueReclaim();
+  });
+  shared_->workers->Run([candidates = reclaim_->candidates, keep, executor = shared_->executor,
+                         sorted = std::move(sorted)] {
+    *keep = candidates->Best();
+    executor->Post(sorted);
+  });
 }
 
 void NvmeDrive::PostContinueReclaim() {
@@ -96,10 +128,13 @@ void NvmeDrive::PostContinueReclaim() {
 }
 
 void NvmeDrive::ContinueReclaim() {
-  if (reclaim_->freeing) return;
+  if (reclaim_->freeing || reclaim_->sorting) return;
   if (!writable()) reclaim_->failed = true;
+  if (reclaim_->candidates != nullptr && !reclaim_->failed) return LookAtSome();
+  size_t steps = 0;
   while (!reclaim_->failed && reclaim_->next < reclaim_->keep.size() &&
-         reclaim_->moving_bytes < kMovingBytes) {
+         reclaim_->moving_bytes < kMovingBytes && reclaim_->moves.size() < kMovingBlocks) {
+    if (steps++ == kMovesPerTask) return PostContinueReclaim();
     StartMove(reclaim_->next++);
   }
   if (!reclaim_->moves.empty()) return;
@@ -119,7 +154,9 @@ void NvmeDrive::ContinueReclaim() {
 
 void NvmeDrive::StartMove(size_t index) {
   const Reclaim::Kept& kept = reclaim_->keep[index];
-  if (!shared_->index.Holds(kept.entry, kept.id)) return;  // Erased meanwhile.
+  if (!shared_->index.Used(kept.entry) || shared_->index.sequence(kept.entry) != kept.sequence) {
+    return;  // Erased meanwhile, or written anew.
+  }
   const BlockPlace place = shared_->index.Place(kept.entry);
   if (place.drive != number_ || place.segment != reclaim_->victim) return;
   auto owned = std::make_unique<Move>();
@@ -216,8 +253,8 @@ void NvmeDrive::DropRest() {
   FreeVictim();
 }
 
-// What is left of the victim stays where it is. The next time, it is known from the start what must
-// not be lost.
+// Too much of it must not be lost: what is left of the victim stays where it is, for now. Writes
+// may wait for it.
 void NvmeDrive::AbandonReclaim() {
   Segment& segment = segments_[reclaim_->victim];
   segment.state = State::kSealed;

@@ -71,7 +71,7 @@ void DriveRecovery::Skip(uint32_t segment, NvmeDrive::State state, const std::st
 }
 
 void DriveRecovery::Read(uint32_t segment,
-                         std::vector<std::pair<uint64_t, std::span<std::byte>>> pieces,
+                         const std::vector<std::pair<uint64_t, std::span<std::byte>>>& pieces,
                          std::shared_ptr<void> keep, NvmeIo::Done done) {
   std::vector<IoRequest> requests;
   for (const auto& [offset, data] : pieces) {
@@ -243,7 +243,7 @@ void DriveRecovery::StartJobs() {
       Say(index, fmt::format("it is cut off at {} of {} bytes; it is searched from the front",
                              segment.bytes, job->segment_bytes));
     }
-    Read(index, std::move(pieces), job,
+    Read(index, pieces, job,
          [this, job](std::vector<IoRequest>& done) { OnMapsAndTail(job, done); });
     return shared_->Post([this] { StartJobs(); });
   }

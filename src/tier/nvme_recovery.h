@@ -48,7 +48,7 @@ class DriveRecovery {
 
   void Skip(uint32_t segment, NvmeDrive::State state, const std::string& why);
   void Say(uint32_t segment, const std::string& what);
-  void Read(uint32_t segment, std::vector<std::pair<uint64_t, std::span<std::byte>>> pieces,
+  void Read(uint32_t segment, const std::vector<std::pair<uint64_t, std::span<std::byte>>>& pieces,
             std::shared_ptr<void> keep, NvmeIo::Done done);
 
   NvmeDrive* const drive_;

@@ -89,7 +89,7 @@ void NvmeTierImpl::OnLost(std::vector<BlockId> ids, Code why) {
   shared_.Post([this, ids = std::move(ids), why] { listener_->OnLost(ids, why); });
 }
 
-void NvmeTierImpl::RunVerification(std::shared_ptr<Verification> verification, Task done) {
+void NvmeTierImpl::RunVerification(const std::shared_ptr<Verification>& verification, Task done) {
   Executor* const executor = shared_.executor;
   shared_.workers->Run([verification, executor, done = shared_.Guard(std::move(done))] {
     verification->Run();
@@ -169,7 +169,7 @@ void NvmeTierImpl::EnumerateInSlices(std::function<void(const BlockMeta&)> visit
   shared_.Post([this, enumeration] { CollectSlice(enumeration); });
 }
 
-void NvmeTierImpl::CollectSlice(std::shared_ptr<Enumeration> enumeration) {
+void NvmeTierImpl::CollectSlice(const std::shared_ptr<Enumeration>& enumeration) {
   const auto next = static_cast<NvmeIndex::EntryId>(enumeration->cursor);
   enumeration->cursor = shared_.index.Collect(next, kCollectedPerTask, &enumeration->order);
   if (enumeration->cursor != NvmeIndex::kNone) {
@@ -185,13 +185,15 @@ void NvmeTierImpl::CollectSlice(std::shared_ptr<Enumeration> enumeration) {
   });
 }
 
-void NvmeTierImpl::VisitSlice(std::shared_ptr<Enumeration> enumeration) {
+void NvmeTierImpl::VisitSlice(const std::shared_ptr<Enumeration>& enumeration) {
   const std::vector<NvmeIndex::OrderKey>& order = enumeration->order;
   const size_t end = std::min(enumeration->cursor + kVisitedPerTask, order.size());
   for (; enumeration->cursor < end; ++enumeration->cursor) {
     const NvmeIndex::EntryId entry = order[enumeration->cursor].entry;
-    if (!shared_.index.Used(entry) || !Visible(entry)) continue;
-    enumeration->visit(shared_.index.Meta(entry));
+    if (!shared_.index.Used(entry)) continue;
+    NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
+    if (!drive->in_service()) drive->AnnounceAgain();
+    if (Visible(entry)) enumeration->visit(shared_.index.Meta(entry));
   }
   if (end == order.size()) return enumeration->on_done();
   shared_.Post([this, enumeration] { VisitSlice(enumeration); });

@@ -67,7 +67,7 @@ class NvmeTier : public Tier {
   virtual const NvmeRecovery& recovery() const = 0;
   // In the order in which they were given.
   virtual std::vector<NvmeDriveState> Drives() const = 0;
-  // Every drive has been read: nothing that is on one can come to light any more.
+  // Every drive has been read, and the listener told: no block can come to light any more.
   virtual bool AllRead() const = 0;
 
   // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go

@@ -55,8 +55,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
   std::vector<NvmeDriveState> Drives() const override;
   bool AllRead() const override {
-    return std::all_of(drives_.begin(), drives_.end(),
-                       [](const auto& drive) { return drive->recovered(); });
+    return announcing_ == 0 && std::all_of(drives_.begin(), drives_.end(),
+                                           [](const auto& drive) { return drive->announced(); });
   }
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
@@ -89,16 +89,18 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void OnDriveOut(NvmeDrive* drive) override;
   void OnLost(std::vector<BlockId> ids, Code why) override;
   void OnFound(NvmeDrive*) override {
-    if (listener_ != nullptr) shared_.Post([this] { listener_->OnFound(); });
+    if (listener_ == nullptr) return;
+    ++announcing_;
+    shared_.Post([this] {
+      --announcing_;
+      listener_->OnFound();
+    });
   }
-  bool MayReclaim(std::span<const BlockId> ids, uint64_t keep_bytes) override {
-    return listener_ == nullptr || listener_->MayReclaim(ids, keep_bytes);
+  std::unique_ptr<ReclaimChoice> ChooseForReclaim() override {
+    return listener_ == nullptr ? nullptr : listener_->OnReclaim();
   }
   bool MayDrop(const BlockId& id) override {
     return listener_ == nullptr || listener_->MayDrop(id);
-  }
-  void OrderForReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) override {
-    if (listener_ != nullptr) listener_->OnReclaim(ids, order);
   }
   void OnMoveBegins(const BlockId& id) override { pending_[id].moving = true; }
   void OnMoveEnds(const BlockId& id) override;
@@ -132,8 +134,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     size_t cursor = 0;
   };
 
-  void CollectSlice(std::shared_ptr<Enumeration> enumeration);
-  void VisitSlice(std::shared_ptr<Enumeration> enumeration);
+  void CollectSlice(const std::shared_ptr<Enumeration>& enumeration);
+  void VisitSlice(const std::shared_ptr<Enumeration>& enumeration);
   bool Visible(NvmeIndex::EntryId entry) const;
 
   template <class PendingBatchType>
@@ -169,7 +171,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool MayYetAppear(const BlockId& erased) const;
   size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;
-  void Verify(std::vector<PendingWrite*> writes);
+  void Verify(const std::vector<PendingWrite*>& writes);
   void VerifySome(std::vector<PendingWrite*> writes);
   void OnWritesVerified(const std::vector<PendingWrite*>& writes, const Verification& verification);
   void DropLateWrites();
@@ -184,8 +186,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
   void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
+  const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
-  void RunVerification(std::shared_ptr<Verification> verification, Task done);
+  void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
 
   NvmeShared shared_;
   TierListener* const listener_;
@@ -203,6 +206,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   std::map<BlockId, Pending> pending_;
   std::deque<AppendItem*> ready_;  // Verified PendingWrites that wait for a drive.
   bool pump_scheduled_ = false;
+  size_t announcing_ = 0;    // Found blocks that the listener is about to hear of.
   bool started_ = false;     // Recover() was answered.
   bool reported_in_ = true;  // What the listener believes.
 };

@@ -49,9 +49,17 @@ struct WriteOp {
   bool in_flight = false;
 };
 
+// What may be left of a block whose erasure was not ok.
+enum class EraseLeft : uint8_t {
+  kCopy,    // A copy that is known, or being written: ask again.
+  kUnread,  // None that is known; a device that has not been read may hold one.
+  kMark,    // Only a mark that a device lacks so far; it is made when the device can take it.
+};
+
 struct EraseOp {
   BlockId id;
   Status status;  // kNotFound is reported, and harmless. Ok: gone, also after a restart.
+  EraseLeft left = EraseLeft::kCopy;  // Where it is neither.
 };
 
 template <class Op>
@@ -72,6 +80,23 @@ struct TierUsage {
   uint64_t queued_ops = 0;
 };
 
+// What is kept of space that a tier reclaims. It hears of every block there, a slice at a time, and
+// is then asked. Runs on the tier's executor, but for Order().
+class ReclaimChoice {
+ public:
+  virtual ~ReclaimChoice() = default;
+
+  virtual void Add(std::span<const BlockId> ids) = 0;
+  // All were added. Whether the space may be reclaimed when only `keep_bytes` of it can be kept.
+  // False: too much of it must not be lost (pins, floors); the tier looks elsewhere and asks again
+  // later.
+  virtual bool MayReclaim(uint64_t keep_bytes) = 0;
+  // The numbers of the blocks, from 0 in the order in which they were added, the most valuable
+  // first; the tier keeps from the front as far as its room goes. What is not there is dropped.
+  // Runs on a worker.
+  virtual std::vector<uint32_t> Order() = 0;
+};
+
 // What a tier tells the cache on its own account. Called on the tier's executor.
 class TierListener {
  public:
@@ -80,16 +105,8 @@ class TierListener {
   // The tier dropped these blocks by itself: reclaimed, expired, or found corrupt.
   virtual void OnLost(std::span<const BlockId> ids, Code why) = 0;
 
-  // The tier is about to reclaim the space that holds `ids`, and can keep some of them. Puts their
-  // indices into `order`, the most valuable first; the tier keeps from the front as far as its room
-  // goes. What is not in `order` is dropped.
-  virtual void OnReclaim(std::span<const BlockId> ids, std::vector<size_t>* order) = 0;
-
-  // Whether that space may be reclaimed when only `keep_bytes` of it can be kept. False: too much
-  // of it must not be lost (pins, floors); the tier looks elsewhere and asks again later.
-  virtual bool MayReclaim(std::span<const BlockId> /*ids*/, uint64_t /*keep_bytes*/) {
-    return true;
-  }
+  // The tier is about to reclaim some space, and can keep some of the blocks there.
+  virtual std::unique_ptr<ReclaimChoice> OnReclaim() = 0;
 
   // Whether this block, which was not worth keeping when that space began to be reclaimed, may
   // still be dropped. False: it was pinned since; the tier leaves the rest where it is.

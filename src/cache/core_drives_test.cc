@@ -1,0 +1,302 @@
+// What a cache does when its drives fail, hang, come late, lie, or stop for good.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "testing/core_fixture.h"
+
+namespace aquifer {
+namespace {
+
+using CoreDrivesTest = CoreFixture;
+
+TEST_F(CoreDrivesTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  fetch.timeout_nanos = 20'000'000;
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(19'000'000);
+  EXPECT_FALSE(fetch.done());
+  world_->Advance(2'000'000);
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
+  EXPECT_GT(Counter("quarantined_bytes"), 0u);
+
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(100'000'000);
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreDrivesTest, ADriveThatOpensLaterBringsItsBlocks) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreDrivesTest, EachDriveStartsFailsAndComesBackOnItsOwn) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  const Chain before(layout_, {.seed = 1, .blocks = 32});
+  const Chain during(layout_, {.seed = 2, .blocks = 8});
+  for (const bool hang : {false, true}) {
+    SCOPED_TRACE(hang ? "opening hangs" : "opening fails");
+    Make(options);
+    ASSERT_EQ(Store(before), 32u);
+    ASSERT_TRUE(Flush().ok());
+    if (hang) {
+      world_->HangOpening("two");
+    } else {
+      world_->FailOpeningOf("two", true);
+    }
+    Restart();  // Does not wait for it.
+    const size_t served = Recall(before);
+    EXPECT_GT(served, 0u);
+    EXPECT_LT(served, 32u);
+    ASSERT_EQ(Store(during), 8u);
+    EXPECT_TRUE(Flush().ok());
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    const TierStats& nvme = stats.stats.tiers[1];
+    EXPECT_TRUE(nvme.in_service);
+    ASSERT_EQ(nvme.drives.size(), 2u);
+    EXPECT_EQ(nvme.drives[0].directory, "one");
+    EXPECT_TRUE(nvme.drives[0].in_service && nvme.drives[0].writable);
+    EXPECT_TRUE(nvme.drives[0].why.empty());
+    EXPECT_FALSE(nvme.drives[1].in_service);
+    EXPECT_NE(nvme.drives[1].why.find(hang ? "hangs" : "injected"), std::string::npos)
+        << nvme.drives[1].why;
+
+    if (hang) {
+      world_->HangOpening("");
+    } else {
+      world_->FailOpeningOf("two", false);
+    }
+    world_->Advance(5'000'000'000);
+    EXPECT_EQ(Recall(before), 32u);
+    EXPECT_EQ(Recall(during), 8u);
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_TRUE(stats.stats.tiers[1].drives[1].in_service);
+    Restart();
+    EXPECT_EQ(Recall(during), 8u);
+  }
+}
+
+TEST_F(CoreDrivesTest, WhatWasStoredBeforeTheDriveOpenedIsFlushedToIt) {
+  Make(SmallCache());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+// Of two records of a block the one that was stored last counts, however much the other drive had
+// written before it was away.
+TEST_F(CoreDrivesTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 40})), 40u);
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixMicros(world_->clock().UnixMicros() + 1'000);
+  Restart();
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("two", false);
+  Restart();
+  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+}
+
+TEST_F(CoreDrivesTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  world_->FailOpeningOf("two", true);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
+  Restart();
+  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("two", false);
+  world_->Advance(5'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+}
+
+// The other drive may be writing the new records when it comes, or only making a file for them.
+TEST_F(CoreDrivesTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  for (const bool writing : {false, true}) {
+    SCOPED_TRACE(writing);
+    Make(options);
+    world_->FailOpeningOf("one", true);
+    Restart();
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    ASSERT_EQ(Store(chain), 4u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpeningOf("one", false);
+    world_->FailOpeningOf("two", true);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+    Restart();
+    if (writing) {
+      ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->disk("one").Hang(true);
+    ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+    world_->FailOpeningOf("two", false);
+    world_->Advance(4'000'000'000);
+    world_->disk("one").Hang(false);
+    ASSERT_TRUE(Flush().ok());
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
+}
+
+TEST_F(CoreDrivesTest, ADriveThatCanBeReadLaterBringsItsBlocks) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailReads(true);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+  world_->FailReads(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Recall(chain), 8u);
+}
+
+TEST_F(CoreDrivesTest, AFullDiskDoesNotStopStores) {
+  Make(SmallCache(64));
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kNoSpace);
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 32});
+    ASSERT_TRUE(world_->RunUntil([&] { return Store(chain) > 0 || Recall(chain) == 32; })) << seed;
+    world_->Advance(1'000'000'000);
+  }
+}
+
+TEST_F(CoreDrivesTest, OneDamagedBlockIsRefusedAndTheOthersAreServed) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  // Find the third block's bytes on the media and flip one bit of them.
+  std::vector<std::byte> wanted(kBlockBytes);
+  FillPayload(chain[2], 0, wanted);
+  MemoryMedia& media = world_->media(kDrive);
+  bool flipped = false;
+  for (const DiskFile& file : media.List()) {
+    for (uint64_t offset = 0; offset + kBlockBytes <= file.bytes && !flipped; offset += 4096) {
+      if (media.Bytes(file.number, offset, kBlockBytes) != wanted) continue;
+      media.FlipBit(file.number, offset + 5000, 3);
+      flipped = true;
+    }
+  }
+  ASSERT_TRUE(flipped);
+  std::vector<Code> codes;
+  EXPECT_EQ(Recall(chain, &codes), 3u);
+  EXPECT_EQ(codes[2], Code::kCorrupt);
+  EXPECT_EQ(Counter("corrupt_blocks"), 1u);
+}
+
+// Every single I/O of a small cache's life is once the last one before a crash. What Flush()
+// acknowledged is there afterwards, what Evict() acknowledged is not, and nothing is ever wrong.
+TEST_F(CoreDrivesTest, ACrashAfterAnyIoLosesNothingAcknowledged) {
+  CoreOptions options = SmallCache(32);
+  options.cache.nvme_bytes = (1 << 20) + kPageBytes;  // Four segments and a lock.
+  options.cache.nvme_segment_bytes = 256 << 10;
+  const auto live = [&](uint64_t stop_after) {
+    Make(options);
+    if (stop_after != 0) world_->disk(kDrive).StopAfter(stop_after);
+    std::set<uint64_t> kept;
+    std::set<uint64_t> evicted;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const Chain chain(layout_, {.seed = seed, .blocks = 3});
+      Store(chain);
+      FlushRequest flush;
+      flush.timeout_nanos = 100'000'000;
+      client_->Do(&Core::Flush, &flush);
+      if (flush.status.ok()) kept.insert(seed);
+      if (seed % 3 == 0) {
+        const Chain gone(layout_, {.seed = seed - 1, .blocks = 3});
+        EvictRequest evict;
+        evict.chain = Slice(gone);
+        client_->Submit(&Core::Evict, &evict);
+        world_->Advance(200'000'000);
+        kept.erase(seed - 1);
+        if (evict.done() && evict.status.ok()) evicted.insert(seed - 1);
+        if (!evict.done()) {
+          client_->Detach();
+          Attach();
+        }
+      }
+    }
+    const uint64_t requests = world_->disk(kDrive).requests_done();
+    Restart();
+    for (const uint64_t seed : kept) {
+      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 3u)
+          << "stopped after " << stop_after << ", chain " << seed;
+    }
+    for (const uint64_t seed : evicted) {
+      EXPECT_EQ(Recall(Chain(layout_, {.seed = seed, .blocks = 3})), 0u)
+          << "stopped after " << stop_after << ", chain " << seed;
+    }
+    return requests;
+  };
+  const uint64_t steps = live(0);
+  ASSERT_GT(steps, 20u);
+  for (uint64_t step = 1; step <= steps; ++step) live(step);
+}
+
+// A batch is answered when all of it is written; by then the first of it may be gone again.
+TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWritten) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  Make(options);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 64})), 64u);
+  world_->Advance(5'000'000'000);
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  EXPECT_GT(stats.stats.Counter("nvme_reclaim_dropped_blocks"), 0u);
+  EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,223 @@
+// Drives that fail, hang and come back.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tier/nvme_small.h"
+
+namespace aquifer {
+namespace {
+
+TEST(NvmeHealthTest, AReadOnlyDriveServesReadsAndComesBackByItself) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.disks_[0]->SetReadOnly(true);
+  EXPECT_EQ(harness.Write(TestBlock(2, 8192)).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Write(TestBlock(3, 8192)).code(), Code::kUnavailable);
+  EXPECT_TRUE(harness.Read(block).ok());
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable) << "it may come back";
+  harness.Advance(3'000'000'000);
+  EXPECT_EQ(harness.Write(TestBlock(4, 8192)).code(), Code::kUnavailable);
+  harness.disks_[0]->SetReadOnly(false);
+  harness.Advance(2'000'000'000);
+  EXPECT_TRUE(harness.Write(TestBlock(5, 8192)).ok());
+  EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound) << "an erased block came back";
+}
+
+TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 10, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.disks_[0]->Hang(true);
+  TestBlock target(100, 8192);
+  Batch<ReadOp> read;
+  read.ops.push_back(
+      {.id = blocks[0]->id(), .target = target.memory(), .status = {}, .checksum = {}});
+  int done = 0;
+  int quiescent = 0;
+  read.on_done = [&](Batch<ReadOp>&) { ++done; };
+  read.on_quiescent = [&](Batch<ReadOp>&, size_t) { ++quiescent; };
+  const TestBlock late(50, 8192);
+  Batch<WriteOp> write;
+  write.ops = {late.ToWrite()};
+  write.on_done = [&](Batch<WriteOp>&) { ++done; };
+  write.on_quiescent = [&](Batch<WriteOp>&, size_t) { ++quiescent; };
+  harness.tier()->Read(&read);
+  harness.tier()->Write(&write);
+  harness.Advance(4'000'000'000);
+  EXPECT_EQ(done, 0);
+  EXPECT_TRUE(harness.tier()->in_service());
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(done, 2);
+  EXPECT_EQ(read.ops[0].status.code(), Code::kUnavailable);
+  EXPECT_TRUE(read.ops[0].in_flight);
+  EXPECT_FALSE(harness.tier()->in_service());
+  EXPECT_EQ(harness.listener_.health, std::vector<bool>{false});
+  EXPECT_NE(harness.listener_.health_why.message().find("has not completed"), std::string::npos);
+  EXPECT_EQ(harness.Read(*blocks[1]).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Write(TestBlock(60, 8192)).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.tier()->Probe(blocks[1]->id()).code(), Code::kUnavailable);
+  harness.Advance(10'000'000'000);
+  EXPECT_FALSE(harness.tier()->in_service());
+  harness.disks_[0]->Hang(false);
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(quiescent, (read.ops[0].in_flight ? 1 : 0) + (write.ops[0].in_flight ? 1 : 0));
+  EXPECT_TRUE(harness.tier()->in_service());
+  EXPECT_EQ(harness.listener_.health, (std::vector<bool>{false, true}));
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+  EXPECT_TRUE(harness.Write(TestBlock(70, 8192)).ok());
+  EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
+}
+
+TEST(NvmeHealthTest, ManyFailedReadsInARowTakeTheDriveOut) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 10, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kUnavailable);
+    EXPECT_TRUE(harness.tier()->in_service());
+  }
+  EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kUnavailable);
+  EXPECT_FALSE(harness.tier()->in_service());
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(2'000'000'000);
+  EXPECT_TRUE(harness.tier()->in_service());
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeHealthTest, AFailedWriteCostsItsOwnBlockOnly) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 8, 8192);
+  std::vector<const TestBlock*> all;
+  for (const auto& block : blocks) all.push_back(block.get());
+  int writes = 0;
+  harness.disks_[0]->SetFault([&](const IoRequest& request) {
+    if (request.kind != IoKind::kWrite || request.data.size() != 8192) return Status();
+    return ++writes == 3 ? Status(Code::kNoSpace) : Status();
+  });
+  const std::vector<Status> statuses = harness.Write(all);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(statuses[i].code(), i == 2 ? Code::kNoSpace : Code::kOk);
+    EXPECT_EQ(harness.Read(*blocks[i]).code(), i == 2 ? Code::kNotFound : Code::kOk);
+  }
+  harness.Restart();
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(harness.Read(*blocks[i]).code(), i == 2 ? Code::kNotFound : Code::kOk);
+  }
+}
+
+TEST(NvmeHealthTest, EveryWriteThatCanFailFailsOnceAndNothingAcknowledgedIsLost) {
+  for (int failing = 1; failing < 60; ++failing) {
+    NvmeHarness harness(Small(5));
+    harness.listener_.choose = KeepAll;
+    int writes = 0;
+    harness.disks_[0]->SetFault([&](const IoRequest& request) {
+      if (request.kind == IoKind::kRead) return Status();
+      return ++writes == failing ? Status(Code::kUnavailable, "injected") : Status();
+    });
+    std::set<size_t> acknowledged;
+    std::set<size_t> erased;
+    const auto blocks = Blocks(0, 40, 5000);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (harness.Write(*blocks[i]).ok()) acknowledged.insert(i);
+      if (i % 5 == 4) {
+        // One that fails may or may not have happened.
+        if (harness.Erase(blocks[i - 2]->id()).ok()) erased.insert(i - 2);
+        acknowledged.erase(i - 2);
+      }
+      if (i % 10 == 9) harness.Advance(2'000'000'000);
+    }
+    EXPECT_GT(acknowledged.size(), 10u);
+    for (int round = 0; round < 2; ++round) {
+      for (const size_t i : acknowledged) {
+        if (harness.listener_.lost.contains(blocks[i]->id())) continue;
+        EXPECT_TRUE(harness.Read(*blocks[i]).ok()) << failing << " lost block " << i;
+      }
+      for (const size_t i : erased) {
+        EXPECT_EQ(harness.Read(*blocks[i]).code(), Code::kNotFound) << failing << " block " << i;
+      }
+      harness.Restart();
+    }
+  }
+}
+
+TEST(NvmeHealthTest, ADriveThatCannotBeReadAtStartJoinsLater) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 10, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  EXPECT_EQ(harness.RecoverNow().code(), Code::kUnavailable);
+  EXPECT_FALSE(harness.tier()->in_service());
+  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.Advance(2'000'000'000);
+  EXPECT_TRUE(harness.tier()->in_service());
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeHealthTest, ADriveThatHangsAtStartIsNotWaitedFor) {
+  NvmeHarness harness(Small(), 2);
+  const auto blocks = Blocks(0, 10, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks_[1]->Hang(true);
+  Status result(Code::kBusy);
+  harness.tier_->Recover([&](Status status) { result = std::move(status); });
+  harness.Advance(6'000'000'000);
+  EXPECT_TRUE(result.ok());
+  size_t there = 0;
+  for (const auto& block : blocks) there += harness.Read(*block).ok() ? 1 : 0;
+  EXPECT_GT(there, 0u);
+  EXPECT_LT(there, 10u);
+  // A copy may be on the drive that is not read yet.
+  EXPECT_EQ(harness.Erase(TestBlock(99, 4096).id()).code(), Code::kUnavailable);
+  harness.disks_[1]->Hang(false);
+  harness.Advance(3'000'000'000);
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeHealthTest, AFailingDriveCostsItsOwnBlocksForTheTimeBeing) {
+  NvmeHarness harness(Small(16), 2);
+  const auto blocks = Blocks(0, 20, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.disks_[1]->Hang(true);
+  std::vector<std::unique_ptr<TestBlock>> targets = Blocks(500, 20, 8192);
+  Batch<ReadOp> read;
+  for (size_t i = 0; i < 20; ++i) {
+    read.ops.push_back(
+        {.id = blocks[i]->id(), .target = targets[i]->memory(), .status = {}, .checksum = {}});
+  }
+  size_t quiescent = 0;
+  read.on_quiescent = [&](Batch<ReadOp>&, size_t) { ++quiescent; };
+  harness.tier()->Read(&read);
+  harness.Advance(6'000'000'000);
+  EXPECT_TRUE(harness.tier()->in_service());
+  EXPECT_TRUE(harness.listener_.health.empty());
+  size_t there = 0;
+  for (const auto& block : blocks) {
+    const Status status = harness.tier()->Probe(block->id());
+    EXPECT_TRUE(status.ok() || status.code() == Code::kUnavailable);
+    if (status.ok()) ++there;
+  }
+  EXPECT_EQ(there, 10u);
+  for (uint64_t i = 100; i < 110; ++i) EXPECT_TRUE(harness.Write(TestBlock(i, 8192)).ok());
+  EXPECT_EQ(quiescent, 0u);
+  harness.disks_[1]->Hang(false);
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(quiescent, 10u);
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+}  // namespace
+}  // namespace aquifer

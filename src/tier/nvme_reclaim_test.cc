@@ -1,0 +1,188 @@
+// How space comes back, and what is kept of it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "tier/nvme_small.h"
+
+namespace aquifer {
+namespace {
+
+TEST(NvmeReclaimTest, SegmentsOfAnEarlierSizeAreReadAndMakeWayForNewOnes) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 2);
+  harness.options_.segment_bytes = 2 * kSegment;
+  harness.listener_.choose = KeepAll;
+  harness.Restart();
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+  for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+  EXPECT_LE(harness.tier()->Usage().used_bytes, 8 * kSegment);
+}
+
+TEST(NvmeReclaimTest, ACapThatWasLoweredIsObeyed) {
+  NvmeHarness harness(Small(12));
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  EXPECT_GT(harness.media_[0]->used_bytes(), 5 * kSegment);
+  harness.options_.capacity_bytes = 5 * kSegment;
+  harness.Restart();
+  harness.executor_.RunAll();
+  EXPECT_LE(harness.media_[0]->used_bytes(), 5 * kSegment);
+  EXPECT_TRUE(harness.Write(TestBlock(1000, 16 << 10)).ok());
+}
+
+TEST(NvmeReclaimTest, WithoutAListenerReclaimKeepsNothing) {
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  SeededRandom random(1);
+  auto media = std::make_shared<MemoryMedia>();
+  MemoryDisk disk(media, {}, &executor);
+  auto tier = NewNvmeTier(Small(4), {&disk}, nullptr, &executor, &executor, &clock, &random);
+  ASSERT_TRUE(tier.ok());
+  (*tier)->Recover([](const Status&) {});
+  executor.RunAll();
+  for (uint64_t i = 0; i < 100; ++i) {
+    const TestBlock block(i, 16 << 10);
+    Batch<WriteOp> batch;
+    batch.ops = {block.ToWrite()};
+    (*tier)->Write(&batch);
+    executor.RunAll();
+    ASSERT_TRUE(batch.ops[0].status.ok());
+  }
+  EXPECT_LE(media->used_bytes(), 4 * kSegment);
+  tier->reset();
+}
+
+TEST(NvmeReclaimTest, ReclaimKeepsWhatIsValuedUpToAFifthAndTellsOfTheRest) {
+  NvmeHarness harness(Small(5));
+  std::set<BlockId> precious;
+  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (precious.contains(ids[i])) order->push_back(i);
+    }
+  };
+  std::vector<std::unique_ptr<TestBlock>> blocks;
+  for (uint64_t i = 0; i < 200; ++i) {
+    blocks.push_back(std::make_unique<TestBlock>(i, 5000));
+    if (i % 17 == 0 && precious.size() < 4) precious.insert(blocks.back()->id());
+    ASSERT_TRUE(harness.Write(*blocks.back()).ok());
+  }
+  EXPECT_GT(harness.Counter("segments_reclaimed"), 5u);
+  EXPECT_GT(harness.Counter("reclaim_moved_blocks"), 4u);
+  EXPECT_LE(harness.Counter("reclaim_moved_bytes"),
+            harness.Counter("segments_reclaimed") * kSegment / 5);
+  for (const auto& block : blocks) {
+    const bool lost = harness.listener_.lost.contains(block->id());
+    EXPECT_EQ(harness.Read(*block).code(), lost ? Code::kNotFound : Code::kOk);
+    if (lost) {
+      EXPECT_EQ(harness.listener_.lost[block->id()], Code::kNoSpace);
+    }
+    if (precious.contains(block->id())) {
+      EXPECT_FALSE(lost);
+    }
+  }
+  const uint64_t count = harness.tier()->Usage().block_count;
+  harness.Restart();
+  EXPECT_EQ(harness.tier()->Usage().block_count, count);
+  for (const BlockId& id : precious) EXPECT_TRUE(harness.tier()->Probe(id).ok());
+}
+
+TEST(NvmeReclaimTest, TheOlderCopyOfAMovedBlockCannotUndoItsErasure) {
+  NvmeHarness harness(Small(5));
+  std::set<BlockId> precious;
+  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (precious.contains(ids[i])) order->push_back(i);
+    }
+  };
+  const auto blocks = FillSegments(&harness, 1);
+  precious.insert(blocks[0]->id());
+  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  for (uint64_t i = 1000; harness.Counter("segments_reclaimed") == 0; ++i) {
+    ASSERT_TRUE(harness.Write(TestBlock(i, 5000)).ok());
+  }
+  EXPECT_EQ(harness.Counter("reclaim_moved_blocks"), 1u);
+  harness.Unmount();
+  // As if the process had died before the emptied segment was marked as free.
+  harness.media_[0]->SetBytes(0, 0, before);
+  harness.options_.capacity_bytes = 12 * kSegment;  // So that it is not emptied again at once.
+  harness.Mount();
+  EXPECT_TRUE(harness.Read(*blocks[0]).ok());
+  EXPECT_TRUE(harness.Erase(blocks[0]->id()).ok());
+  harness.Restart();
+  EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kNotFound);
+  EXPECT_TRUE(harness.Read(*blocks[1]).ok());  // Dropped, not erased: it may be back.
+}
+
+TEST(NvmeReclaimTest, TheSegmentWithTheLeastLiveBytesGoesFirst) {
+  NvmeHarness harness(Small(6));
+  const auto blocks = FillSegments(&harness, 3);
+  // Half of the second segment, by position in the log.
+  const size_t per_segment = blocks.size() / 3;
+  for (size_t i = per_segment; i < per_segment + per_segment / 2; ++i) {
+    ASSERT_TRUE(harness.Erase(blocks[i]->id()).ok());
+  }
+  uint64_t next = 1000;
+  while (harness.Counter("segments_reclaimed") == 0) {
+    ASSERT_TRUE(harness.Write(TestBlock(next++, 5000)).ok());
+  }
+  EXPECT_TRUE(harness.tier()->Probe(blocks[0]->id()).ok());
+  EXPECT_FALSE(harness.tier()->Probe(blocks[2 * per_segment - 2]->id()).ok());
+}
+
+TEST(NvmeReclaimTest, ReadsOfASegmentThatIsReclaimedGetTheirBytes) {
+  NvmeHarness harness(Small(4));
+  const auto blocks = FillSegments(&harness, 1);
+  TestBlock target(5'000'000, 5000);
+  Batch<ReadOp> read;
+  read.ops.push_back(
+      {.id = blocks[0]->id(), .target = target.memory(), .status = {}, .checksum = {}});
+  bool read_done = false;
+  read.on_done = [&](Batch<ReadOp>&) { read_done = true; };
+  // The read hangs alone; everything else goes on.
+  harness.disks_[0]->Hang(true);
+  harness.tier()->Read(&read);
+  harness.executor_.RunAll();
+  EXPECT_FALSE(read_done);
+  Batch<WriteOp> write;
+  std::vector<std::unique_ptr<TestBlock>> more = Blocks(1000, 60, 5000);
+  for (const auto& block : more) write.ops.push_back(block->ToWrite());
+  harness.tier()->Write(&write);
+  harness.disks_[0]->Hang(false);
+  harness.executor_.RunAll();
+  ASSERT_TRUE(read_done);
+  EXPECT_TRUE(read.ops[0].status.ok());
+  EXPECT_TRUE(std::ranges::equal(target.memory().first(5000), blocks[0]->raw()));
+}
+
+TEST(NvmeReclaimTest, AFullFileSystemMakesReclaimWorkWithTheSegmentsThereAre) {
+  NvmeHarness harness(Small(8));
+  harness.media_[0]->set_capacity_bytes(3 * kSegment + 4096);
+  for (uint64_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok()) << i;
+  }
+  EXPECT_TRUE(harness.tier()->in_service());
+  EXPECT_GT(harness.Counter("segments_reclaimed"), 0u);
+  EXPECT_GT(harness.Counter("create_errors"), 0u);
+  EXPECT_LE(harness.media_[0]->used_bytes(), 3 * kSegment);
+  harness.media_[0]->set_capacity_bytes(100 * kSegment);
+  harness.Advance(2'000'000'000);
+  for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  EXPECT_GT(harness.media_[0]->used_bytes(), 3 * kSegment);
+}
+
+TEST(NvmeReclaimTest, AFileSystemWithoutRoomForOneSegmentIsNoSpace) {
+  NvmeHarness harness(Small(8));
+  harness.media_[0]->set_capacity_bytes(kSegment / 2);
+  EXPECT_EQ(harness.Write(TestBlock(1, 4096)).code(), Code::kNoSpace);
+  EXPECT_TRUE(harness.tier()->in_service());
+  harness.media_[0]->set_capacity_bytes(100 * kSegment);
+  harness.Advance(2'000'000'000);
+  EXPECT_TRUE(harness.Write(TestBlock(1, 4096)).ok());
+}
+
+}  // namespace
+}  // namespace aquifer

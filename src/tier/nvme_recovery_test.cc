@@ -1,0 +1,308 @@
+// What a restart finds: footers, scans, deletions, files that are not ours, and damage.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tier/nvme_format.h"
+#include "tier/nvme_small.h"
+
+namespace aquifer {
+namespace {
+
+TEST(NvmeRecoveryTest, ASealedSegmentIsFoundAgainByItsFooter) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 2);
+  harness.Restart();
+  const NvmeRecovery& found = harness.nvme()->recovery();
+  EXPECT_EQ(found.segments_by_footer, 2u);
+  EXPECT_EQ(found.segments_by_scan, 1u);
+  EXPECT_EQ(found.blocks, blocks.size());
+  EXPECT_EQ(found.corrupt_records, 0u);
+  EXPECT_TRUE(found.messages.empty());
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeRecoveryTest, PayloadsAreNotReadAtStart) {
+  NvmeTierOptions options;
+  options.capacity_bytes = uint64_t{64} << 20;
+  options.segment_bytes = uint64_t{8} << 20;
+  options.max_block_bytes = 1 << 20;
+  NvmeHarness harness(options);
+  for (uint64_t i = 0; i < 16; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 1 << 20)).ok());
+  harness.Restart();
+  EXPECT_EQ(harness.nvme()->recovery().blocks, 16u);
+  EXPECT_LT(harness.nvme()->recovery().bytes_read, uint64_t{1} << 20);
+}
+
+TEST(NvmeRecoveryTest, TheOpenSegmentIsFilledFurtherAfterARestart) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 12, 5000);
+  for (const auto& block : blocks) {
+    ASSERT_TRUE(harness.Write(*block).ok());
+    harness.Restart();
+  }
+  EXPECT_LE(harness.media_[0]->List().size(), 3u);
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeRecoveryTest, LeftoversBehindTheEndOfTheLogAreNotTakenForItsContinuation) {
+  NvmeHarness harness(Small());
+  const auto blocks = Blocks(0, 3, 8192);
+  for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+  harness.Unmount();
+  // As if the process had died with the page of the second group not written and the third's there.
+  const uint64_t second = DataOffset(kSegment) + 3 * kPageBytes;
+  harness.media_[0]->SetBytes(0, second, std::vector<std::byte>(kPageBytes));
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().blocks, 1u);
+  const TestBlock instead(10, 8192);  // Ends where the second block ended.
+  ASSERT_TRUE(harness.Write(instead).ok());
+  harness.Restart();
+  EXPECT_EQ(harness.nvme()->recovery().blocks, 2u);
+  EXPECT_TRUE(harness.Read(instead).ok());
+  EXPECT_EQ(harness.Read(*blocks[2]).code(), Code::kNotFound);
+}
+
+TEST(NvmeRecoveryTest, AFooterOfManyPagesIsReadInASecondPiece) {
+  NvmeTierOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.segment_bytes = uint64_t{8} << 20;
+  options.max_block_bytes = 4096;
+  NvmeHarness harness(options);
+  std::vector<std::unique_ptr<TestBlock>> blocks;
+  while (harness.Counter("segments_sealed") == 0) {
+    std::vector<const TestBlock*> batch;
+    for (int i = 0; i < 48; ++i) {
+      blocks.push_back(std::make_unique<TestBlock>(blocks.size(), 4096));
+      batch.push_back(blocks.back().get());
+    }
+    harness.Write(batch);
+  }
+  EXPECT_GT(blocks.size(), 1000u);
+  harness.Restart();
+  EXPECT_EQ(harness.nvme()->recovery().segments_by_footer, 1u);
+  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+  for (size_t i = 0; i < blocks.size(); i += 97) EXPECT_TRUE(harness.Read(*blocks[i]).ok());
+}
+
+TEST(NvmeRecoveryTest, ADamagedFooterPageIsReplacedByAScan) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  harness.media_[0]->FlipBit(0, kSegment - 2 * kPageBytes + 100, 3);
+  harness.Mount();
+  const NvmeRecovery& found = harness.nvme()->recovery();
+  EXPECT_EQ(found.segments_by_footer, 0u);
+  EXPECT_EQ(found.segments_by_scan, 2u);
+  EXPECT_EQ(found.blocks, blocks.size());
+  ASSERT_EQ(found.messages.size(), 1u);
+  EXPECT_NE(found.messages[0].find("footer is damaged"), std::string::npos);
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeRecoveryTest, ADamagedTrailerIsReplacedByAScan) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  harness.media_[0]->FlipBit(0, kSegment - kPageBytes, 3);
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+  harness.Restart();  // It was given a new footer, or is open.
+  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+}
+
+TEST(NvmeRecoveryTest, ErasuresSurviveARestartEvenWhenOneMapIsDamaged) {
+  for (uint64_t copy = 0; copy < 2; ++copy) {
+    NvmeHarness harness(Small());
+    const auto blocks = FillSegments(&harness, 1);
+    for (size_t i = 0; i < 6; ++i) ASSERT_TRUE(harness.Erase(blocks[i]->id()).ok());
+    harness.Unmount();
+    harness.media_[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
+    harness.Mount();
+    EXPECT_EQ(harness.nvme()->recovery().blocks_deleted, 6u);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_EQ(harness.Read(*blocks[i]).code(), i < 6 ? Code::kNotFound : Code::kOk);
+    }
+  }
+}
+
+TEST(NvmeRecoveryTest, WithBothMapsDamagedNothingOfTheSegmentIsServed) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  for (uint64_t copy = 0; copy < 2; ++copy) {
+    harness.media_[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
+  }
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
+  EXPECT_LE(harness.nvme()->recovery().blocks, 1u);
+}
+
+TEST(NvmeRecoveryTest, EnumerateIsTheSameAfterARestart) {
+  NvmeHarness harness(Small());
+  for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 5000, i % 7)).ok());
+  const auto list = [&] {
+    std::vector<BlockId> ids;
+    harness.tier()->Enumerate([&](const BlockMeta& meta) { ids.push_back(meta.id); });
+    return ids;
+  };
+  const std::vector<BlockId> before = list();
+  harness.Restart();
+  EXPECT_EQ(list(), before);
+}
+
+TEST(NvmeRecoveryTest, AFileOfSomebodyElseIsLeftAloneAndCountsAgainstTheCap) {
+  auto media = std::make_shared<MemoryMedia>();
+  ASSERT_TRUE(media->Create(3, 2 * kSegment).ok());
+  const std::vector<std::byte> words(100, std::byte{0x5A});
+  media->SetBytes(3, 0, words);
+  NvmeHarness harness(Small(), std::vector{media});
+  harness.Mount();
+  const NvmeRecovery& found = harness.nvme()->recovery();
+  EXPECT_EQ(found.segments_skipped, 1u);
+  ASSERT_EQ(found.messages.size(), 1u);
+  EXPECT_NE(found.messages[0].find("not a segment of ours"), std::string::npos);
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  EXPECT_LE(media->used_bytes(), 8 * kSegment);
+  EXPECT_EQ(media->Bytes(3, 0, 100), words);
+}
+
+TEST(NvmeRecoveryTest, ASegmentOfALaterVersionIsLeftAlone) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  const std::byte later[] = {std::byte{2}};
+  harness.media_[0]->SetBytes(0, 8, later);
+  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
+  EXPECT_NE(harness.nvme()->recovery().messages[0].find("later version"), std::string::npos);
+  for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+  EXPECT_EQ(harness.media_[0]->Bytes(0, 0, kSegment), before);
+  EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+}
+
+TEST(NvmeRecoveryTest, ASegmentOfAnotherDriveIsLeftAlone) {
+  NvmeHarness other(Small());
+  const auto theirs = Blocks(1000, 3, 5000);
+  for (const auto& block : theirs) ASSERT_TRUE(other.Write(*block).ok());
+  other.Unmount();
+  NvmeHarness harness(Small());
+  harness.random_ = SeededRandom(1234);
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  ASSERT_TRUE(harness.media_[0]->Create(7, kSegment).ok());
+  harness.media_[0]->SetBytes(7, 0, other.media_[0]->Bytes(0, 0, kSegment));
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
+  for (const auto& block : theirs) EXPECT_EQ(harness.Read(*block).code(), Code::kNotFound);
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+TEST(NvmeRecoveryTest, ASegmentUnderAnotherNumberIsLeftAlone) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  ASSERT_TRUE(harness.media_[0]->Create(7, kSegment).ok());
+  harness.media_[0]->SetBytes(7, 0, harness.media_[0]->Bytes(0, 0, kSegment));
+  harness.Mount();
+  EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
+  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+}
+
+TEST(NvmeRecoveryTest, ATruncatedFileGivesWhatIsLeftOfIt) {
+  for (uint64_t bytes = 0; bytes < kSegment; bytes += 3000) {
+    NvmeHarness harness(Small());
+    const auto blocks = FillSegments(&harness, 1);
+    harness.Unmount();
+    harness.media_[0]->Truncate(0, bytes);
+    harness.Mount();
+    uint64_t there = 0;
+    for (const auto& block : blocks) {
+      const Status status = harness.Read(*block);
+      EXPECT_TRUE(status.ok() || status.code() == Code::kNotFound) << status.ToString();
+      if (status.ok()) ++there;
+    }
+    EXPECT_EQ(there, harness.nvme()->recovery().blocks);
+    for (uint64_t i = 100; i < 140; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+    EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+  }
+}
+
+TEST(NvmeRecoveryTest, SwappedPagesAreNeverServed) {
+  NvmeHarness made(Small());
+  const auto blocks = FillSegments(&made, 2);
+  made.Unmount();
+  SeededRandom random(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    NvmeHarness harness(Small(), std::vector{made.media_[0]->Clone()});
+    for (int swaps = 0; swaps < 4; ++swaps) {
+      harness.media_[0]->SwapRanges(static_cast<uint32_t>(random.Below(2)),
+                                    random.Below(kSegment / kPageBytes) * kPageBytes,
+                                    static_cast<uint32_t>(random.Below(2)),
+                                    random.Below(kSegment / kPageBytes) * kPageBytes, kPageBytes);
+    }
+    harness.Mount();
+    for (const auto& block : blocks) {
+      const Status status = harness.Read(*block);  // Checks the bytes.
+      EXPECT_TRUE(status.ok() || status.code() == Code::kNotFound ||
+                  status.code() == Code::kCorrupt);
+    }
+  }
+}
+
+TEST(NvmeRecoveryTest, FlippedBitsAnywhereAreNeverServed) {
+  NvmeHarness made(Small());
+  const auto blocks = FillSegments(&made, 2);
+  std::set<size_t> erased;
+  for (size_t i = 0; i < blocks.size(); i += 5) {
+    ASSERT_TRUE(made.Erase(blocks[i]->id()).ok());
+    erased.insert(i);
+  }
+  made.Unmount();
+  SeededRandom random(6);
+  uint64_t lost = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    NvmeHarness harness(Small(), std::vector{made.media_[0]->Clone()});
+    const uint64_t flips = 1 + random.Below(3);
+    for (uint64_t i = 0; i < flips; ++i) {
+      harness.media_[0]->FlipBit(static_cast<uint32_t>(random.Below(3)), random.Below(kSegment),
+                                 static_cast<int>(random.Below(8)));
+    }
+    harness.Mount();
+    uint64_t there = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const Status status = harness.Read(*blocks[i]);
+      if (status.ok()) {
+        ++there;
+        EXPECT_FALSE(erased.contains(i)) << "an erased block came back";
+      } else {
+        EXPECT_TRUE(status.code() == Code::kNotFound || status.code() == Code::kCorrupt);
+      }
+    }
+    EXPECT_EQ(there + harness.Counter("corrupt_blocks"), harness.nvme()->recovery().blocks);
+    EXPECT_EQ(harness.tier()->Usage().block_count, there);
+    lost += blocks.size() - erased.size() - there;
+  }
+  EXPECT_GT(lost, 0u);
+}
+
+TEST(NvmeRecoveryTest, ABlockWhoseBytesRottedIsDroppedForGood) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.media_[0]->FlipBit(0, DataOffset(kSegment) + kPageBytes + 77, 5);
+  EXPECT_EQ(harness.Read(block).code(), Code::kCorrupt);
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  EXPECT_EQ(harness.listener_.lost[block.id()], Code::kCorrupt);
+  EXPECT_EQ(harness.Counter("corrupt_blocks"), 1u);
+  EXPECT_TRUE(harness.Write(block).ok());
+  EXPECT_TRUE(harness.Read(block).ok());
+}
+
+}  // namespace
+}  // namespace aquifer
