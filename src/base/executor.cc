@@ -15,6 +15,7 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kAtOnce = INT64_MIN;
+constexpr int64_t kYieldNanos = 5'000;
 
 thread_local const void* running_here = nullptr;  // The executor whose thread this is.
 
@@ -166,8 +167,12 @@ class QueueThread final : public ThreadExecutor {
   // True when the waiter had something to do.
   bool Spin() {
     if (options_.spin_nanos <= 0 || news_.load(std::memory_order_acquire)) return false;
-    const int64_t end = SystemClock()->NowNanos() + options_.spin_nanos;
+    const int64_t begin = SystemClock()->NowNanos();
+    const int64_t end = begin + options_.spin_nanos;
+    int64_t now = begin;
     do {
+      // Whoever is to give us something to do may wait for this very processor.
+      if (now - begin > kYieldNanos) std::this_thread::yield();
       for (int i = 0; i < 16; ++i) {
         if (news_.load(std::memory_order_acquire)) return false;
         const int64_t start = clock_->NowNanos();
@@ -177,7 +182,8 @@ class QueueThread final : public ThreadExecutor {
         }
         RelaxCpu();
       }
-    } while (SystemClock()->NowNanos() < end && NanosToNextTimer() > 0);
+      now = SystemClock()->NowNanos();
+    } while (now < end && NanosToNextTimer() > 0);
     return false;
   }
 

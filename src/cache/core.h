@@ -180,10 +180,10 @@ class Core final : private TierListener, private LoadWaiter {
     std::string engine_name;
     ClientSink* sink = nullptr;
     uint32_t requests = 0;
-    uint32_t hints = 0;            // Being carried out.
-    uint32_t leases = 0;           // Reservations included.
-    uint32_t first_loan = 0;       // A list through loans_; 0 ends it.
-    uint32_t void_next = 0;        // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
+    uint32_t hints = 0;       // Being carried out.
+    uint32_t leases = 0;      // Reservations included.
+    uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
+    uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
     std::set<uint16_t> layouts{};  // That it has registered.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.

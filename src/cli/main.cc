@@ -68,7 +68,9 @@ int RefuseParse(CLI::App& app, const CLI::ParseError& error,
 }
 
 int Main(int argc, char** argv) {
-  RemoveTemporariesOnSignals();
+  // A node makes none, and waits for its signals itself.
+  const bool serves = argc > 1 && std::string_view(argv[1]) == "serve";
+  if (!serves) RemoveTemporariesOnSignals();
   int exit_status = kExitOk;
   CLI::App app("Aquifer keeps the KV caches of LLM inference engines in DRAM and on NVMe.",
                "aquifer");

@@ -23,6 +23,7 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kSpinNanos = 50'000;
+constexpr int64_t kYieldNanos = 5'000;  // An answer usually takes less.
 constexpr int64_t kFirstRetryNanos = 20'000'000;
 constexpr int64_t kLastRetryNanos = 500'000'000;
 constexpr int64_t kDialNanos = 2'000'000'000;
@@ -877,8 +878,12 @@ bool RemoteCache::Spin(int64_t end_nanos) {
   if (!settled_.empty()) return true;
   if (link_ == nullptr) return false;
   link_->WokeUp();
+  const int64_t yield_nanos = SystemClock()->NowNanos() + kYieldNanos;
   while (!link_->HasAnswer()) {
-    if (!link_->node_awake() || SystemClock()->NowNanos() >= end_nanos) return false;
+    const int64_t now = SystemClock()->NowNanos();
+    if (!link_->node_awake() || now >= end_nanos) return false;
+    // Awake, but perhaps it waits for this very processor.
+    if (now >= yield_nanos) std::this_thread::yield();
   }
   return true;
 }

@@ -328,6 +328,11 @@ TEST_F(HostileClient, GuessesNoLeaseNoReservationAndNoLayout) {
   Decode(&client->reader(), &commit);
   EXPECT_EQ(commit.code, Code::kInvalid);
 
+  client->Write(FrameKind::kRegisterLayout, 9, LayoutOfBytes(kBlockBytes));
+  ASSERT_TRUE(client->Answer().has_value());
+  CountsAnswer registered;
+  Decode(&client->reader(), &registered);
+  EXPECT_EQ(registered.first, 1u);
   // The same keys under another tenant are misses, with the same answer as keys of nobody.
   for (const bool real : {true, false}) {
     std::vector<Key> keys(chain_->keys().begin(), chain_->keys().end());
