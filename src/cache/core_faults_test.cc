@@ -105,6 +105,23 @@ TEST(CoreFaultsTest, AnExtentThatIsEmptiedWhileItsBlocksAreBeingWrittenDoesNotSt
   EXPECT_EQ(second.Matched(wanted), 1u);
 }
 
+TEST(CoreFaultsTest, WhatHangsBelowABlockThatWasLostOutlivesAStoreThatIsGivenUp) {
+  SteppedCache cache(std::make_shared<MemoryMedia>(), SmallCache());
+  const Layout layout = LayoutOfBytes(kBlockBytes);
+  const Chain chain(layout, {.seed = 1, .blocks = 4});
+  TestEngine engine(&cache, layout);
+  ASSERT_EQ(engine.Store(chain), 4u);
+  const auto fetch = engine.Fetch(chain, {.first = 1, .count = 1});
+  const ReleaseOp corrupt{.lease = fetch->ops[0].lease, .corrupt = true};
+  cache.Release(std::span(&corrupt, 1));
+  const auto reserve = engine.Reserve(chain, {.first = 1, .count = 1});
+  cache.Abort(std::span(&reserve->ops[0].reservation, 1));
+  cache.Advance(kSecond);
+  EXPECT_EQ(engine.Matched(chain), 1u);
+  ASSERT_EQ(engine.Store(chain, {.first = 1, .count = 1}), 1u);
+  EXPECT_EQ(engine.Matched(chain), 4u);
+}
+
 TEST(CoreFaultsTest, ATimeToLiveOfCenturiesIsNotOver) {
   SteppedCacheOptions options = SmallCache();
   TenantOptions tenant;

@@ -244,7 +244,9 @@ void Residency::Drop(BlockRef ref, Leave why) {
     if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref), why);
   }
   for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
-  if (entry.first_child != kNoBlock && why != Leave::kCorrupt && why != Leave::kLostByTier) {
+  const bool keeps_children = why == Leave::kCorrupt || why == Leave::kLostByTier ||
+                              entry.state == BlockState::kFilling;  // It was not there before.
+  if (entry.first_child != kNoBlock && !keeps_children) {
     orphaned_.push_back(
         {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key});
   }

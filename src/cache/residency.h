@@ -98,7 +98,8 @@ class Residency {
   void LeaveNvme(BlockRef ref, Leave why);
   // Out of every tier and unfindable. What was below it in its chain is of no use any more and
   // follows, a slice at a time (DropOrphans); but not when it was lost to a fault, for then an
-  // engine will store it again soon and the rest is whole once more.
+  // engine will store it again soon and the rest is whole once more. The same where that was given
+  // up half way.
   void Drop(BlockRef ref, Leave why);
 
   // Drops up to `max_blocks` that hang below dropped ones; false when none are left.

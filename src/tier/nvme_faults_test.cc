@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "tier/nvme_format.h"
 #include "tier/nvme_harness.h"
 #include "tier/nvme_tier.h"
 
@@ -115,6 +116,30 @@ TEST(NvmeFaultsTest, NothingOfATenantIsGoneForGoodWhileAWriteThatWasGivenUpIsAtA
   EXPECT_EQ(harness.Erase(all).code(), Code::kNotFound);
   harness.Restart();
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
+// The same for one that is on its drive, while what it replaced could not be marked on another.
+TEST(NvmeFaultsTest, AWriteThatFailedForWhatItReplacedIsNotThere) {
+  NvmeHarness harness(Small(), 2);
+  const TestBlock first(1, 8192);
+  TestBlock second(2, 8192);
+  second.meta().id = first.id();
+  ASSERT_TRUE(harness.Write(first).ok());
+  for (const auto& disk : harness.disks_) {
+    disk->SetFault([](const IoRequest& request) {
+      const bool marks = request.kind == IoKind::kWrite && request.offset >= kMapsOffset &&
+                         request.offset < DataOffset(kSegment);
+      return marks ? Status(Code::kUnavailable) : Status();
+    });
+  }
+  EXPECT_EQ(harness.Write(second).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Read(second).code(), Code::kNotFound);
+  EXPECT_TRUE(harness.listener_.lost.contains(first.id()));
+  for (const auto& disk : harness.disks_) disk->SetFault(nullptr);
+  harness.Advance(3 * kSecond);
+  EXPECT_EQ(harness.Erase({.tenant = first.id().tenant, .key = {}}).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(second).code(), Code::kNotFound);
 }
 
 TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {

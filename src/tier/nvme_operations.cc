@@ -235,6 +235,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   write->counted = true;
   write->meta = op.meta;
   write->source = op.source;
+  write->renews = op.replace;
   // Also a block that was computed once more, with other bytes, and stored before the last of the
   // old one was gone: what counts is what was stored last.
   write->replace = op.replace || entry != NvmeIndex::kNone;
@@ -336,6 +337,13 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     if (late) Retire(follower);
     return late;
   });
+  if (!status.ok() && write->replaced_on != AppendItem::kNoDrive && !write->renews) {
+    // It is on its drive, but what it replaced may come back. Told that it failed, its caller
+    // counts on neither of the two.
+    const NvmeIndex::EntryId entry = shared_.index.Find(write->meta.id);
+    drives_[shared_.index.Place(entry).drive]->DropUnmarked(entry);
+    OnLost({write->meta.id}, Code::kUnavailable);
+  }
   if (told_otherwise && followers.empty() && write->replaced_on == AppendItem::kNoDrive) {
     // Its caller was told that it failed, and may have forgotten it: nobody would ever erase it.
     const NvmeIndex::EntryId entry = shared_.index.Find(write->meta.id);
