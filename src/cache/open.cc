@@ -72,7 +72,8 @@ class Embedded {
                              engine = EngineOf(options.nvme_engine)](const std::string& directory) {
       return OpenDisk({.directory = directory, .engine = engine}, owner);
     };
-    environment.run_opening = [workers = embedded->workers_.get()](const std::string&, Task open) {
+    environment.run_opening = [workers = embedded->workers_.get()](const std::string&,
+                                                                   const Task& open) {
       if (!RunDetached("aq-open", open)) workers->Run(open);
     };
     environment.meter = &embedded->meter_;
