@@ -51,15 +51,15 @@ class History {
 
   // Stops the disks after `stop_after` requests. True if the history came to its end.
   bool Run(uint64_t stop_after) {
-    harness_->disks_[0]->StopAfter(stop_after);
+    harness_->disks[0]->StopAfter(stop_after);
     for (int step = 0; step < history_.steps; ++step) {
       if (!Step()) return false;
     }
-    harness_->executor_.RunAll();
+    harness_->executor.RunAll();
     return true;
   }
 
-  uint64_t requests_done() const { return harness_->disks_[0]->requests_done(); }
+  uint64_t requests_done() const { return harness_->disks[0]->requests_done(); }
 
   void CrashAndRestart() {
     Crash();
@@ -89,7 +89,7 @@ class History {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const Status status = harness_->Read(*blocks_[i]);  // Compares the bytes.
       const bool lost =
-          lost_.contains(blocks_[i]->id()) || harness_->listener_.lost.contains(blocks_[i]->id());
+          lost_.contains(blocks_[i]->id()) || harness_->listener.lost.contains(blocks_[i]->id());
       EXPECT_TRUE(status.ok() || status.code() == Code::kNotFound) << status.ToString();
       if (known_[i] == Known::kWritten && !lost) {
         EXPECT_TRUE(status.ok()) << "an acknowledged block is gone: " << i;
@@ -121,8 +121,8 @@ class History {
   void GoOn() {
     ASSERT_TRUE(Step());
     Check();
-    harness_->executor_.RunAll();
-    for (const auto& [id, why] : harness_->listener_.lost) lost_[id] = why;
+    harness_->executor.RunAll();
+    for (const auto& [id, why] : harness_->listener.lost) lost_[id] = why;
     Stop();
     Mount();
     Check();
@@ -132,7 +132,7 @@ class History {
 
  private:
   void Crash() {
-    for (const auto& disk : harness_->disks_) {
+    for (const auto& disk : harness_->disks) {
       if (history_.sync) {
         disk->PowerLoss(&random_);
       } else {
@@ -144,10 +144,10 @@ class History {
 
   void Mount() {
     harness_ = std::make_unique<NvmeHarness>(tier_, media_);
-    harness_->random_ = SeededRandom(++mounts_ * 1000);
-    harness_->clock_.SetUnixSeconds(unix_seconds_);
+    harness_->random = SeededRandom(++mounts_ * 1000);
+    harness_->clock.SetUnixSeconds(unix_seconds_);
     if (history_.keep) {
-      harness_->listener_.choose = [](std::span<const BlockId> ids, std::vector<size_t>* order) {
+      harness_->listener.choose = [](std::span<const BlockId> ids, std::vector<size_t>* order) {
         for (size_t i = 0; i < ids.size(); ++i) order->push_back(i);
       };
     }
@@ -156,7 +156,7 @@ class History {
 
   void Stop() {
     if (harness_ == nullptr) return;
-    for (const auto& [id, why] : harness_->listener_.lost) lost_[id] = why;
+    for (const auto& [id, why] : harness_->listener.lost) lost_[id] = why;
     harness_.reset();
     writes_.clear();
     erases_.clear();
@@ -193,12 +193,12 @@ class History {
     write.on_done = [&](Batch<WriteOp>&) { write_done = true; };
     erase.on_done = [&](Batch<EraseOp>&) { erase_done = true; };
     harness_->tier()->Write(&write);
-    for (uint64_t n = random_.Below(80); n > 0; --n) harness_->executor_.RunOne();
+    for (uint64_t n = random_.Below(80); n > 0; --n) harness_->executor.RunOne();
     for (const size_t i : erased) {
       if (known_[i] == Known::kWritten) known_[i] = Known::kUnsure;
     }
     harness_->tier()->Erase(&erase);
-    harness_->executor_.RunAll();
+    harness_->executor.RunAll();
     if (write_done) {
       for (size_t i = 0; i < written.size(); ++i) {
         EXPECT_TRUE(write.ops[i].status.ok()) << write.ops[i].status.ToString();
@@ -241,11 +241,11 @@ class History {
     const bool there = harness_->tier()->Probe(id).ok();
     known_[block] = erased_too ? Known::kUnsure : Known::kWritten;
     if (there) {
-      harness_->listener_.lost.erase(id);
+      harness_->listener.lost.erase(id);
       lost_.erase(id);
     } else if (!erased_too) {
       // Reclaim dropped it again, and said so.
-      EXPECT_TRUE(harness_->listener_.lost.contains(id));
+      EXPECT_TRUE(harness_->listener.lost.contains(id));
     }
   }
 

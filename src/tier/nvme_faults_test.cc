@@ -33,9 +33,9 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
     Batch<WriteOp> two;
     two.ops = {second.ToWrite()};
     harness.tier()->Write(&one);
-    if (!at_once) harness.executor_.RunAll();
+    if (!at_once) harness.executor.RunAll();
     harness.tier()->Write(&two);
-    harness.executor_.RunAll();
+    harness.executor.RunAll();
     EXPECT_TRUE(one.ops[0].status.ok());
     EXPECT_TRUE(two.ops[0].status.ok());
     EXPECT_TRUE(harness.Read(second).ok());
@@ -49,13 +49,13 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
 TEST(NvmeFaultsTest, TwoErasuresAtOnceAreBothAcknowledged) {
   NvmeHarness harness(Small());
   TestBlock expired(1, 8192);
-  expired.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  expired.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
   const TestBlock one(2, 8192);
   const TestBlock two(3, 8192);
   for (const TestBlock* block : {&std::as_const(expired), &one, &two}) {
     ASSERT_TRUE(harness.Write(*block).ok());
   }
-  harness.clock_.SetUnixSeconds(harness.clock_.UnixSeconds() + 20);
+  harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + 20);
   harness.Restart();
   Batch<EraseOp> first;
   first.ops.push_back({.id = one.id(), .status = {}});
@@ -63,7 +63,7 @@ TEST(NvmeFaultsTest, TwoErasuresAtOnceAreBothAcknowledged) {
   second.ops.push_back({.id = two.id(), .status = {}});
   harness.tier()->Erase(&first);
   harness.tier()->Erase(&second);
-  harness.executor_.RunAll();
+  harness.executor.RunAll();
   EXPECT_TRUE(first.ops[0].status.ok()) << first.ops[0].status.ToString();
   EXPECT_TRUE(second.ops[0].status.ok()) << second.ops[0].status.ToString();
 }
@@ -77,15 +77,15 @@ TEST(NvmeFaultsTest, AWriteThatFailedDoesNotAppearWhenTheDriveGoesOn) {
   batch.ops = {block.ToWrite()};
   bool done = false;
   batch.on_done = [&done](Batch<WriteOp>&) { done = true; };
-  const uint64_t before = harness.disks_[0]->requests_done();
+  const uint64_t before = harness.disks[0]->requests_done();
   harness.tier()->Write(&batch);
   // The payload is on the drive; the page that names it hangs.
-  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
-  harness.disks_[0]->Hang(true);
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks[0]->requests_done() > before; }));
+  harness.disks[0]->Hang(true);
   harness.Advance(6 * kSecond);
   ASSERT_TRUE(done);
   ASSERT_EQ(batch.ops[0].status.code(), Code::kUnavailable);
-  harness.disks_[0]->Hang(false);
+  harness.disks[0]->Hang(false);
   harness.Advance(2 * kSecond);
   ASSERT_TRUE(harness.tier()->in_service());
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
@@ -102,16 +102,16 @@ TEST(NvmeFaultsTest, NothingOfATenantIsGoneForGoodWhileAWriteThatWasGivenUpIsAtA
   Batch<WriteOp> batch;
   batch.ops = {block.ToWrite()};
   batch.deadline_nanos = harness.NowNanos() + kSecond;
-  const uint64_t before = harness.disks_[0]->requests_done();
+  const uint64_t before = harness.disks[0]->requests_done();
   harness.tier()->Write(&batch);
   // The payload is on the drive; the page that names it takes its time.
-  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks_[0]->requests_done() > before; }));
-  harness.disks_[0]->Hang(true);
+  ASSERT_TRUE(harness.RunUntil([&] { return harness.disks[0]->requests_done() > before; }));
+  harness.disks[0]->Hang(true);
   harness.Advance(2 * kSecond);
   ASSERT_EQ(batch.ops[0].status.code(), Code::kLate);
   const BlockId all{.tenant = block.id().tenant, .key = {}};
   EXPECT_EQ(harness.Erase(all).code(), Code::kUnavailable);
-  harness.disks_[0]->Hang(false);
+  harness.disks[0]->Hang(false);
   harness.Advance(kSecond);
   EXPECT_EQ(harness.Erase(all).code(), Code::kNotFound);
   harness.Restart();
@@ -145,13 +145,13 @@ TEST(NvmeFaultsTest, AWriteThatFailedForWhatItReplacedIsNotThere) {
 TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack) {
   NvmeHarness harness(Small());
   TestBlock block(1, 8192);
-  const int64_t now = harness.clock_.UnixSeconds();
+  const int64_t now = harness.clock.UnixSeconds();
   block.meta().expiry_unix_seconds = now + 10;
   ASSERT_TRUE(harness.Write(block).ok());
-  harness.clock_.SetUnixSeconds(now + 20);
+  harness.clock.SetUnixSeconds(now + 20);
   harness.Restart();
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
-  harness.clock_.SetUnixSeconds(now);
+  harness.clock.SetUnixSeconds(now);
   harness.Restart();
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
 }
@@ -161,10 +161,10 @@ TEST(NvmeFaultsTest, AnErasureCoversABlockThatIsGoneOnlyFromMemory) {
   NvmeHarness harness(Small());
   const TestBlock block(1, 8192);
   ASSERT_TRUE(harness.Write(block).ok());
-  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  const std::vector<std::byte> before = harness.media[0]->Bytes(0, 0, kSegment);
   for (uint64_t page = 4; page < kSegment / kPageBytes; ++page) {
     if (std::memcmp(before.data() + page * kPageBytes, block.raw().data(), kPageBytes) == 0) {
-      harness.media_[0]->FlipBit(0, page * kPageBytes, 0);
+      harness.media[0]->FlipBit(0, page * kPageBytes, 0);
     }
   }
   ASSERT_EQ(harness.Read(block).code(), Code::kCorrupt);
@@ -176,35 +176,35 @@ TEST(NvmeFaultsTest, AnErasureCoversABlockThatIsGoneOnlyFromMemory) {
 TEST(NvmeFaultsTest, AStartDoesNotWaitForADriveThatHangsWhileItIsMarked) {
   NvmeHarness harness(Small());
   TestBlock expired(1, 8192);
-  expired.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  expired.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
   const TestBlock block(2, 8192);
   ASSERT_TRUE(harness.Write(expired).ok());
   ASSERT_TRUE(harness.Write(block).ok());
   harness.Unmount();
-  harness.clock_.SetUnixSeconds(expired.meta().expiry_unix_seconds);
-  const std::shared_ptr<MemoryMedia> media = harness.media_[0]->Clone();
+  harness.clock.SetUnixSeconds(expired.meta().expiry_unix_seconds);
+  const std::shared_ptr<MemoryMedia> media = harness.media[0]->Clone();
   harness.Mount();
-  const uint64_t requests = harness.disks_[0]->requests_done();
+  const uint64_t requests = harness.disks[0]->requests_done();
   harness.Unmount();
 
   NvmeHarness again(Small(), {media});
-  again.clock_.SetUnixSeconds(expired.meta().expiry_unix_seconds);
+  again.clock.SetUnixSeconds(expired.meta().expiry_unix_seconds);
   again.MountWithoutRecovery();
   bool hangs = false;
-  again.disks_[0]->SetFault([&](const IoRequest& request) {
+  again.disks[0]->SetFault([&](const IoRequest& request) {
     hangs |= request.kind == IoKind::kWrite;
     return Status();
   });
-  again.disks_[0]->StopAfter(requests - 2);  // The last two write both copies of the map.
+  again.disks[0]->StopAfter(requests - 2);  // The last two write both copies of the map.
   bool done = false;
-  again.tier_->Recover([&done](const Status&) { done = true; });
+  again.nvme()->Recover([&done](const Status&) { done = true; });
   again.Advance(6 * kSecond);
   EXPECT_TRUE(done);
   EXPECT_FALSE(hangs);
-  again.disks_[0]->StopAfter(UINT64_MAX);
-  again.disks_[0]->Hang(false);
+  again.disks[0]->StopAfter(UINT64_MAX);
+  again.disks[0]->Hang(false);
   again.Advance(3 * kSecond);
-  EXPECT_EQ(again.listener_.found, 1);
+  EXPECT_EQ(again.listener.found, 1);
   EXPECT_TRUE(again.Read(block).ok());
 }
 
@@ -216,7 +216,7 @@ TEST(NvmeFaultsTest, AnErasureWaitsForMarksOnAnotherDriveInsteadOfFailing) {
   ASSERT_TRUE(harness.Write(second).ok());
   // The page that names a block fails on the first drive: it may be there, unmarked.
   bool failed = false;
-  harness.disks_[0]->SetFault([&failed](const IoRequest& request) {
+  harness.disks[0]->SetFault([&failed](const IoRequest& request) {
     if (request.kind != IoKind::kWrite || request.data.size() != kPageBytes || failed) {
       return Status();
     }
@@ -234,10 +234,10 @@ TEST(NvmeFaultsTest, ADriveThatIsReadInTheEndKeepsNoErasureWaiting) {
   ASSERT_TRUE(harness.Write(block).ok());
   harness.Unmount();
   harness.MountWithoutRecovery();
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kUnavailable);
   ASSERT_FALSE(harness.RecoverNow().ok());
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable);
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kOk);
   harness.Advance(2 * kSecond);
   EXPECT_TRUE(harness.Erase(block.id()).ok());
 }
@@ -251,7 +251,7 @@ TEST(NvmeFaultsTest, AnErasureCoversACopyOnADriveThatIsReadMeanwhile) {
   ASSERT_TRUE(harness.Write(two).ok());
   harness.Unmount();
   harness.MountWithoutRecovery();
-  harness.disks_[1]->FailAll(IoKind::kRead, Code::kUnavailable);
+  harness.disks[1]->FailAll(IoKind::kRead, Code::kUnavailable);
   ASSERT_TRUE(harness.RecoverNow().ok());
   const bool first_is_there = harness.Read(one).ok();
   const TestBlock& there = first_is_there ? one : two;
@@ -259,18 +259,18 @@ TEST(NvmeFaultsTest, AnErasureCoversACopyOnADriveThatIsReadMeanwhile) {
   ASSERT_TRUE(harness.Read(there).ok());
   ASSERT_EQ(harness.Read(unread).code(), Code::kNotFound);
 
-  harness.disks_[0]->Hang(true);
+  harness.disks[0]->Hang(true);
   Batch<EraseOp> batch;
   batch.ops.push_back({.id = there.id(), .status = {}});
   batch.ops.push_back({.id = unread.id(), .status = {}});
   bool done = false;
   batch.on_done = [&done](Batch<EraseOp>&) { done = true; };
   harness.tier()->Erase(&batch);
-  harness.disks_[1]->FailAll(IoKind::kRead, Code::kOk);
+  harness.disks[1]->FailAll(IoKind::kRead, Code::kOk);
   harness.Advance(3 * kSecond);
   ASSERT_TRUE(harness.Read(unread).ok());
-  harness.disks_[0]->Hang(false);
-  harness.executor_.RunAll();
+  harness.disks[0]->Hang(false);
+  harness.executor.RunAll();
   ASSERT_TRUE(done);
   EXPECT_EQ(batch.ops[1].status.code(), Code::kUnavailable);
   EXPECT_TRUE(harness.Erase(unread.id()).ok());
@@ -282,7 +282,7 @@ TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHap
   NvmeHarness harness(Small(4));
   bool failed = false;
   const int64_t well_again = harness.NowNanos() + 2 * kSecond;
-  harness.disks_[0]->SetFault([&](const IoRequest& request) {
+  harness.disks[0]->SetFault([&](const IoRequest& request) {
     const bool frees =
         request.kind == IoKind::kWrite && request.offset == 0 && request.data.size() == kPageBytes;
     if (!frees || harness.NowNanos() >= well_again) return Status();
@@ -305,13 +305,13 @@ TEST(NvmeFaultsTest, ASegmentThatCouldNotBeFreedIsTriedAgainThoughNothingElseHap
 
 TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
   NvmeHarness harness(Small(4));
-  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>*) {
-    if (harness.listener_.pinned.empty()) harness.listener_.pinned = {ids[1]};
+  harness.listener.choose = [&](std::span<const BlockId> ids, std::vector<size_t>*) {
+    if (harness.listener.pinned.empty()) harness.listener.pinned = {ids[1]};
   };
   for (uint64_t i = 0; i < 60; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-  ASSERT_EQ(harness.listener_.pinned.size(), 1u);
-  EXPECT_FALSE(harness.listener_.lost.empty());
-  EXPECT_FALSE(harness.listener_.lost.contains(*harness.listener_.pinned.begin()));
+  ASSERT_EQ(harness.listener.pinned.size(), 1u);
+  EXPECT_FALSE(harness.listener.lost.empty());
+  EXPECT_FALSE(harness.listener.lost.contains(*harness.listener.pinned.begin()));
 }
 
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {

@@ -66,12 +66,13 @@ struct NvmeHarnessListener final : TierListener {
 
 class NvmeHarness final : public TierHarness {
  public:
-  explicit NvmeHarness(const NvmeTierOptions& options, size_t drives = 1) : options_(options) {
-    for (size_t i = 0; i < drives; ++i) media_.push_back(std::make_shared<MemoryMedia>());
+  explicit NvmeHarness(const NvmeTierOptions& tier_options, size_t drives = 1)
+      : options(tier_options) {
+    for (size_t i = 0; i < drives; ++i) media.push_back(std::make_shared<MemoryMedia>());
     Mount();
   }
-  NvmeHarness(const NvmeTierOptions& options, std::vector<std::shared_ptr<MemoryMedia>> media)
-      : media_(std::move(media)), options_(options) {}
+  NvmeHarness(const NvmeTierOptions& tier_options, std::vector<std::shared_ptr<MemoryMedia>> drives)
+      : media(std::move(drives)), options(tier_options) {}
   ~NvmeHarness() override { Unmount(); }
 
   // New disks and a new tier over the media, recovered.
@@ -81,64 +82,63 @@ class NvmeHarness final : public TierHarness {
   }
 
   void MountWithoutRecovery() {
-    for (size_t i = 0; i < media_.size(); ++i) {
-      MemoryDiskOptions options = disk_options_;
-      options.name = "drive" + std::to_string(i);
-      disks_.push_back(std::make_unique<MemoryDisk>(media_[i], options, &executor_, &clock_));
+    for (size_t i = 0; i < media.size(); ++i) {
+      MemoryDiskOptions named = disk_options;
+      named.name = "drive" + std::to_string(i);
+      disks.push_back(std::make_unique<MemoryDisk>(media[i], named, &executor, &clock));
     }
     std::vector<Disk*> borrowed;
-    for (const auto& disk : disks_) borrowed.push_back(disk.get());
-    auto tier =
-        NewNvmeTier(options_, borrowed, &listener_, &executor_, &executor_, &clock_, &random_);
+    for (const auto& disk : disks) borrowed.push_back(disk.get());
+    auto tier = NewNvmeTier(options, borrowed, &listener, &executor, &executor, &clock, &random);
     AQ_CHECK(tier.ok());
-    tier_ = std::move(*tier);
+    nvme_tier = std::move(*tier);
   }
 
   Status RecoverNow() {
     Status result(Code::kBusy);
-    tier_->Recover([&](Status status) { result = std::move(status); });
-    executor_.RunAll();
+    nvme_tier->Recover([&](Status status) { result = std::move(status); });
+    executor.RunAll();
     return result;
   }
 
   // The process ends without a word. What is at the disks may be torn.
-  void Crash(SeededRandom* random) {
-    for (const auto& disk : disks_) disk->Crash(random);
+  void Crash(SeededRandom* tearing) {
+    for (const auto& disk : disks) disk->Crash(tearing);
     Unmount();
   }
 
   void Unmount() {
-    tier_.reset();
-    disks_.clear();
-    executor_.RunAll();
+    nvme_tier.reset();
+    disks.clear();
+    executor.RunAll();
   }
 
-  Tier* tier() override { return tier_.get(); }
-  NvmeTier* nvme() { return tier_.get(); }
+  Tier* tier() override { return nvme_tier.get(); }
+  NvmeTier* nvme() { return nvme_tier.get(); }
   void Do(const std::function<void()>& work) override { work(); }
   bool RunUntil(const std::function<bool()>& done) override {
-    while (!done() && executor_.RunOne()) {
+    while (!done() && executor.RunOne()) {
     }
     return done();
   }
-  int64_t NowNanos() override { return clock_.NowNanos(); }
+  int64_t NowNanos() override { return clock.NowNanos(); }
   bool Advance(int64_t nanos) override {
-    executor_.AdvanceAndRun(nanos);
+    executor.AdvanceAndRun(nanos);
     return true;
   }
   bool Hang(bool on) override {
-    for (const auto& disk : disks_) disk->Hang(on);
+    for (const auto& disk : disks) disk->Hang(on);
     return true;
   }
   bool Restart() override {
-    executor_.RunAll();
+    executor.RunAll();
     Unmount();
     Mount();
     return true;
   }
 
   uint64_t Counter(const std::string& name) {
-    for (const auto& [key, value] : tier_->Counters()) {
+    for (const auto& [key, value] : nvme_tier->Counters()) {
       if (key == name) return value;
     }
     ADD_FAILURE() << "no counter " << name;
@@ -152,8 +152,8 @@ class NvmeHarness final : public TierHarness {
     for (const TestBlock* block : blocks) batch.ops.push_back(block->ToWrite());
     bool done = false;
     batch.on_done = [&](Batch<WriteOp>&) { done = true; };
-    tier_->Write(&batch);
-    executor_.RunAll();
+    nvme_tier->Write(&batch);
+    executor.RunAll();
     EXPECT_TRUE(done);
     std::vector<Status> statuses;
     for (const WriteOp& op : batch.ops) statuses.push_back(op.status);
@@ -166,8 +166,8 @@ class NvmeHarness final : public TierHarness {
     batch.ops.push_back({.id = id, .status = {}});
     bool done = false;
     batch.on_done = [&](Batch<EraseOp>&) { done = true; };
-    tier_->Erase(&batch);
-    executor_.RunAll();
+    nvme_tier->Erase(&batch);
+    executor.RunAll();
     EXPECT_TRUE(done);
     return batch.ops[0].status;
   }
@@ -180,8 +180,8 @@ class NvmeHarness final : public TierHarness {
         {.id = block.id(), .target = target.memory(), .status = {}, .checksum = {}});
     bool done = false;
     batch.on_done = [&](Batch<ReadOp>&) { done = true; };
-    tier_->Read(&batch);
-    executor_.RunAll();
+    nvme_tier->Read(&batch);
+    executor.RunAll();
     EXPECT_TRUE(done);
     if (batch.ops[0].status.ok()) {
       EXPECT_TRUE(std::ranges::equal(target.memory().first(block.raw().size()), block.raw()))
@@ -190,15 +190,15 @@ class NvmeHarness final : public TierHarness {
     return batch.ops[0].status;
   }
 
-  ManualClock clock_;
-  ManualExecutor executor_{&clock_};
-  SeededRandom random_{99};
-  NvmeHarnessListener listener_;
-  std::vector<std::shared_ptr<MemoryMedia>> media_;
-  std::vector<std::unique_ptr<MemoryDisk>> disks_;
-  NvmeTierOptions options_;
-  MemoryDiskOptions disk_options_;
-  std::unique_ptr<NvmeTier> tier_;
+  ManualClock clock;
+  ManualExecutor executor{&clock};
+  SeededRandom random{99};
+  NvmeHarnessListener listener;
+  std::vector<std::shared_ptr<MemoryMedia>> media;
+  std::vector<std::unique_ptr<MemoryDisk>> disks;
+  NvmeTierOptions options;
+  MemoryDiskOptions disk_options;
+  std::unique_ptr<NvmeTier> nvme_tier;
 };
 
 }  // namespace aquifer

@@ -15,7 +15,7 @@ TEST(NvmeHealthTest, AReadOnlyDriveServesReadsAndComesBackByItself) {
   NvmeHarness harness(Small());
   const TestBlock block(1, 8192);
   ASSERT_TRUE(harness.Write(block).ok());
-  harness.disks_[0]->SetReadOnly(true);
+  harness.disks[0]->SetReadOnly(true);
   EXPECT_EQ(harness.Write(TestBlock(2, 8192)).code(), Code::kUnavailable);
   EXPECT_EQ(harness.Write(TestBlock(3, 8192)).code(), Code::kUnavailable);
   EXPECT_TRUE(harness.Read(block).ok());
@@ -24,7 +24,7 @@ TEST(NvmeHealthTest, AReadOnlyDriveServesReadsAndComesBackByItself) {
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kUnavailable) << "it may come back";
   harness.Advance(3'000'000'000);
   EXPECT_EQ(harness.Write(TestBlock(4, 8192)).code(), Code::kUnavailable);
-  harness.disks_[0]->SetReadOnly(false);
+  harness.disks[0]->SetReadOnly(false);
   harness.Advance(2'000'000'000);
   EXPECT_TRUE(harness.Write(TestBlock(5, 8192)).ok());
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
@@ -36,7 +36,7 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   NvmeHarness harness(Small());
   const auto blocks = Blocks(0, 10, 8192);
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
-  harness.disks_[0]->Hang(true);
+  harness.disks[0]->Hang(true);
   TestBlock target(100, 8192);
   Batch<ReadOp> read;
   read.ops.push_back(
@@ -60,18 +60,18 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(read.ops[0].status.code(), Code::kUnavailable);
   EXPECT_TRUE(read.ops[0].in_flight);
   EXPECT_FALSE(harness.tier()->in_service());
-  EXPECT_EQ(harness.listener_.health, std::vector<bool>{false});
-  EXPECT_NE(harness.listener_.health_why.message().find("has not completed"), std::string::npos);
+  EXPECT_EQ(harness.listener.health, std::vector<bool>{false});
+  EXPECT_NE(harness.listener.health_why.message().find("has not completed"), std::string::npos);
   EXPECT_EQ(harness.Read(*blocks[1]).code(), Code::kUnavailable);
   EXPECT_EQ(harness.Write(TestBlock(60, 8192)).code(), Code::kUnavailable);
   EXPECT_EQ(harness.tier()->Probe(blocks[1]->id()).code(), Code::kUnavailable);
   harness.Advance(10'000'000'000);
   EXPECT_FALSE(harness.tier()->in_service());
-  harness.disks_[0]->Hang(false);
+  harness.disks[0]->Hang(false);
   harness.Advance(2'000'000'000);
   EXPECT_EQ(quiescent, (read.ops[0].in_flight ? 1 : 0) + (write.ops[0].in_flight ? 1 : 0));
   EXPECT_TRUE(harness.tier()->in_service());
-  EXPECT_EQ(harness.listener_.health, (std::vector<bool>{false, true}));
+  EXPECT_EQ(harness.listener.health, (std::vector<bool>{false, true}));
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
   EXPECT_TRUE(harness.Write(TestBlock(70, 8192)).ok());
   EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
@@ -81,14 +81,14 @@ TEST(NvmeHealthTest, ManyFailedReadsInARowTakeTheDriveOut) {
   NvmeHarness harness(Small());
   const auto blocks = Blocks(0, 10, 8192);
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kUnavailable);
   for (int i = 0; i < 7; ++i) {
     EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kUnavailable);
     EXPECT_TRUE(harness.tier()->in_service());
   }
   EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kUnavailable);
   EXPECT_FALSE(harness.tier()->in_service());
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kOk);
   harness.Advance(2'000'000'000);
   EXPECT_TRUE(harness.tier()->in_service());
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
@@ -100,7 +100,7 @@ TEST(NvmeHealthTest, AFailedWriteCostsItsOwnBlockOnly) {
   std::vector<const TestBlock*> all;
   for (const auto& block : blocks) all.push_back(block.get());
   int writes = 0;
-  harness.disks_[0]->SetFault([&](const IoRequest& request) {
+  harness.disks[0]->SetFault([&](const IoRequest& request) {
     if (request.kind != IoKind::kWrite || request.data.size() != 8192) return Status();
     return ++writes == 3 ? Status(Code::kNoSpace) : Status();
   });
@@ -118,9 +118,9 @@ TEST(NvmeHealthTest, AFailedWriteCostsItsOwnBlockOnly) {
 TEST(NvmeHealthTest, EveryWriteThatCanFailFailsOnceAndNothingAcknowledgedIsLost) {
   for (int failing = 1; failing < 60; ++failing) {
     NvmeHarness harness(Small(5));
-    harness.listener_.choose = KeepAll;
+    harness.listener.choose = KeepAll;
     int writes = 0;
-    harness.disks_[0]->SetFault([&](const IoRequest& request) {
+    harness.disks[0]->SetFault([&](const IoRequest& request) {
       if (request.kind == IoKind::kRead) return Status();
       return ++writes == failing ? Status(Code::kUnavailable, "injected") : Status();
     });
@@ -139,7 +139,7 @@ TEST(NvmeHealthTest, EveryWriteThatCanFailFailsOnceAndNothingAcknowledgedIsLost)
     EXPECT_GT(acknowledged.size(), 10u);
     for (int round = 0; round < 2; ++round) {
       for (const size_t i : acknowledged) {
-        if (harness.listener_.lost.contains(blocks[i]->id())) continue;
+        if (harness.listener.lost.contains(blocks[i]->id())) continue;
         EXPECT_TRUE(harness.Read(*blocks[i]).ok()) << failing << " lost block " << i;
       }
       for (const size_t i : erased) {
@@ -156,10 +156,10 @@ TEST(NvmeHealthTest, ADriveThatCannotBeReadAtStartJoinsLater) {
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
   harness.Unmount();
   harness.MountWithoutRecovery();
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kUnavailable);
   EXPECT_EQ(harness.RecoverNow().code(), Code::kUnavailable);
   EXPECT_FALSE(harness.tier()->in_service());
-  harness.disks_[0]->FailAll(IoKind::kRead, Code::kOk);
+  harness.disks[0]->FailAll(IoKind::kRead, Code::kOk);
   harness.Advance(2'000'000'000);
   EXPECT_TRUE(harness.tier()->in_service());
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
@@ -171,9 +171,9 @@ TEST(NvmeHealthTest, ADriveThatHangsAtStartIsNotWaitedFor) {
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
   harness.Unmount();
   harness.MountWithoutRecovery();
-  harness.disks_[1]->Hang(true);
+  harness.disks[1]->Hang(true);
   Status result(Code::kBusy);
-  harness.tier_->Recover([&](Status status) { result = std::move(status); });
+  harness.nvme()->Recover([&](Status status) { result = std::move(status); });
   harness.Advance(6'000'000'000);
   EXPECT_TRUE(result.ok());
   size_t there = 0;
@@ -182,7 +182,7 @@ TEST(NvmeHealthTest, ADriveThatHangsAtStartIsNotWaitedFor) {
   EXPECT_LT(there, 10u);
   // A copy may be on the drive that is not read yet.
   EXPECT_EQ(harness.Erase(TestBlock(99, 4096).id()).code(), Code::kUnavailable);
-  harness.disks_[1]->Hang(false);
+  harness.disks[1]->Hang(false);
   harness.Advance(3'000'000'000);
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
 }
@@ -191,7 +191,7 @@ TEST(NvmeHealthTest, AFailingDriveCostsItsOwnBlocksForTheTimeBeing) {
   NvmeHarness harness(Small(16), 2);
   const auto blocks = Blocks(0, 20, 8192);
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
-  harness.disks_[1]->Hang(true);
+  harness.disks[1]->Hang(true);
   std::vector<std::unique_ptr<TestBlock>> targets = Blocks(500, 20, 8192);
   Batch<ReadOp> read;
   for (size_t i = 0; i < 20; ++i) {
@@ -203,7 +203,7 @@ TEST(NvmeHealthTest, AFailingDriveCostsItsOwnBlocksForTheTimeBeing) {
   harness.tier()->Read(&read);
   harness.Advance(6'000'000'000);
   EXPECT_TRUE(harness.tier()->in_service());
-  EXPECT_TRUE(harness.listener_.health.empty());
+  EXPECT_TRUE(harness.listener.health.empty());
   size_t there = 0;
   for (const auto& block : blocks) {
     const Status status = harness.tier()->Probe(block->id());
@@ -213,7 +213,7 @@ TEST(NvmeHealthTest, AFailingDriveCostsItsOwnBlocksForTheTimeBeing) {
   EXPECT_EQ(there, 10u);
   for (uint64_t i = 100; i < 110; ++i) EXPECT_TRUE(harness.Write(TestBlock(i, 8192)).ok());
   EXPECT_EQ(quiescent, 0u);
-  harness.disks_[1]->Hang(false);
+  harness.disks[1]->Hang(false);
   harness.Advance(2'000'000'000);
   EXPECT_EQ(quiescent, 10u);
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());

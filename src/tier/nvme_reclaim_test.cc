@@ -14,23 +14,23 @@ namespace {
 TEST(NvmeReclaimTest, SegmentsOfAnEarlierSizeAreReadAndMakeWayForNewOnes) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 2);
-  harness.options_.segment_bytes = 2 * kSegment;
-  harness.listener_.choose = KeepAll;
+  harness.options.segment_bytes = 2 * kSegment;
+  harness.listener.choose = KeepAll;
   harness.Restart();
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
   for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-  EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+  EXPECT_LE(harness.media[0]->used_bytes(), 8 * kSegment);
   EXPECT_LE(harness.tier()->Usage().used_bytes, 8 * kSegment);
 }
 
 TEST(NvmeReclaimTest, ACapThatWasLoweredIsObeyed) {
   NvmeHarness harness(Small(12));
   for (uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-  EXPECT_GT(harness.media_[0]->used_bytes(), 5 * kSegment);
-  harness.options_.capacity_bytes = 5 * kSegment;
+  EXPECT_GT(harness.media[0]->used_bytes(), 5 * kSegment);
+  harness.options.capacity_bytes = 5 * kSegment;
   harness.Restart();
-  harness.executor_.RunAll();
-  EXPECT_LE(harness.media_[0]->used_bytes(), 5 * kSegment);
+  harness.executor.RunAll();
+  EXPECT_LE(harness.media[0]->used_bytes(), 5 * kSegment);
   EXPECT_TRUE(harness.Write(TestBlock(1000, 16 << 10)).ok());
 }
 
@@ -59,7 +59,7 @@ TEST(NvmeReclaimTest, WithoutAListenerReclaimKeepsNothing) {
 TEST(NvmeReclaimTest, ReclaimKeepsWhatIsValuedUpToAFifthAndTellsOfTheRest) {
   NvmeHarness harness(Small(5));
   std::set<BlockId> precious;
-  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
+  harness.listener.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (precious.contains(ids[i])) order->push_back(i);
     }
@@ -75,10 +75,10 @@ TEST(NvmeReclaimTest, ReclaimKeepsWhatIsValuedUpToAFifthAndTellsOfTheRest) {
   EXPECT_LE(harness.Counter("reclaim_moved_bytes"),
             harness.Counter("segments_reclaimed") * kSegment / 5);
   for (const auto& block : blocks) {
-    const bool lost = harness.listener_.lost.contains(block->id());
+    const bool lost = harness.listener.lost.contains(block->id());
     EXPECT_EQ(harness.Read(*block).code(), lost ? Code::kNotFound : Code::kOk);
     if (lost) {
-      EXPECT_EQ(harness.listener_.lost[block->id()], Code::kNoSpace);
+      EXPECT_EQ(harness.listener.lost[block->id()], Code::kNoSpace);
     }
     if (precious.contains(block->id())) {
       EXPECT_FALSE(lost);
@@ -93,22 +93,22 @@ TEST(NvmeReclaimTest, ReclaimKeepsWhatIsValuedUpToAFifthAndTellsOfTheRest) {
 TEST(NvmeReclaimTest, TheOlderCopyOfAMovedBlockCannotUndoItsErasure) {
   NvmeHarness harness(Small(5));
   std::set<BlockId> precious;
-  harness.listener_.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
+  harness.listener.choose = [&](std::span<const BlockId> ids, std::vector<size_t>* order) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (precious.contains(ids[i])) order->push_back(i);
     }
   };
   const auto blocks = FillSegments(&harness, 1);
   precious.insert(blocks[0]->id());
-  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  const std::vector<std::byte> before = harness.media[0]->Bytes(0, 0, kSegment);
   for (uint64_t i = 1000; harness.Counter("segments_reclaimed") == 0; ++i) {
     ASSERT_TRUE(harness.Write(TestBlock(i, 5000)).ok());
   }
   EXPECT_EQ(harness.Counter("reclaim_moved_blocks"), 1u);
   harness.Unmount();
   // As if the process had died before the emptied segment was marked as free.
-  harness.media_[0]->SetBytes(0, 0, before);
-  harness.options_.capacity_bytes = 12 * kSegment;  // So that it is not emptied again at once.
+  harness.media[0]->SetBytes(0, 0, before);
+  harness.options.capacity_bytes = 12 * kSegment;  // So that it is not emptied again at once.
   harness.Mount();
   EXPECT_TRUE(harness.Read(*blocks[0]).ok());
   EXPECT_TRUE(harness.Erase(blocks[0]->id()).ok());
@@ -143,16 +143,16 @@ TEST(NvmeReclaimTest, ReadsOfASegmentThatIsReclaimedGetTheirBytes) {
   bool read_done = false;
   read.on_done = [&](Batch<ReadOp>&) { read_done = true; };
   // The read hangs alone; everything else goes on.
-  harness.disks_[0]->Hang(true);
+  harness.disks[0]->Hang(true);
   harness.tier()->Read(&read);
-  harness.executor_.RunAll();
+  harness.executor.RunAll();
   EXPECT_FALSE(read_done);
   Batch<WriteOp> write;
   std::vector<std::unique_ptr<TestBlock>> more = Blocks(1000, 60, 5000);
   for (const auto& block : more) write.ops.push_back(block->ToWrite());
   harness.tier()->Write(&write);
-  harness.disks_[0]->Hang(false);
-  harness.executor_.RunAll();
+  harness.disks[0]->Hang(false);
+  harness.executor.RunAll();
   ASSERT_TRUE(read_done);
   EXPECT_TRUE(read.ops[0].status.ok());
   EXPECT_TRUE(std::ranges::equal(target.memory().first(5000), blocks[0]->raw()));
@@ -160,26 +160,26 @@ TEST(NvmeReclaimTest, ReadsOfASegmentThatIsReclaimedGetTheirBytes) {
 
 TEST(NvmeReclaimTest, AFullFileSystemMakesReclaimWorkWithTheSegmentsThereAre) {
   NvmeHarness harness(Small(8));
-  harness.media_[0]->set_capacity_bytes(3 * kSegment + 4096);
+  harness.media[0]->set_capacity_bytes(3 * kSegment + 4096);
   for (uint64_t i = 0; i < 60; ++i) {
     ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok()) << i;
   }
   EXPECT_TRUE(harness.tier()->in_service());
   EXPECT_GT(harness.Counter("segments_reclaimed"), 0u);
   EXPECT_GT(harness.Counter("create_errors"), 0u);
-  EXPECT_LE(harness.media_[0]->used_bytes(), 3 * kSegment);
-  harness.media_[0]->set_capacity_bytes(100 * kSegment);
+  EXPECT_LE(harness.media[0]->used_bytes(), 3 * kSegment);
+  harness.media[0]->set_capacity_bytes(100 * kSegment);
   harness.Advance(2'000'000'000);
   for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-  EXPECT_GT(harness.media_[0]->used_bytes(), 3 * kSegment);
+  EXPECT_GT(harness.media[0]->used_bytes(), 3 * kSegment);
 }
 
 TEST(NvmeReclaimTest, AFileSystemWithoutRoomForOneSegmentIsNoSpace) {
   NvmeHarness harness(Small(8));
-  harness.media_[0]->set_capacity_bytes(kSegment / 2);
+  harness.media[0]->set_capacity_bytes(kSegment / 2);
   EXPECT_EQ(harness.Write(TestBlock(1, 4096)).code(), Code::kNoSpace);
   EXPECT_TRUE(harness.tier()->in_service());
-  harness.media_[0]->set_capacity_bytes(100 * kSegment);
+  harness.media[0]->set_capacity_bytes(100 * kSegment);
   harness.Advance(2'000'000'000);
   EXPECT_TRUE(harness.Write(TestBlock(1, 4096)).ok());
 }

@@ -44,7 +44,7 @@ TEST(NvmeRecoveryTest, TheOpenSegmentIsFilledFurtherAfterARestart) {
     ASSERT_TRUE(harness.Write(*block).ok());
     harness.Restart();
   }
-  EXPECT_LE(harness.media_[0]->List().size(), 3u);
+  EXPECT_LE(harness.media[0]->List().size(), 3u);
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
 }
 
@@ -55,7 +55,7 @@ TEST(NvmeRecoveryTest, LeftoversBehindTheEndOfTheLogAreNotTakenForItsContinuatio
   harness.Unmount();
   // As if the process had died with the page of the second group not written and the third's there.
   const uint64_t second = DataOffset(kSegment) + 3 * kPageBytes;
-  harness.media_[0]->SetBytes(0, second, std::vector<std::byte>(kPageBytes));
+  harness.media[0]->SetBytes(0, second, std::vector<std::byte>(kPageBytes));
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().blocks, 1u);
   const TestBlock instead(10, 8192);  // Ends where the second block ended.
@@ -92,7 +92,7 @@ TEST(NvmeRecoveryTest, ADamagedFooterPageIsReplacedByAScan) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
-  harness.media_[0]->FlipBit(0, kSegment - 2 * kPageBytes + 100, 3);
+  harness.media[0]->FlipBit(0, kSegment - 2 * kPageBytes + 100, 3);
   harness.Mount();
   const NvmeRecovery& found = harness.nvme()->recovery();
   EXPECT_EQ(found.segments_by_footer, 0u);
@@ -107,7 +107,7 @@ TEST(NvmeRecoveryTest, ADamagedTrailerIsReplacedByAScan) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
-  harness.media_[0]->FlipBit(0, kSegment - kPageBytes, 3);
+  harness.media[0]->FlipBit(0, kSegment - kPageBytes, 3);
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
@@ -121,7 +121,7 @@ TEST(NvmeRecoveryTest, ErasuresSurviveARestartEvenWhenOneMapIsDamaged) {
     const auto blocks = FillSegments(&harness, 1);
     for (size_t i = 0; i < 6; ++i) ASSERT_TRUE(harness.Erase(blocks[i]->id()).ok());
     harness.Unmount();
-    harness.media_[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
+    harness.media[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
     harness.Mount();
     EXPECT_EQ(harness.nvme()->recovery().blocks_deleted, 6u);
     for (size_t i = 0; i < blocks.size(); ++i) {
@@ -135,7 +135,7 @@ TEST(NvmeRecoveryTest, WithBothMapsDamagedNothingOfTheSegmentIsServed) {
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
   for (uint64_t copy = 0; copy < 2; ++copy) {
-    harness.media_[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
+    harness.media[0]->FlipBit(0, kMapsOffset + copy * MapBytes(kSegment) + 64, 0);
   }
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
@@ -176,14 +176,14 @@ TEST(NvmeRecoveryTest, ASegmentOfALaterVersionIsLeftAlone) {
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
   const std::byte later[] = {std::byte{2}};
-  harness.media_[0]->SetBytes(0, 8, later);
-  const std::vector<std::byte> before = harness.media_[0]->Bytes(0, 0, kSegment);
+  harness.media[0]->SetBytes(0, 8, later);
+  const std::vector<std::byte> before = harness.media[0]->Bytes(0, 0, kSegment);
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
   EXPECT_NE(harness.nvme()->recovery().messages[0].find("later version"), std::string::npos);
   for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-  EXPECT_EQ(harness.media_[0]->Bytes(0, 0, kSegment), before);
-  EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+  EXPECT_EQ(harness.media[0]->Bytes(0, 0, kSegment), before);
+  EXPECT_LE(harness.media[0]->used_bytes(), 8 * kSegment);
 }
 
 TEST(NvmeRecoveryTest, ASegmentOfAnotherDriveIsLeftAlone) {
@@ -192,11 +192,11 @@ TEST(NvmeRecoveryTest, ASegmentOfAnotherDriveIsLeftAlone) {
   for (const auto& block : theirs) ASSERT_TRUE(other.Write(*block).ok());
   other.Unmount();
   NvmeHarness harness(Small());
-  harness.random_ = SeededRandom(1234);
+  harness.random = SeededRandom(1234);
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
-  ASSERT_TRUE(harness.media_[0]->Create(7, kSegment).ok());
-  harness.media_[0]->SetBytes(7, 0, other.media_[0]->Bytes(0, 0, kSegment));
+  ASSERT_TRUE(harness.media[0]->Create(7, kSegment).ok());
+  harness.media[0]->SetBytes(7, 0, other.media[0]->Bytes(0, 0, kSegment));
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
   for (const auto& block : theirs) EXPECT_EQ(harness.Read(*block).code(), Code::kNotFound);
@@ -207,8 +207,8 @@ TEST(NvmeRecoveryTest, ASegmentUnderAnotherNumberIsLeftAlone) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
-  ASSERT_TRUE(harness.media_[0]->Create(7, kSegment).ok());
-  harness.media_[0]->SetBytes(7, 0, harness.media_[0]->Bytes(0, 0, kSegment));
+  ASSERT_TRUE(harness.media[0]->Create(7, kSegment).ok());
+  harness.media[0]->SetBytes(7, 0, harness.media[0]->Bytes(0, 0, kSegment));
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
   EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
@@ -219,7 +219,7 @@ TEST(NvmeRecoveryTest, ATruncatedFileGivesWhatIsLeftOfIt) {
     NvmeHarness harness(Small());
     const auto blocks = FillSegments(&harness, 1);
     harness.Unmount();
-    harness.media_[0]->Truncate(0, bytes);
+    harness.media[0]->Truncate(0, bytes);
     harness.Mount();
     uint64_t there = 0;
     for (const auto& block : blocks) {
@@ -229,7 +229,7 @@ TEST(NvmeRecoveryTest, ATruncatedFileGivesWhatIsLeftOfIt) {
     }
     EXPECT_EQ(there, harness.nvme()->recovery().blocks);
     for (uint64_t i = 100; i < 140; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
-    EXPECT_LE(harness.media_[0]->used_bytes(), 8 * kSegment);
+    EXPECT_LE(harness.media[0]->used_bytes(), 8 * kSegment);
   }
 }
 
@@ -239,12 +239,12 @@ TEST(NvmeRecoveryTest, SwappedPagesAreNeverServed) {
   made.Unmount();
   SeededRandom random(5);
   for (int trial = 0; trial < 300; ++trial) {
-    NvmeHarness harness(Small(), std::vector{made.media_[0]->Clone()});
+    NvmeHarness harness(Small(), std::vector{made.media[0]->Clone()});
     for (int swaps = 0; swaps < 4; ++swaps) {
-      harness.media_[0]->SwapRanges(static_cast<uint32_t>(random.Below(2)),
-                                    random.Below(kSegment / kPageBytes) * kPageBytes,
-                                    static_cast<uint32_t>(random.Below(2)),
-                                    random.Below(kSegment / kPageBytes) * kPageBytes, kPageBytes);
+      harness.media[0]->SwapRanges(static_cast<uint32_t>(random.Below(2)),
+                                   random.Below(kSegment / kPageBytes) * kPageBytes,
+                                   static_cast<uint32_t>(random.Below(2)),
+                                   random.Below(kSegment / kPageBytes) * kPageBytes, kPageBytes);
     }
     harness.Mount();
     for (const auto& block : blocks) {
@@ -267,11 +267,11 @@ TEST(NvmeRecoveryTest, FlippedBitsAnywhereAreNeverServed) {
   SeededRandom random(6);
   uint64_t lost = 0;
   for (int trial = 0; trial < 2000; ++trial) {
-    NvmeHarness harness(Small(), std::vector{made.media_[0]->Clone()});
+    NvmeHarness harness(Small(), std::vector{made.media[0]->Clone()});
     const uint64_t flips = 1 + random.Below(3);
     for (uint64_t i = 0; i < flips; ++i) {
-      harness.media_[0]->FlipBit(static_cast<uint32_t>(random.Below(3)), random.Below(kSegment),
-                                 static_cast<int>(random.Below(8)));
+      harness.media[0]->FlipBit(static_cast<uint32_t>(random.Below(3)), random.Below(kSegment),
+                                static_cast<int>(random.Below(8)));
     }
     harness.Mount();
     uint64_t there = 0;
@@ -295,10 +295,10 @@ TEST(NvmeRecoveryTest, ABlockWhoseBytesRottedIsDroppedForGood) {
   NvmeHarness harness(Small());
   const TestBlock block(1, 8192);
   ASSERT_TRUE(harness.Write(block).ok());
-  harness.media_[0]->FlipBit(0, DataOffset(kSegment) + kPageBytes + 77, 5);
+  harness.media[0]->FlipBit(0, DataOffset(kSegment) + kPageBytes + 77, 5);
   EXPECT_EQ(harness.Read(block).code(), Code::kCorrupt);
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
-  EXPECT_EQ(harness.listener_.lost[block.id()], Code::kCorrupt);
+  EXPECT_EQ(harness.listener.lost[block.id()], Code::kCorrupt);
   EXPECT_EQ(harness.Counter("corrupt_blocks"), 1u);
   EXPECT_TRUE(harness.Write(block).ok());
   EXPECT_TRUE(harness.Read(block).ok());

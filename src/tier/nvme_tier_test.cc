@@ -54,7 +54,7 @@ TEST(NvmeTierTest, TheSegmentSizeFollowsFromTheCapacity) {
     options.max_block_bytes = block;
     NvmeHarness harness(options);
     EXPECT_TRUE(harness.Write(TestBlock(1, 4096)).ok());
-    return harness.media_[0]->Size(0);
+    return harness.media[0]->Size(0);
   };
   EXPECT_EQ(first_file(uint64_t{1} << 40, 64 << 20), uint64_t{1} << 30);
   EXPECT_EQ(first_file(uint64_t{64} << 30, 64 << 20), uint64_t{256} << 20);
@@ -79,7 +79,7 @@ TEST(NvmeTierTest, ManyErasesOfOneSegmentAreOneMapWrite) {
   Batch<EraseOp> batch;
   for (const auto& block : blocks) batch.ops.push_back({.id = block->id(), .status = {}});
   harness.tier()->Erase(&batch);
-  harness.executor_.RunAll();
+  harness.executor.RunAll();
   for (const EraseOp& op : batch.ops) EXPECT_TRUE(op.status.ok());
   EXPECT_LE(harness.Counter("map_writes"), before + 2);  // And its mirror.
 }
@@ -93,7 +93,7 @@ TEST(NvmeTierTest, ABlockErasedWhileItIsWrittenIsGone) {
   erase.ops.push_back({.id = block.id(), .status = {}});
   harness.tier()->Write(&write);
   harness.tier()->Erase(&erase);
-  harness.executor_.RunAll();
+  harness.executor.RunAll();
   EXPECT_TRUE(write.ops[0].status.ok());
   EXPECT_TRUE(erase.ops[0].status.ok());
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
@@ -104,19 +104,19 @@ TEST(NvmeTierTest, ABlockErasedWhileItIsWrittenIsGone) {
 TEST(NvmeTierTest, ExpiredBlocksAreMissesAndDoNotSurviveARestart) {
   NvmeHarness harness(Small());
   TestBlock block(1, 8192);
-  block.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
   TestBlock other(2, 8192);
-  other.meta().expiry_unix_seconds = harness.clock_.UnixSeconds() + 10;
+  other.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
   ASSERT_TRUE(harness.Write(block).ok());
   ASSERT_TRUE(harness.Write(other).ok());
   EXPECT_TRUE(harness.Read(block).ok());
-  harness.clock_.SetUnixSeconds(block.meta().expiry_unix_seconds);
+  harness.clock.SetUnixSeconds(block.meta().expiry_unix_seconds);
   EXPECT_EQ(harness.tier()->Probe(block.id()).code(), Code::kNotFound);
   size_t visited = 0;
   harness.tier()->Enumerate([&](const BlockMeta&) { ++visited; });
   EXPECT_EQ(visited, 0u);
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
-  EXPECT_TRUE(harness.listener_.lost.contains(block.id()));
+  EXPECT_TRUE(harness.listener.lost.contains(block.id()));
   harness.Restart();
   EXPECT_EQ(harness.nvme()->recovery().blocks_expired, 2u);
   EXPECT_EQ(harness.tier()->Usage().block_count, 0u);
@@ -126,7 +126,7 @@ TEST(NvmeTierTest, WritesGoToAllDrivesInTurn) {
   NvmeTierOptions options = Small(24);
   NvmeHarness harness(options, 3);
   for (uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 8192)).ok());
-  for (const auto& media : harness.media_) EXPECT_GE(media->List().size(), 1u);
+  for (const auto& media : harness.media) EXPECT_GE(media->List().size(), 1u);
 }
 
 TEST(NvmeTierTest, ATierMayGoWhileItsDriveStillWorks) {
@@ -144,8 +144,8 @@ TEST(NvmeTierTest, ATierMayGoWhileItsDriveStillWorks) {
   write.on_done = [&](Batch<WriteOp>&) { done = true; };
   harness.tier()->Read(&read);
   harness.tier()->Write(&write);
-  harness.tier_.reset();
-  harness.executor_.RunAll();
+  harness.nvme_tier.reset();
+  harness.executor.RunAll();
   EXPECT_FALSE(done);
 }
 
