@@ -125,7 +125,7 @@ TEST(NvmeFaultsTest, AWriteThatFailedForWhatItReplacedIsNotThere) {
   TestBlock second(2, 8192);
   second.meta().id = first.id();
   ASSERT_TRUE(harness.Write(first).ok());
-  for (const auto& disk : harness.disks_) {
+  for (const auto& disk : harness.disks) {
     disk->SetFault([](const IoRequest& request) {
       const bool marks = request.kind == IoKind::kWrite && request.offset >= kMapsOffset &&
                          request.offset < DataOffset(kSegment);
@@ -134,8 +134,8 @@ TEST(NvmeFaultsTest, AWriteThatFailedForWhatItReplacedIsNotThere) {
   }
   EXPECT_EQ(harness.Write(second).code(), Code::kUnavailable);
   EXPECT_EQ(harness.Read(second).code(), Code::kNotFound);
-  EXPECT_TRUE(harness.listener_.lost.contains(first.id()));
-  for (const auto& disk : harness.disks_) disk->SetFault(nullptr);
+  EXPECT_TRUE(harness.listener.lost.contains(first.id()));
+  for (const auto& disk : harness.disks) disk->SetFault(nullptr);
   harness.Advance(3 * kSecond);
   EXPECT_EQ(harness.Erase({.tenant = first.id().tenant, .key = {}}).code(), Code::kNotFound);
   harness.Restart();
