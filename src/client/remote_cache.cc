@@ -229,7 +229,7 @@ void RemoteCache::Reconnect() {
       for (const KnownLayout& known : layouts_) layouts.push_back(known.layout);
     }
     std::vector<LayoutHandle> handles;
-    if (!RegisterLayoutsAt(link->get(), std::move(layouts), &handles).ok()) continue;
+    if (!RegisterLayoutsAt(link->get(), layouts, &handles).ok()) continue;
     const MutexLock lock(&mutex_);
     if (layouts_.size() != handles.size()) continue;  // There are more by now.
     for (size_t i = 0; i < handles.size(); ++i) layouts_[i].at_node = handles[i];
@@ -240,7 +240,7 @@ void RemoteCache::Reconnect() {
 }
 
 // One after the other: there are few, and nobody else uses the link yet.
-Status RemoteCache::RegisterLayoutsAt(Link* link, std::vector<Layout> layouts,
+Status RemoteCache::RegisterLayoutsAt(Link* link, const std::vector<Layout>& layouts,
                                       std::vector<LayoutHandle>* handles) {
   const int64_t deadline_nanos = SystemClock()->NowNanos() + kDialNanos;
   FrameWriter writer;
@@ -250,7 +250,7 @@ Status RemoteCache::RegisterLayoutsAt(Link* link, std::vector<Layout> layouts,
     Encode(layout, &writer);
     link->Send(writer.Finish());
     while (true) {
-      const Status status = link->Receive(&frame);
+      Status status = link->Receive(&frame);
       if (status.ok()) break;
       if (status.code() != Code::kNotFound) return status;
       if (SystemClock()->NowNanos() > deadline_nanos) return Status(Code::kLate);
@@ -598,23 +598,27 @@ template <class Op>
 void RemoteCache::GiveBack(std::span<const Op> ops, FrameKind kind) {
   std::vector<Op> given;
   Link* to = nullptr;
-  const auto send = [&] {
-    if (given.empty()) return;
-    writer_.Begin(static_cast<uint16_t>(kind), 0);
-    Encode(std::span<const Op>(given), &writer_);
-    to->Send(writer_.Finish());
-    given.clear();
-  };
   for (const Op& op : ops) {
     Held* const held = FindHeld(IdOf(op), kind == FrameKind::kAbort);
     if (held == nullptr) continue;
-    if (held->link != to || given.size() == kMaxItemsPerFrame) send();
+    if (held->link != to || given.size() == kMaxItemsPerFrame) {
+      SendBack(std::span<const Op>(given), kind, to);
+      given.clear();
+    }
     to = held->link;
     given.push_back(WithId(op, held->node_id));
     FreeHeld(held);
   }
-  send();
+  SendBack(std::span<const Op>(given), kind, to);
   DropOldLinks();
+}
+
+template <class Op>
+void RemoteCache::SendBack(std::span<const Op> given, FrameKind kind, Link* to) {
+  if (given.empty()) return;
+  writer_.Begin(static_cast<uint16_t>(kind), 0);
+  Encode(given, &writer_);
+  to->Send(writer_.Finish());
 }
 
 void RemoteCache::Release(std::span<const ReleaseOp> leases) {
@@ -762,11 +766,8 @@ void RemoteCache::TakeFetched(FetchRequest* request, const AnswerHead& head, Fra
     const Result<std::span<std::byte>> bytes = link_->Find(answer.slot);
     if (!bytes.ok()) {  // It cannot be mapped here: it goes back unread.
       op.status = bytes.status();
-      FrameWriter writer;
       const ReleaseOp release{.lease = answer.lease};
-      writer.Begin(static_cast<uint16_t>(FrameKind::kRelease), 0);
-      Encode(std::span(&release, 1), &writer);
-      link_->Send(writer.Finish());
+      SendBack(std::span(&release, 1), FrameKind::kRelease, link_.get());
       continue;
     }
     op.bytes = *bytes;
@@ -788,10 +789,8 @@ void RemoteCache::TakeReserved(ReserveRequest* request, const AnswerHead& head,
     if (!bytes.ok()) {
       op.outcome = ReserveOutcome::kRefused;
       op.refusal = Refusal::kFull;
-      FrameWriter writer;
-      writer.Begin(static_cast<uint16_t>(FrameKind::kAbort), 0);
-      Encode(std::span<const ReservationId>(&answer.reservation, 1), &writer);
-      link_->Send(writer.Finish());
+      SendBack(std::span<const ReservationId>(&answer.reservation, 1), FrameKind::kAbort,
+               link_.get());
       continue;
     }
     op.slot = *bytes;

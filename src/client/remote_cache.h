@@ -115,6 +115,9 @@ class RemoteCache final : public Cache {
   void FreeHeld(Held* held) AQ_REQUIRES(mutex_);
   template <class Op>
   void GiveBack(std::span<const Op> ops, FrameKind kind) AQ_REQUIRES(mutex_);
+  // In the node's own names for them; at most a frame of them.
+  template <class Op>
+  void SendBack(std::span<const Op> given, FrameKind kind, Link* to) AQ_REQUIRES(mutex_);
 
   void SignalSelf() AQ_REQUIRES(mutex_);
   // Applies what is there; returns how many requests moved on.
@@ -128,7 +131,7 @@ class RemoteCache final : public Cache {
   void Watch();
   void Reconnect();
   bool SleepFor(int64_t nanos, int descriptor);
-  Status RegisterLayoutsAt(Link* link, std::vector<Layout> layouts,
+  Status RegisterLayoutsAt(Link* link, const std::vector<Layout>& layouts,
                            std::vector<LayoutHandle>* handles);
 
   const ConnectOptions options_;
