@@ -190,6 +190,42 @@ TEST_F(CoreDeletionTest, EverythingThatWasDeletedIsGoneAlsoFromADriveThatComesMe
   }
 }
 
+// Its record is on a drive before its batch is answered, and is found with those of a drive that
+// comes just then.
+TEST_F(CoreDeletionTest, ABlockThatIsDroppedWhileItIsWrittenIsNotTakenOverFromItsOwnRecord) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  options.cache.nvme_segment_bytes = 128 << 10;
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  for (size_t tasks = 0; tasks < 60; ++tasks) {
+    SCOPED_TRACE(tasks);
+    Make(options);
+    world_->FailOpeningOf("two", true);
+    Restart();
+    world_->disk("one").Hang(true);
+    ASSERT_EQ(Store(chain), 40u);
+    FetchRequest fetch;
+    fetch.chain = Slice(chain);
+    client_->Do(&Core::Fetch, &fetch);
+    std::vector<ReleaseOp> leases;
+    for (const FetchOp& op : fetch.ops) leases.push_back({.lease = op.lease, .corrupt = true});
+    client_->Release(leases);
+    world_->after_task = [&, left = tasks]() mutable {
+      world_->disk("one").Hang(left == 0);
+      if (left > 0) --left;
+    };
+    world_->FailOpeningOf("two", false);
+    world_->Advance(4'000'000'000);
+    world_->after_task = nullptr;
+    world_->disk("one").Hang(false);
+    world_->Advance(2'000'000'000);
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_EQ(stats.stats.tiers[1].blocks, 0u);
+    EXPECT_EQ(stats.stats.Counter("nvme_live_blocks"), 0u);
+  }
+}
+
 TEST_F(CoreDeletionTest, ATimeToLiveGivenLaterHoldsAfterARestart) {
   Make(SmallCache());
   const Chain in_dram(layout_, {.seed = 1, .blocks = 4});

@@ -316,7 +316,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   const bool older = older_records_.erase(op.meta.id) > 0;
   if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
-    eraser_->Add(op.meta.id);  // Deleted while it was being written: it must not stay behind.
+    EraseDropped(op.meta.id);
     Forget(item);
   } else if (op.status.ok()) {
     OnStored(write, i);
@@ -351,6 +351,14 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   Forget(item);
 }
 
+// Dropped while it was being written: it must not stay behind, also where it was found again
+// meanwhile, with the records of a drive that came late.
+void WriteDown::EraseDropped(const BlockId& id) {
+  const BlockRef known = residency_->Find(id);
+  if (known != kNoBlock) residency_->LeaveNvme(known, Leave::kLostByTier);
+  eraser_->Add(id);
+}
+
 void WriteDown::OnStored(WriteBatch* write, size_t i) {
   const BlockRef ref = write->items[i].ref;
   const WriteOp& op = write->batch.ops[i];
@@ -378,7 +386,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const BlockId& id = write->batch.ops[i].meta.id;
   if (older_records_.erase(id) > 0) eraser_->Add(id);
   if (residency_->at(item.ref).state == BlockState::kGone) {
-    eraser_->Add(write->batch.ops[i].meta.id);
+    EraseDropped(write->batch.ops[i].meta.id);
     Forget(item);
   } else {
     Requeue(item);

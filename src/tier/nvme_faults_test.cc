@@ -156,6 +156,26 @@ TEST(NvmeFaultsTest, AnErasureCoversABlockThatWasExpiredWhenTheCalendarIsSetBack
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
 }
 
+// The calendar jumps while a start is under way: who enumerates does not hear of the block.
+TEST(NvmeFaultsTest, ABlockThatIsNotEnumeratedBecauseItsTimeIsOverIsGoneForGood) {
+  NvmeHarness harness(Small());
+  TestBlock block(1, 8192);
+  const int64_t now = harness.clock.UnixSeconds();
+  block.meta().expiry_unix_seconds = now + 10;
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Restart();
+  harness.clock.SetUnixSeconds(now + 20);
+  size_t visited = 0;
+  harness.nvme()->EnumerateInSlices([&visited](const BlockMeta&) { ++visited; }, [] {});
+  harness.executor.RunAll();
+  EXPECT_EQ(visited, 0u);
+  harness.clock.SetUnixSeconds(now);
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  EXPECT_EQ(harness.Erase({.tenant = block.id().tenant, .key = {}}).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+}
+
 // It was dropped as corrupt, in memory; the drive has it as it was.
 TEST(NvmeFaultsTest, AnErasureCoversABlockThatIsGoneOnlyFromMemory) {
   NvmeHarness harness(Small());

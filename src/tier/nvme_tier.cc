@@ -193,6 +193,13 @@ void NvmeTierImpl::VisitSlice(const std::shared_ptr<Enumeration>& enumeration) {
     if (!shared_.index.Used(entry)) continue;
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
     if (!drive->in_service()) drive->AnnounceAgain();
+    if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
+      // For good: who enumerates never asks for it, also when the calendar is set back.
+      ++shared_.counters.blocks_expired;
+      OnLost({shared_.index.Id(entry)}, Code::kNotFound);
+      drive->DropUnmarked(entry);
+      continue;
+    }
     if (Visible(entry)) enumeration->visit(shared_.index.Meta(entry));
   }
   if (end == order.size()) return enumeration->on_done();
