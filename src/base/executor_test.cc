@@ -216,14 +216,14 @@ class TestWaiter final : public Waiter {
     return work.exchange(false);
   }
   void Sleep(int64_t) override {
-    ++sleeps;
+    slept.release();
     woken.acquire();
   }
   void Wake() override { woken.release(); }
 
   std::atomic<int> polls = 0;
-  std::atomic<int> sleeps = 0;
   std::atomic<bool> work = false;
+  std::counting_semaphore<> slept{0};
   std::counting_semaphore<> woken{0};
 };
 
@@ -238,7 +238,7 @@ TEST(WaiterTest, IsPolledBetweenTasksAndSleepsUntilSomethingIsPosted) {
     EXPECT_FALSE(waiter.work);
   }
   EXPECT_GE(waiter.polls, 100);
-  EXPECT_GT(waiter.sleeps, 0);
+  waiter.slept.acquire();  // At the latest now that nothing is left to do.
 }
 
 }  // namespace
