@@ -75,6 +75,7 @@ class Link {
   Status ReceiveBy(int64_t deadline_nanos);
   Status TakeFrame();
   void MaybeReturn(uint32_t extent);
+  void TellReturned(uint32_t extent);
   bool WriteNow(std::span<const std::byte> frame);
 
   FrameSocket socket_;
