@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/request_progress.h"
 
 namespace aquifer {
@@ -92,6 +93,8 @@ void Connection::Greet(const Hello& hello) {
   const Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
   observe_ = hello.observe;
+  recorded_as_ =
+      RecordedClientOf(admission->client.tenant, admission->client.engine, SystemRandom());
   may_drain_ = admission->may_drain;
   if (const Status made = MakeRings(*admission); !made.ok()) return Refuse(made);
   state_ = State::kOpen;
@@ -310,7 +313,9 @@ Status Connection::ContinueRequest(FrameReader* frame) {
 
 void Connection::Submit(OpenRequest* open) {
   open->submitted = true;
-  if (!open->refused && !observe_) return open->Submit(host_->core(), client_);
+  if (!open->refused && (!observe_ || open->for_observers())) {
+    return open->Submit(host_->core(), client_);
+  }
   if (!open->refused) open->AnswerObserver();
   open->done = true;
   Tell(open);
@@ -330,6 +335,17 @@ bool Connection::ReturnSome() {
     aborted_ = 0;
   }
   return true;
+}
+
+// What nobody needs any more is given away, so that it costs the owner nothing.
+void Connection::Record(OpenRequest* open) {
+  Recorder* const recorder = host_->recorder();
+  if (recorder == nullptr || !recorder->wanted()) return;
+  LayoutHandle layout = 0;
+  RecordedCall call = open->TakeRecorded(&layout);
+  call.client = recorded_as_;
+  call.tokens_per_block = host_->core()->TokensPerBlock(client_, layout);
+  if (!call.keys.empty() && call.tokens_per_block != 0) recorder->Record(std::move(call));
 }
 
 // ---- Answers ----
@@ -382,6 +398,7 @@ bool Connection::Tell(OpenRequest* open) {
     open->told += count;
     if (answers_to_->MustWake()) WakeClient();
     if (!last) continue;
+    Record(open);
     items_ -= open->announced();
     by_request_.erase(open->request());
     open_.erase(open->number);

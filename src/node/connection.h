@@ -28,6 +28,7 @@
 #include "net/local_protocol.h"
 #include "net/shared_memory.h"
 #include "node/open_request.h"
+#include "node/recorder.h"
 
 namespace aquifer {
 
@@ -55,6 +56,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
     virtual Executor* owner() = 0;
     virtual EpollWaiter* waiter() = 0;
     virtual Clock* clock() = 0;
+    virtual Recorder* recorder() { return nullptr; }  // Null: nothing is recorded.
     virtual Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) = 0;
     virtual void OnEnded(Connection* connection, const std::string& why) = 0;
     // It may be deleted, not from inside this call.
@@ -106,6 +108,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   void Submit(OpenRequest* open);
   bool ReturnSome();
 
+  void Record(OpenRequest* open);
   // Tells what can be told; false when the ring is full.
   bool Tell(OpenRequest* open);
   bool TellWaiting();
@@ -130,6 +133,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool hung_up_ = false;  // Its end of the socket is closed.
   bool goodbye_ = false;  // It touches nothing any more.
   bool observe_ = false;
+  RecordedClient recorded_as_;
   bool may_drain_ = false;
   ClientNumber client_ = 0;
 

@@ -26,6 +26,7 @@ struct ServerOptions {
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
   // A line for the log; may be empty. On the owner.
   std::function<void(const std::string&)> log;
+  Recorder* recorder = nullptr;  // Hears what is asked for. Outlives the server; may be null.
 };
 
 struct ServerStats {
@@ -56,6 +57,7 @@ class Server final : private Connection::Host {
   Executor* owner() override { return running_->owner(); }
   EpollWaiter* waiter() override { return waiter_; }
   Clock* clock() override;
+  Recorder* recorder() override { return options_.recorder; }
   Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) override;
   void OnEnded(Connection* connection, const std::string& why) override;
   void OnGone(Connection* connection) override;
