@@ -155,6 +155,13 @@ class Core final : private TierListener, private LoadWaiter {
   }
   bool pool_complete() const;
 
+  // Of a layout that the client has registered; 0 when it has not.
+  uint32_t TokensPerBlock(ClientNumber client, LayoutHandle handle) const {
+    return HasLayout(client, handle)
+               ? catalog_.layout(static_cast<uint16_t>(handle - 1)).tokens_per_block
+               : 0;
+  }
+
   // They do not change: any thread may ask.
   const CoreOptions& options() const { return options_; }
 

@@ -21,6 +21,7 @@
 #include "node/node.h"
 #include "node/node_config.h"
 #include "node/node_plan.h"
+#include "node/recorder.h"
 #include "tenant/tenants.h"
 
 namespace aquifer {
@@ -103,6 +104,8 @@ class Serving {
       return Admit(*tenants_, hello, peer);
     };
     options.server.log = Log;
+    options.server.recorder = &recorder_;
+    if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
     return Status();
   }
@@ -117,6 +120,7 @@ class Serving {
 
   void Drain() {
     Notify("STOPPING=1");
+    StopRecording();
     const int64_t seconds = plan_.config.drain_seconds;
     Log(fmt::format("draining, for at most {} s", seconds));
     Result<std::unique_ptr<Insider>> insider = Insider::New(node_->running(), {});
@@ -131,6 +135,29 @@ class Serving {
   }
 
  private:
+  Status StartRecording(const NodeConfig& config) {
+    AQ_ASSIGN_OR_RETURN(const std::string file, recorder_.Start(config.record_file));
+    Log("recording what is asked for, without its content, to " + file);
+    return Status();
+  }
+
+  void StopRecording() {
+    if (!recorder_.wanted()) return;
+    const Status stopped = recorder_.Stop();
+    const RecordingStatus status = recorder_.status();
+    Log(fmt::format("recorded {} requests to {}, {} left out{}", status.requests, status.file,
+                    status.left_out, stopped.ok() ? "" : ": " + stopped.message()));
+  }
+
+  // One that cannot begin is no reason to be without the rest of the reload.
+  void ChangeRecording(const NodeConfig& next) {
+    if (next.record_file == plan_.config.record_file) return;
+    StopRecording();
+    plan_.config.record_file = next.record_file;
+    if (next.record_file.empty()) return;
+    if (const Status status = StartRecording(next); !status.ok()) Log(status.message());
+  }
+
   Status TryReload() {
     AQ_ASSIGN_OR_RETURN(const NodeConfig next, LoadNodeConfig(overrides_));
     const ReloadChanges changes = CompareForReload(plan_.config, next);
@@ -142,6 +169,7 @@ class Serving {
       done();
     });
     plan_.config.drain_seconds = next.drain_seconds;
+    ChangeRecording(next);
     for (const std::string& key : changes.applied) Log("reload: " + key + " is changed");
     for (const std::string& key : changes.need_restart) {
       Log("reload: " + key + " differs; restart the node to change it");
@@ -152,6 +180,7 @@ class Serving {
   const NodeOverrides overrides_;
   NodePlan plan_;
   std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
+  Recorder recorder_{{.log = Log}};
   std::unique_ptr<Node> node_;
 };
 
@@ -159,9 +188,6 @@ class Serving {
 Status CheckIsThere(const NodeConfig& config) {
   if (config.http.has_value() && config.http_asked) {
     return Status(Code::kInvalid, "HTTP is not there yet; leave it out, or write --http off");
-  }
-  if (!config.record_file.empty()) {
-    return Status(Code::kInvalid, "recording is not there yet; leave --record out");
   }
   return Status();
 }

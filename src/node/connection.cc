@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/request_progress.h"
 
 namespace aquifer {
@@ -111,6 +112,8 @@ void Connection::Greet(const Hello& hello) {
   const Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
   observe_ = hello.observe;
+  recorded_as_ =
+      RecordedClientOf(admission->client.tenant, admission->client.engine, SystemRandom());
   may_drain_ = admission->may_drain;
   if (const Status made = MakeRings(*admission); !made.ok()) return Refuse(made);
   state_ = State::kOpen;
@@ -358,7 +361,9 @@ Status Connection::ContinueRequest(FrameReader* frame) {
 
 void Connection::Submit(OpenRequest* open) {
   open->submitted = true;
-  if (!open->refused && !observe_) return open->Submit(host_->core(), client_);
+  if (!open->refused && (!observe_ || open->for_observers())) {
+    return open->Submit(host_->core(), client_);
+  }
   if (!open->refused) open->AnswerObserver();
   open->done = true;
   Tell(open);
@@ -400,6 +405,17 @@ bool Connection::ForgetSome() {
   ending_.erase(first);
   Free(std::move(done));
   return true;
+}
+
+// What nobody needs any more is given away, so that it costs the owner nothing.
+void Connection::Record(OpenRequest* open) {
+  Recorder* const recorder = host_->recorder();
+  if (recorder == nullptr || !recorder->wanted()) return;
+  LayoutHandle layout = 0;
+  RecordedCall call = open->TakeRecorded(&layout);
+  call.client = recorded_as_;
+  call.tokens_per_block = host_->core()->TokensPerBlock(client_, layout);
+  if (!call.keys.empty() && call.tokens_per_block != 0) recorder->Record(std::move(call));
 }
 
 // ---- Answers ----
@@ -477,6 +493,7 @@ void Connection::Wait(OpenRequest* open) {
 }
 
 void Connection::Finish(OpenRequest* open) {
+  Record(open);
   by_request_.erase(open->request());
   const auto found = open_.find(open->number);
   std::unique_ptr<OpenRequest> done = std::move(found->second);

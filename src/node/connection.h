@@ -33,6 +33,7 @@
 #include "net/local_protocol.h"
 #include "net/shared_memory.h"
 #include "node/open_request.h"
+#include "node/recorder.h"
 
 namespace aquifer {
 
@@ -69,6 +70,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
     virtual size_t ItemsLeft(const Connection& connection) = 0;
     virtual void AddItems(const Connection& connection, size_t count) = 0;
     virtual void RemoveItems(const Connection& connection, size_t count) = 0;
+    virtual Recorder* recorder() { return nullptr; }  // Null: nothing is recorded.
     virtual Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) = 0;
     virtual void OnOpened(Connection* connection) = 0;
     // It lingers from here on.
@@ -136,6 +138,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   void WriteAnswer(OpenRequest* open, size_t count, bool last);
   void Wait(OpenRequest* open);
   void Finish(OpenRequest* open);
+  void Record(OpenRequest* open);
   void Free(std::unique_ptr<OpenRequest> request);
   void WakeClient();
 
@@ -159,6 +162,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool hung_up_ = false;  // Its end of the socket is closed.
   bool goodbye_ = false;  // It touches nothing any more.
   bool observe_ = false;
+  RecordedClient recorded_as_;
   bool may_drain_ = false;
   bool flushing_later_ = false;
   bool lingering_later_ = false;

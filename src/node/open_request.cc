@@ -38,6 +38,12 @@ class Chain {
 
   size_t total() const { return total_; }
   size_t arrived() const { return arrived_; }
+  // For the trace. Requests of one engine for its other groups and parts are the same request.
+  RecordedCall TakeRecorded(RecordedCall::Kind kind, LayoutHandle* layout) {
+    *layout = slice_.layout;
+    if (slice_.group != 0 || slice_.part != 0) return {};
+    return {.kind = kind, .keys = std::move(keys_)};
+  }
   std::span<const uint64_t> names() const { return names_; }
   ChainSlice Slice() {
     slice_.keys = keys_;
@@ -120,6 +126,7 @@ class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::Regi
  public:
   Status Begin(FrameReader* frame, size_t) override { return Decode(frame, &request_.layout); }
   size_t items(size_t, bool) const override { return 0; }
+  bool for_observers() const override { return true; }
   void EncodeSummary(FrameWriter* to) override {
     Encode(CountsAnswer{.first = request_.handle}, to);
   }
@@ -127,6 +134,9 @@ class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::Regi
 
 class MatchOpen final : public ChainRequest<MatchRequest, &Core::Match, MatchCall> {
  public:
+  RecordedCall TakeRecorded(LayoutHandle* layout) override {
+    return chain_.TakeRecorded(RecordedCall::Kind::kAsked, layout);
+  }
   size_t items(size_t, bool done) const override { return done ? request_.runs.size() : 0; }
   void EncodeItems(size_t first, size_t count, SlotLocator*, FrameWriter* to) override {
     for (size_t i = first; i < first + count; ++i) Encode(request_.runs[i], to);
@@ -181,6 +191,11 @@ class FetchOpen final : public ChainRequest<FetchRequest, &Core::Fetch, FetchCal
 
 class ReserveOpen final : public ChainRequest<ReserveRequest, &Core::Reserve, ReserveCall> {
  public:
+  RecordedCall TakeRecorded(LayoutHandle* layout) override {
+    RecordedCall call = chain_.TakeRecorded(RecordedCall::Kind::kStored, layout);
+    call.parent = request_.parent;
+    return call;
+  }
   void AnswerObserver() override { ready = request_.ops.size(); }
   size_t CanTell(size_t first, size_t count, SlotLocator* locator) override {
     return CountWhile(first, count, [&](size_t i) {
@@ -338,6 +353,7 @@ class DrainOpen final : public Typed<DrainRequest, &Core::Drain> {
 class StatsOpen final : public Typed<StatsRequest, &Core::Stats> {
  public:
   Status Begin(FrameReader* frame, size_t) override { return frame->End(); }
+  bool for_observers() const override { return true; }
   size_t items(size_t, bool) const override { return 0; }
   void EncodeSummary(FrameWriter* to) override { Encode(request_.stats, to); }
 };

@@ -13,6 +13,7 @@
 #include "cache/core.h"
 #include "net/frame.h"
 #include "net/local_protocol.h"
+#include "node/recorder.h"
 
 namespace aquifer {
 
@@ -54,6 +55,10 @@ class OpenRequest {
   virtual void Submit(Core* core, ClientNumber client) = 0;
   // What an observer is told, who stores and loads nothing.
   virtual void AnswerObserver() {}
+  // Changes nothing and says nothing of blocks: an observer is answered like everyone.
+  virtual bool for_observers() const { return false; }
+  // For the trace, of one that is answered: takes its keys away. Without keys: it is not recorded.
+  virtual RecordedCall TakeRecorded(LayoutHandle* /*layout*/) { return {}; }
 
   // Items that can be told when so many operations are answered.
   virtual size_t items(size_t completed, bool /*done*/) const { return completed; }

@@ -37,6 +37,7 @@ struct ServerOptions {
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
   // A line for the log; may be empty. On the owner.
   std::function<void(const std::string&)> log;
+  Recorder* recorder = nullptr;  // Hears what is asked for. Outlives the server; may be null.
 };
 
 struct ServerStats {
@@ -73,6 +74,7 @@ class Server final : private Connection::Host {
   size_t ItemsLeft(const Connection& connection) override;
   void AddItems(const Connection& connection, size_t count) override;
   void RemoveItems(const Connection& connection, size_t count) override;
+  Recorder* recorder() override { return options_.recorder; }
   Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) override;
   void OnOpened(Connection* connection) override;
   void OnEnded(Connection* connection, const std::string& why) override;
