@@ -134,6 +134,78 @@ TEST_F(CoreDrivesTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
   EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
 }
 
+// The drive with the later one comes when the other's has been found, and maybe used.
+TEST_F(CoreDrivesTest, OfTwoRecordsFromEarlierLivesTheLaterOneCountsWhicheverIsFoundFirst) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  for (const bool used : {false, true}) {
+    SCOPED_TRACE(used);
+    Make(options);
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    for (const uint16_t computation : {0, 1}) {
+      world_->FailOpeningOf("one", computation == 0);
+      world_->FailOpeningOf("two", computation == 1);
+      world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+      Restart();
+      ASSERT_EQ(Store(chain, client_.get(), computation), 4u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->FailOpeningOf("one", true);
+    world_->FailOpeningOf("two", false);
+    Restart();
+    if (used) {
+      ASSERT_EQ(Recall(chain), 4u);
+    }
+    world_->FailOpeningOf("one", false);
+    world_->Advance(3'000'000'000);
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
+}
+
+TEST_F(CoreDrivesTest, ABlockStoredAnewHasItsOwnTimeAlsoWhereADriveBringsTheSameBytesWithLess) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 100);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  ASSERT_EQ(Store(chain), 4u);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1000);
+  Restart();
+  EXPECT_EQ(Recall(chain), 4u);
+}
+
+TEST_F(CoreDrivesTest, ATimeToLiveIsThatOfTheLaterRecordWhicheverIsFoundFirst) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  for (const bool later : {false, true}) {
+    world_->FailOpeningOf("one", !later);
+    world_->FailOpeningOf("two", later);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+    Restart();
+    ASSERT_EQ(Store(chain), 4u);
+    if (later) Hint(chain, 100);
+    ASSERT_TRUE(Flush().ok());
+  }
+  world_->FailOpeningOf("one", true);
+  world_->FailOpeningOf("two", false);
+  Restart();
+  ASSERT_EQ(Recall(chain), 4u);
+  world_->FailOpeningOf("one", false);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 4u);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1000);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
 TEST_F(CoreDrivesTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
   CoreOptions options = SmallCache();
   options.cache.nvme_directories = {"one", "two"};

@@ -291,7 +291,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
     const NvmeIndex::EntryId known = index.Find(item->meta.id);
     if (known == NvmeIndex::kNone) {
       entry = index.Insert(item->meta, sequence, place);
-    } else if (item->replace || index.checksum(known) != item->meta.checksum) {
+    } else if (item->replace || !index.HasSame(known, item->meta)) {
       const BlockPlace old = index.Place(known);
       owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.raw_bytes(known)));
       item->replaced_on = old.drive;

@@ -45,6 +45,31 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
   }
 }
 
+// A record that a drive brought late is there with the time that an earlier life gave it.
+TEST(NvmeFaultsTest, WhatWasStoredLastHasItsOwnTime) {
+  TestBlock block(1, 8192);
+  for (const bool at_once : {false, true}) {
+    NvmeHarness harness(Small());
+    block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
+    Batch<WriteOp> one;
+    one.ops = {block.ToWrite()};
+    block.meta().expiry_unix_seconds = 0;
+    Batch<WriteOp> two;
+    two.ops = {block.ToWrite()};
+    harness.tier()->Write(&one);
+    if (!at_once) harness.executor.RunAll();
+    harness.tier()->Write(&two);
+    harness.executor.RunAll();
+    EXPECT_TRUE(one.ops[0].status.ok());
+    EXPECT_TRUE(two.ops[0].status.ok());
+    EXPECT_EQ(harness.tier()->Usage().block_count, 1u);
+    harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + 20);
+    EXPECT_TRUE(harness.Read(block).ok());
+    harness.Restart();
+    EXPECT_TRUE(harness.Read(block).ok());
+  }
+}
+
 // Each waits for the marks of the same drive; the one that comes later is not the other's doubt.
 TEST(NvmeFaultsTest, TwoErasuresAtOnceAreBothAcknowledged) {
   NvmeHarness harness(Small());
@@ -334,31 +359,6 @@ TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
   EXPECT_FALSE(harness.listener.lost.contains(*harness.listener.pinned.begin()));
 }
 
-TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
-  struct Nothing final : ReclaimChoice {
-    void Add(std::span<const BlockId>) override {}
-    bool MayReclaim(uint64_t) override { return false; }
-    std::vector<uint32_t> Order() override { return {}; }
-  };
-  struct Listener final : TierListener {
-    void OnLost(std::span<const BlockId>, Code) override {}
-    std::unique_ptr<ReclaimChoice> OnReclaim() override { return std::make_unique<Nothing>(); }
-    void OnHealth(bool, const Status&) override {}
-  } listener;
-  ManualClock clock;
-  ManualExecutor executor(&clock);
-  SeededRandom random(1);
-  MemoryDisk disk(std::make_shared<MemoryMedia>(), {}, &executor);
-  auto tier = NewNvmeTier(Small(4), {&disk}, &listener, &executor, &executor, &clock, &random);
-  ASSERT_TRUE(tier.ok());
-  (*tier)->Recover([](const Status&) {});
-  executor.RunAll();
-  // All but the last segment, which is for what reclaim moves; and then some more.
-  for (const uint64_t count : {18, 4}) {
-    std::vector<std::unique_ptr<TestBlock>> blocks;
-    Batch<WriteOp> batch;
-    for (uint64_t i = 0; i < count; ++i) {
-      blocks.push_back(std::make_unique<TestBlock>(100 * count + i, 16 << 10));
 // The page that was to name them, and the footer, never got to the drive; only the map, which says
 // that they are deleted.
 TEST(NvmeFaultsTest, ARecordIsNotGivenTheNumberOfOneThatWasDeadFromTheStart) {
@@ -485,6 +485,31 @@ TEST(NvmeFaultsTest, ABlockWhoseTimeIsOverByALateDrivesRecordIsReportedLost) {
   EXPECT_TRUE(both.listener.lost.contains(block.id()));
 }
 
+TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {
+  struct Nothing final : ReclaimChoice {
+    void Add(std::span<const BlockId>) override {}
+    bool MayReclaim(uint64_t) override { return false; }
+    std::vector<uint32_t> Order() override { return {}; }
+  };
+  struct Listener final : TierListener {
+    void OnLost(std::span<const BlockId>, Code) override {}
+    std::unique_ptr<ReclaimChoice> OnReclaim() override { return std::make_unique<Nothing>(); }
+    void OnHealth(bool, const Status&) override {}
+  } listener;
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  SeededRandom random(1);
+  MemoryDisk disk(std::make_shared<MemoryMedia>(), {}, &executor);
+  auto tier = NewNvmeTier(Small(4), {&disk}, &listener, &executor, &executor, &clock, &random);
+  ASSERT_TRUE(tier.ok());
+  (*tier)->Recover([](const Status&) {});
+  executor.RunAll();
+  // All but the last segment, which is for what reclaim moves; and then some more.
+  for (const uint64_t count : {18, 4}) {
+    std::vector<std::unique_ptr<TestBlock>> blocks;
+    Batch<WriteOp> batch;
+    for (uint64_t i = 0; i < count; ++i) {
+      blocks.push_back(std::make_unique<TestBlock>(100 * count + i, 16 << 10));
       batch.ops.push_back(blocks.back()->ToWrite());
     }
     bool done = false;
