@@ -370,5 +370,34 @@ TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWrit
   EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
 }
 
+// Old records are reclaimed while new ones replace them, and the drive goes out of service and
+// comes back at any time meanwhile. What it holds in the end is what the cache knows of.
+TEST_F(CoreDrivesTest, ADriveThatGoesWhileRecordsAreReplacedHoldsWhatTheCacheKnowsOf) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  const Chain chain(layout_, {.seed = 1, .blocks = 48});
+  const auto live = [&](uint64_t hang_after) {
+    Make(options);
+    EXPECT_EQ(Store(chain), 48u);
+    std::ignore = Flush();
+    const uint64_t before = world_->disk(kDrive).requests_done();
+    Hint(chain, 100'000);
+    world_->disk(kDrive).StopAfter(before + hang_after);
+    world_->Advance(7'000'000'000);
+    world_->disk(kDrive).StopAfter(UINT64_MAX);
+    world_->disk(kDrive).Hang(false);  // What waited goes on.
+    world_->Advance(10'000'000'000);
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"))
+        << "request " << hang_after;
+    return world_->disk(kDrive).requests_done() - before;
+  };
+  const uint64_t steps = live(UINT32_MAX);
+  ASSERT_GT(steps, 20u);
+  for (uint64_t step = 0; step <= steps; ++step) live(step);
+}
+
 }  // namespace
 }  // namespace aquifer
