@@ -267,6 +267,8 @@ class Core final : private TierListener, private LoadWaiter {
   void TakeOver(const BlockMeta& meta);
   // False: it is not wanted.
   bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
+  bool TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta);
+  bool AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
