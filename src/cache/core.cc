@@ -320,10 +320,13 @@ void Core::Prestage(ClientNumber client, PrestageRequest* request) {
 
 void Core::Evict(ClientNumber client, EvictRequest* request) {
   request->evicted = 0;
-  Begin<EvictJob>(client, request,
-                  request->everything
-                      ? Status()
-                      : CheckChainOrSession(client, request->chain, request->session));
+  Status valid;
+  if (!request->everything) {
+    valid = CheckChainOrSession(client, request->chain, request->session);
+  } else if (sweeping_.contains(clients_[client].tenant)) {
+    valid = Status(Code::kBusy, "everything is being deleted already; wait for that");
+  }
+  Begin<EvictJob>(client, request, std::move(valid));
 }
 
 void Core::Drain(ClientNumber client, DrainRequest* request) {

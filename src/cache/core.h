@@ -382,6 +382,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool found_all_ = false;    // And it has ended.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
+  // The whole index is being looked through for what is theirs, to be deleted. Once for each.
+  std::set<uint16_t> sweeping_;
 
   struct Leaving {
     ClientNumber client = 0;

@@ -1,11 +1,13 @@
 // `aquifer serve`: a node, with its configuration, log and signals.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/line_log.h"
 #include "cli/commands.h"
 #include "node/insider.h"
 #include "node/node.h"
@@ -30,13 +33,40 @@ namespace {
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr uint32_t kReadyExtents = 4;  // 256 MiB; two workers make 13 GB/s.
 
+// Never waits: the node's owner logs too.
 void Log(const std::string& line) {
+  static LineLog log({.descriptor = STDERR_FILENO}, SystemClock());
   const std::time_t now = SystemClock()->UnixSeconds();
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   char stamp[sizeof("2026-01-01T00:00:00Z")];
   std::strftime(stamp, sizeof(stamp), "%FT%TZ", &utc);
-  fmt::print(stderr, "{} {}\n", stamp, line);
+  log.Write(fmt::format("{} {}", stamp, line));
+}
+
+// Every connection takes seven descriptors, and each extent of the pool one.
+void RaiseOpenFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) Log("cannot raise the limit on open files");
+}
+
+// What is left of the descriptors when the pool has its own.
+uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
+  constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
+  constexpr uint64_t kPerConnection = 8;
+  constexpr uint64_t kOthers = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const uint64_t taken = cache.dram_bytes / kExtentBytes + kOthers;
+  const uint64_t left = limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken);
+  const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(left / kPerConnection, 1, wanted));
+  if (most < wanted) {
+    Log(fmt::format("at most {} clients at a time: the limit on open files is {}", most,
+                    limit.rlim_cur));
+  }
+  return most;
 }
 
 // Tells systemd, where it asked for it. A node that it did not start says nothing.
@@ -103,6 +133,7 @@ class Serving {
     options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {
       return Admit(*tenants_, hello, peer);
     };
+    options.server.max_connections = MostConnections(options.cache, options.server.max_connections);
     options.server.log = Log;
     options.server.recorder = &recorder_;
     if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
@@ -194,6 +225,8 @@ Status CheckIsThere(const NodeConfig& config) {
 
 Status Serve(const NodeOverrides& overrides) {
   const sigset_t signals = BlockSignals();
+  ::signal(SIGPIPE, SIG_IGN);  // Whoever reads what we write may end before we do.
+  RaiseOpenFileLimit();
   AQ_ASSIGN_OR_RETURN(NodeConfig config, LoadNodeConfig(overrides));
   AQ_RETURN_IF_ERROR(CheckIsThere(config));
   config.http.reset();

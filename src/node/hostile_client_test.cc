@@ -43,7 +43,8 @@ constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
 constexpr int64_t kPatienceNanos = 10'000'000'000;
 constexpr uint64_t kIdleSleeps = 40;
 constexpr uint32_t kMaxGreetingPerUser = 4;
-constexpr uint32_t kMaxItems = 10'000;
+constexpr uint32_t kMaxItems = 50'000;
+constexpr uint64_t kMostEntries = 10'000;  // As in cache/slices_test.cc.
 
 // Both directions, with nothing checked on the way.
 class RawClient {
@@ -127,6 +128,23 @@ class RawClient {
     return std::nullopt;
   }
 
+  // Until the answer to this request is done, however many frames that takes.
+  bool AwaitDone() {
+    while (const std::optional<AnswerHead> head = Answer()) {
+      if (head->done) return true;
+    }
+    return false;
+  }
+  void HangUp() { socket_.EndSending(); }
+  void Register(const Layout& layout) {
+    Write(FrameKind::kRegisterLayout, 1, layout);
+    AQ_CHECK(Answer().has_value());
+    CountsAnswer registered;
+    Decode(&*reader_, &registered);
+    layout_ = static_cast<LayoutHandle>(registered.first);
+  }
+  LayoutHandle layout() const { return layout_; }
+
   RingHeader* request_header() { return reinterpret_cast<RingHeader*>(to_node_.bytes().data()); }
   RingHeader* answer_header() { return reinterpret_cast<RingHeader*>(from_node_.bytes().data()); }
   std::span<std::byte> request_memory() { return to_node_.bytes(); }
@@ -150,6 +168,7 @@ class RawClient {
   std::vector<std::byte> answer_;
   std::optional<FrameReader> reader_;
   uint32_t max_requests_ = 0;
+  LayoutHandle layout_ = 0;
 };
 
 class HostileClient : public testing::Test {
@@ -157,6 +176,7 @@ class HostileClient : public testing::Test {
   HostileClient() {
     CacheOptions options;
     options.dram_bytes = 256 * kMiB;
+    options.tenants.push_back({.name = "honest", .dram_floor_bytes = 64 * kMiB});
     options.keep_available_bytes = 0;  // Without a descriptor, nobody knows how much there is.
     ServerOptions server;
     server.limits.greeting_nanos = 200'000'000;
@@ -194,6 +214,12 @@ class HostileClient : public testing::Test {
       done();
     });
     return answer;
+  }
+  // Of the owner's largest task.
+  uint64_t MostEntries() {
+    const uint64_t most = OnOwner([this] { return node_->node().running()->meter()->most(); });
+    EXPECT_GT(most, 0u);
+    return most;
   }
   ServerStats ServerNow() {
     return OnOwner([this] { return node_->node().server()->stats(); });
@@ -597,6 +623,70 @@ TEST_F(HostileClient, ConnectsOftenAndOnlyItsOwnUserFindsNoRoom) {
   const auto client = Enter();
   client->WriteEmpty(FrameKind::kStats, 1);
   EXPECT_TRUE(client->Answer().has_value());
+}
+
+// A request of many frames, each as large as can be.
+template <class Call>
+void SendLong(RawClient* client, FrameKind kind, Call call) {
+  constexpr uint32_t kFrames = 40;
+  std::vector<Key> keys(kMaxItemsPerFrame);
+  SeededRandom random(static_cast<uint64_t>(kind));
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    for (Key& key : keys) {
+      for (std::byte& byte : key.bytes) byte = static_cast<std::byte>(random.Below(256));
+    }
+    if (i == 0) {
+      call.chain = ChainOf(keys, kFrames * kMaxItemsPerFrame);
+      call.chain.layout = client->layout();
+      client->Write(kind, 2, call);
+    } else {
+      client->Write(FrameKind::kMore, 2, KeyItems{.keys = keys, .engine_hashes = {}});
+    }
+  }
+}
+
+TEST_F(HostileClient, OfManyLargeFramesMakesNoLongTask) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  OnOwner([this] { return node_->node().running()->meter()->ResetMost(), true; });
+  const auto finish = [&](FrameKind kind, const auto& call) {
+    SendLong(client.get(), kind, call);
+    EXPECT_TRUE(client->AwaitDone()) << static_cast<int>(kind);
+  };
+  finish(FrameKind::kMatch, MatchCall{});
+  finish(FrameKind::kFetch, FetchCall{.chain = {}, .timeout_nanos = kPatienceNanos});
+  finish(FrameKind::kPin, PinCall{.chain = {}, .seconds = 1});
+  finish(FrameKind::kPrestage,
+         PrestageCall{.chain = {}, .session = {}, .timeout_nanos = kPatienceNanos});
+  finish(FrameKind::kEvict, EvictCall{});
+  finish(FrameKind::kReserve, ReserveCall{});
+  const std::vector<ReleaseOp> releases(kMaxItemsPerFrame, ReleaseOp{.lease = 1});
+  const std::vector<ReservationId> aborts(kMaxItemsPerFrame, ReservationId{1});
+  const std::vector<std::byte> commits(kCommitOpBytes * kMaxItemsPerFrame);
+  for (uint64_t i = 0; i < 20; ++i) {
+    client->Write(FrameKind::kRelease, 0, std::span<const ReleaseOp>(releases));
+    client->Write(FrameKind::kAbort, 0, std::span<const ReservationId>(aborts));
+    client->Write(FrameKind::kCommit, 3, CommitCall{.total = kMaxItemsPerFrame, .ops = commits});
+    EXPECT_TRUE(client->AwaitDone());
+  }
+  EXPECT_LT(MostEntries(), kMostEntries);
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+}
+
+TEST_F(HostileClient, ThatLeavesMuchBehindMakesNoLongTask) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(4096));
+  OnOwner([this] { return node_->node().running()->meter()->ResetMost(), true; });
+  SendLong(client.get(), FrameKind::kReserve, ReserveCall{});
+  // Its answer is larger than the ring, and nobody reads that.
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("reserved") > 30'000; }));
+  client->HangUp();
+  EXPECT_TRUE(engine_->Eventually([&] { return ServerNow().lingering == 1; }));
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("lent_slots") < 10'000; }));
+  EXPECT_GT(engine_->Counter("lent_slots"), 0u) << "it was told of these, and may write to them";
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("lent_slots") == 0; }));
+  EXPECT_LT(MostEntries(), kMostEntries);
 }
 
 // It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.
