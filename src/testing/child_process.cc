@@ -31,6 +31,13 @@ std::string OwnPath() {
   return path;
 }
 
+void WriteLine(int pipe, std::string_view line) {
+  std::string text(line);
+  text.push_back('\n');
+  // A pipe takes it whole, once there is room.
+  AQ_CHECK(write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
+
 struct Spawned {
   pid_t pid = -1;
   int input = -1;
@@ -112,6 +119,8 @@ std::optional<std::string> ChildProcess::ReadLine(milliseconds timeout) {
   }
 }
 
+void ChildProcess::Tell(std::string_view line) { WriteLine(input_, line); }
+
 void ChildProcess::EndInput() {
   if (input_ >= 0) close(input_);
   input_ = -1;
@@ -140,11 +149,16 @@ int ChildProcess::Wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-void TellParent(std::string_view line) {
-  std::string text(line);
-  text.push_back('\n');
-  // Short enough for a pipe to take it whole or not at all.
-  AQ_CHECK(write(STDOUT_FILENO, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+void TellParent(std::string_view line) { WriteLine(STDOUT_FILENO, line); }
+
+std::optional<std::string> HearParent() {
+  std::string line;
+  char next = 0;
+  while (read(STDIN_FILENO, &next, 1) == 1) {
+    if (next == '\n') return line;
+    line.push_back(next);
+  }
+  return std::nullopt;
 }
 
 void WaitForParent() {

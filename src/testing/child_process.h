@@ -32,6 +32,8 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
 
+  // A line for the child, which hears it with HearParent().
+  void Tell(std::string_view line);
   void EndInput();
   void Signal(int signal);
   void Kill();  // SIGKILL.
@@ -50,6 +52,8 @@ class ChildProcess {
 
 // For the child: one line, written at once.
 void TellParent(std::string_view line);
+// For the child: the next line that the parent tells; nothing when there will be no more.
+std::optional<std::string> HearParent();
 // For the child: returns when the parent ended the input.
 void WaitForParent();
 // For the child, first of all: die when the parent does.
