@@ -166,8 +166,8 @@ bool Link::PrepareToSleep() {
 }
 
 void Link::ClearEvent() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(wake_client_.get(), &count, sizeof(count));
+  std::byte wakes[256];
+  [[maybe_unused]] const ssize_t got = ::read(wake_client_.get(), wakes, sizeof(wakes));
 }
 
 // ---- The socket ----
@@ -251,15 +251,16 @@ void Link::LetGo(uint32_t extent) {
 
 void Link::MaybeReturn(uint32_t extent) {
   const auto found = extents_.find(extent);
-  if (found->second.held > 0) return;
-  if (over_) {
-    extents_.erase(found);
-  } else if (found->second.wanted_back) {
-    extents_.erase(found);
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
-    EncodeExtent(extent, &writer_);
-    Send(writer_.Finish());
-  }
+  if (found->second.held > 0 || !(over_ || found->second.wanted_back)) return;
+  extents_.erase(found);
+  TellReturned(extent);
+}
+
+// Also when the node has cut us off: it waits for this.
+void Link::TellReturned(uint32_t extent) {
+  writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
+  EncodeExtent(extent, &writer_);
+  Send(writer_.Finish());
 }
 
 std::vector<SharedMemory> Link::TakeUnheld() {
@@ -270,6 +271,7 @@ std::vector<SharedMemory> Link::TakeUnheld() {
       continue;
     }
     taken.push_back(std::move(entry->second.memory));
+    TellReturned(entry->first);
     entry = extents_.erase(entry);
   }
   return taken;

@@ -89,6 +89,7 @@ class Link {
   Status TakeOffer(FrameReader* frame);
   Result<Mapped*> WaitForExtent(uint32_t extent);
   void MaybeReturn(uint32_t extent);
+  void TellReturned(uint32_t extent);
   bool WriteNow(std::span<const std::byte> frame);
 
   FrameSocket socket_;
