@@ -178,7 +178,7 @@ bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
     return true;
   }
   if (entry.in_tier(kTierNvme)) {
-    // The calendar was set back, and an older record has won. What DRAM has is written once more.
+    // What was stored in this life is gone from the tier. What DRAM has is written once more.
     const bool in_dram = entry.in_tier(kTierDram);
     residency_->LeaveNvme(known, Leave::kLostByTier);
     if (in_dram) write_down_->Add(known);
