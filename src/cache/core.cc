@@ -362,8 +362,10 @@ Status Core::Build() {
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
   dram_->on_wanted_back = [this](uint32_t extent) {
+    residency_->Withhold(extent);
     if (on_extent_wanted) on_extent_wanted(extent);
   };
+  dram_->on_returned = [this](uint32_t extent) { residency_->EndWithholding(extent); };
   dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
     if (added) {
       extents_.push_back(bytes);

@@ -97,6 +97,7 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
       {"blocks", residency_->index().size()},
       {"blocks_only_in_dram", residency_->only_in_dram()},
       {"quarantined_bytes", dram.quarantined_bytes},
+      {"withheld_bytes", residency_->withheld_bytes()},
       {"pool_bytes", dram.extent_bytes},
       {"metadata_bytes", residency_->metadata_bytes()},
       {"pending_erasures", eraser_->pending()},

@@ -128,6 +128,23 @@ void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
   dram_->Free(slot);
 }
 
+void Residency::Withhold(uint32_t extent) {
+  const ExtentInfo info = dram_->ExtentOf(extent);
+  const Result<uint16_t> tenant = catalog_->Tenant(info.tenant);
+  AQ_CHECK(tenant.ok());  // It has had slots.
+  withheld_.emplace(extent, *tenant);
+  withheld_bytes_ += info.bytes;
+  dram_quota_.ChargeAnyway(*tenant, info.bytes);
+}
+
+void Residency::EndWithholding(uint32_t extent) {
+  const auto found = withheld_.find(extent);
+  const uint64_t bytes = dram_->ExtentOf(extent).bytes;
+  dram_quota_.Uncharge(found->second, bytes);
+  withheld_bytes_ -= bytes;
+  withheld_.erase(found);
+}
+
 // Its own size first: that slot can be used at once. But a ceiling is over all of them.
 bool Residency::EvictForQuota(uint16_t pool) {
   uint32_t victim = dram_order_->Victim(pool);

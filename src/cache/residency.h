@@ -161,6 +161,11 @@ class Residency {
   uint64_t DramLimit(uint16_t tenant) const {
     return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->dram_usage().extent_bytes);
   }
+  // An extent without blocks that other processes do not give back: its tenant pays for all of it.
+  void Withhold(uint32_t extent);
+  void EndWithholding(uint32_t extent);
+  uint64_t withheld_bytes() const { return withheld_bytes_; }
+
   uint64_t dram_bytes(uint16_t tenant) const { return dram_quota_.charged(tenant); }
   uint64_t nvme_bytes(uint16_t tenant) const { return nvme_quota_.charged(tenant); }
   uint64_t nvme_blocks() const { return nvme_order_->size(); }
@@ -209,6 +214,8 @@ class Residency {
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
+  std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
+  uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.

@@ -515,6 +515,11 @@ void Connection::WantBack(uint32_t extent) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kReturnExtent), 0);
   EncodeExtent(extent, &writer_);
   Send(writer_.Finish());
+  host_->owner()->PostAt(host_->clock()->NowNanos() + limits_.return_nanos,
+                         [this, extent, alive = alive_] {
+                           if (!*alive || state_ != State::kOpen) return;
+                           if (offered_.contains(extent)) CutOff("it keeps memory wanted back");
+                         });
 }
 
 // ---- The end ----
