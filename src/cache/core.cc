@@ -224,7 +224,7 @@ void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key&
                        .part = forecast.chain.part,
                        .key = head};
   RememberSession(forecast.session, name);
-  if (clients_[client].hints == options_.max_hints_per_client) return CountDroppedNotes(1);
+  if (clients_[client].hints == options_.max_hints_per_client) return CountDroppedNotes(client, 1);
   ++clients_[client].hints;
   HintJob* const job = TakeJob<HintJob>(client, nullptr);
   job->Begin(forecast, name);
@@ -499,7 +499,7 @@ void Core::Housekeep() {
 
 // --- Clients
 
-Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink) {
+Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink, bool sees_all) {
   if (options.tenant.empty() || options.tenant.size() > 64) {
     return Status(Code::kInvalid, "tenant is not 1 to 64 bytes long");
   }
@@ -517,7 +517,9 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   if (free == clients_.end()) free = clients_.emplace(clients_.end());
   *free = Client{};
   free->attached = true;
+  free->sees_all = sees_all;
   free->tenant = tenant;
+  if (counters_of_.size() <= tenant) counters_of_.resize(size_t{tenant} + 1);
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;

@@ -108,8 +108,8 @@ class Core final : private TierListener, private LoadWaiter {
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
 
-  // All of these on the owner.
-  Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
+  // All of these on the owner. Who does not see all has its own tenant's figures from Stats().
+  Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink, bool sees_all = true);
   // Gives back all that the client holds, a slice at a time; its open requests are dropped without
   // a word. `on_done` when it holds nothing any more; may be empty.
   void Detach(ClientNumber client, std::function<void()> on_done = {});
@@ -135,7 +135,9 @@ class Core final : private TierListener, private LoadWaiter {
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
   // So many hints and reports never got here.
-  void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
+  void CountDroppedNotes(ClientNumber client, uint64_t count) {
+    Count(clients_[client].tenant, &CoreCounters::dropped_notes, count);
+  }
   void Cancel(ClientNumber client, Request* request);
 
   // ---- For those who lend memory to other processes ----
@@ -175,6 +177,7 @@ class Core final : private TierListener, private LoadWaiter {
   struct Client {
     bool attached = false;
     bool leaving = false;  // Detached, and what it holds is being given back.
+    bool sees_all = false;
     uint16_t tenant = 0;
     uint32_t engine = 0;
     std::string engine_name;
@@ -212,8 +215,22 @@ class Core final : private TierListener, private LoadWaiter {
     uint64_t order = 0;
   };
 
+  // What a tenant said of its sessions; the oldest first.
+  struct Sessions {
+    std::map<std::string, Session> by_name;
+    std::map<uint64_t, std::string> by_age;
+  };
+
   Core(const CoreOptions& options, const CacheEnvironment& environment);
   Status Build();
+
+  // For the tenant, and for all.
+  void Count(uint16_t tenant, uint64_t CoreCounters::* what, uint64_t count = 1) {
+    counters_.*what += count;
+    counters_of_[tenant].*what += count;
+  }
+  CacheStats StatsOfAll(uint16_t tenant);
+  CacheStats StatsOf(uint16_t tenant);
 
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
@@ -298,6 +315,7 @@ class Core final : private TierListener, private LoadWaiter {
   uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
+  void ForgetASession();
   const Session* FindSession(uint16_t tenant, const std::string& name) const;
   // A block that a job will come back to, by when the ref may name another.
   struct Noted {
@@ -376,8 +394,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
   double average_fill_ms_ = 20;
-  std::map<std::pair<uint16_t, std::string>, Session> sessions_;
-  std::map<uint64_t, std::pair<uint16_t, std::string>> sessions_by_age_;
+  std::map<uint16_t, Sessions> sessions_;  // By tenant.
+  size_t session_count_ = 0;
   uint64_t next_session_ = 1;
 
   std::vector<std::unique_ptr<Job>> jobs_;  // Every job there is, running or spare.
@@ -389,6 +407,7 @@ class Core final : private TierListener, private LoadWaiter {
   bool draining_ = false;
   bool housekeeping_ = false;
   CoreCounters counters_;
+  std::vector<CoreCounters> counters_of_;  // By tenant, of those that have had a client.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

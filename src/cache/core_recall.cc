@@ -18,6 +18,20 @@ constexpr size_t kLateSlice = 1024;
 // prefill, and only its order of magnitude matters.
 constexpr TierCost kDramCost{.latency_ms = 0.02, .ms_per_byte = 1e3 / 10e9, .ms_per_op = 0.0005};
 
+uint64_t CoreCounters::* CounterOf(Code code, TierKind tier) {
+  switch (code) {
+    case Code::kOk:
+      return tier == TierKind::kDram ? &CoreCounters::fetch_hits_dram
+                                     : &CoreCounters::fetch_hits_nvme;
+    case Code::kNotFound:
+      return &CoreCounters::fetch_misses;
+    case Code::kLate:
+      return &CoreCounters::fetch_late;
+    default:
+      return &CoreCounters::fetch_failed;
+  }
+}
+
 }  // namespace
 
 // Someone may read it now: complete, not expired, and in a tier that is in service.
@@ -116,9 +130,9 @@ void MatchJob::Finish() {
     match.recompute_ms = prefill_->Milliseconds(static_cast<double>(worth.blocks * tokens),
                                                 static_cast<double>(match.have * tokens));
   }
-  ++core().counters_.match_requests;
-  core().counters_.match_keys += match.chain.keys.size() - match.have;
-  core().counters_.match_hits += match.matched;
+  core().Count(tenant(), &CoreCounters::match_requests);
+  core().Count(tenant(), &CoreCounters::match_keys, match.chain.keys.size() - match.have);
+  core().Count(tenant(), &CoreCounters::match_hits, match.matched);
   // The caller has its answer; what it asked for is recorded as used behind its back.
   Answer(1);
   touching_ = true;
@@ -241,21 +255,7 @@ void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
 }
 
 void FetchJob::SettleOne(size_t i, Status status) {
-  CoreCounters& counters = core().counters_;
-  switch (status.code()) {
-    case Code::kOk:
-      ++(asked().ops[i].tier == TierKind::kDram ? counters.fetch_hits_dram
-                                                : counters.fetch_hits_nvme);
-      break;
-    case Code::kNotFound:
-      ++counters.fetch_misses;
-      break;
-    case Code::kLate:
-      ++counters.fetch_late;
-      break;
-    default:
-      ++counters.fetch_failed;
-  }
+  core().Count(tenant(), CounterOf(status.code(), asked().ops[i].tier));
   asked().ops[i].status = std::move(status);
   settled_[i] = 1;
 }

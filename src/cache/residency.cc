@@ -200,6 +200,8 @@ void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
   } else {
     order_of_tier->Remove(ref);
   }
+  TenantBlocks& own = MutableBlocksOf(at(ref).tenant);
+  (tier == kTierDram ? own.in_dram : own.on_nvme) += resident ? 1 : -1;
   const bool was_only_in_dram = at(ref).residency == TierBit(kTierDram);
   const BlockRef parent = index_->SetResident(ref, tier, resident);
   const bool is_only_in_dram = at(ref).residency == TierBit(kTierDram);
@@ -269,6 +271,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   }
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];
+  ++MutableBlocksOf(entry.tenant).left[static_cast<size_t>(why)];
   if (entry.leases == 0 && entry.io_tiers == 0) {
     ReleaseSlot(ref);
     Remove(ref);
@@ -498,6 +501,11 @@ bool Residency::ChargeNvme(BlockRef ref) {
     if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
   }
   return false;
+}
+
+Residency::TenantBlocks& Residency::MutableBlocksOf(uint16_t tenant) {
+  if (blocks_of_.size() <= tenant) blocks_of_.resize(size_t{tenant} + 1);
+  return blocks_of_[tenant];
 }
 
 uint64_t Residency::lost_unwritten(uint16_t tenant) const {

@@ -153,6 +153,21 @@ class Residency {
 
   // How many were dropped, from every tier, for that reason.
   uint64_t left(Leave why) const { return left_[static_cast<size_t>(why)]; }
+  // The same, and where its blocks are, of one tenant.
+  struct TenantBlocks {
+    std::array<uint64_t, kLeaveReasons> left{};
+    uint64_t in_dram = 0;
+    uint64_t on_nvme = 0;
+  };
+  TenantBlocks blocks_of(uint16_t tenant) const {
+    return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
+  }
+  uint64_t DramCeiling(uint16_t tenant) const {
+    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_quota_.capacity_bytes());
+  }
+  uint64_t NvmeCeiling(uint16_t tenant) const {
+    return std::min(nvme_quota_.quota(tenant).ceiling_bytes, nvme_quota_.capacity_bytes());
+  }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
   // How many of the tenant's were dropped from DRAM before any other tier had them.
@@ -188,6 +203,7 @@ class Residency {
   };
 
   static uint16_t PayerOf(uint16_t tenant);
+  TenantBlocks& MutableBlocksOf(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
@@ -226,6 +242,7 @@ class Residency {
   std::vector<std::pair<uint32_t, BlockRef>> reclaim_;  // Its blocks by position: a heap.
   BlockRef expiry_cursor_ = 0;
   std::array<uint64_t, kLeaveReasons> left_{};
+  std::vector<TenantBlocks> blocks_of_;  // By tenant.
   uint64_t demoted_ = 0;
   int64_t only_in_dram_ = 0;
   std::vector<uint64_t> lost_unwritten_;  // By tenant.

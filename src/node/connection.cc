@@ -152,7 +152,7 @@ Status Connection::MakeRings(const Admission& admission) {
                                                            [this](uint32_t) { Linger(); }));
   requests_from_ = std::make_unique<RingReader>(to_node_memory_.bytes());
   answers_to_ = std::make_unique<RingWriter>(to_client_memory_.bytes());
-  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this));
+  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this, admission.may_drain));
   return Status();
 }
 

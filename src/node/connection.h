@@ -39,7 +39,8 @@ namespace aquifer {
 // Who a client turned out to be.
 struct Admission {
   ClientOptions client;
-  bool may_drain = false;  // The whole node, for everyone.
+  // The node's administrator: may drain the whole node, and sees everyone's figures.
+  bool may_drain = false;
 };
 
 struct ConnectionLimits {
