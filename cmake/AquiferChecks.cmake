@@ -10,11 +10,16 @@ foreach(check check-layers check-determinism)
   add_test(NAME ${check}
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${check}")
 endforeach()
-foreach(tool check-layers check-determinism count-tests)
+if(TARGET aquifer_c)
+  add_test(NAME check-exports COMMAND
+    Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check-exports" "$<TARGET_FILE:aquifer_c>")
+  set_tests_properties(check-exports PROPERTIES LABELS "checks" TIMEOUT 60)
+endif()
+foreach(tool check-layers check-determinism check-exports count-tests)
   add_test(NAME ${tool}-self-test
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${tool}" --self-test)
 endforeach()
 set_tests_properties(
   check-layers check-determinism
-  check-layers-self-test check-determinism-self-test count-tests-self-test
+  check-layers-self-test check-determinism-self-test check-exports-self-test count-tests-self-test
   PROPERTIES LABELS "checks" TIMEOUT 60)

@@ -109,6 +109,17 @@ elseif(NOT AQUIFER_TOMLPLUSPLUS_INCLUDE_DIR)
 endif()
 aquifer_feature(NODE "node (aquifer serve)" MISSING ${_missing})
 
+# Header only, too: Beast and Asio.
+set(_missing "")
+find_path(AQUIFER_BOOST_INCLUDE_DIR boost/beast.hpp)
+mark_as_advanced(AQUIFER_BOOST_INCLUDE_DIR)
+if(NOT AQUIFER_HAS_NODE)
+  set(_missing "it is part of the node, which is off")
+elseif(NOT AQUIFER_BOOST_INCLUDE_DIR)
+  set(_missing "Boost.Beast not found: apt-get install libboost-dev")
+endif()
+aquifer_feature(HTTP "HTTP (metrics, aquifer ctl and top)" MISSING ${_missing})
+
 set(_missing "")
 find_package(GTest CONFIG QUIET)
 if(NOT TARGET GTest::gmock_main)

@@ -30,6 +30,12 @@ Result<uint16_t> Catalog::Tenant(std::string_view name, const TenantOptions& opt
   return number;
 }
 
+std::optional<uint16_t> Catalog::FindTenant(std::string_view name) const {
+  const auto found = tenant_numbers_.find(TenantIdOf(name));
+  if (found == tenant_numbers_.end()) return std::nullopt;
+  return found->second;
+}
+
 Result<uint16_t> Catalog::LayoutNumber(const Digest& fingerprint) {
   if (const auto found = layout_numbers_.find(fingerprint); found != layout_numbers_.end()) {
     return found->second;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,9 @@ class Catalog {
   Result<uint16_t> Tenant(const TenantId& id);
   // The same by name, for which configured options are known.
   Result<uint16_t> Tenant(std::string_view name, const TenantOptions& options);
+
+  // One that is known already.
+  std::optional<uint16_t> FindTenant(std::string_view name) const;
 
   // These two hold the layout, until Release(). kInvalid when it cannot be stored, kNoSpace when
   // the tenant has too many.

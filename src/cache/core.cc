@@ -74,6 +74,10 @@ Status CheckOptions(const CoreOptions& options) {
   return Status();
 }
 
+Status TooManyKeys() {
+  return Status(Code::kInvalid, "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
+}
+
 WorthOptions WorthOf(const CacheOptions& options) {
   WorthOptions worth;
   if (options.assumed_prefill_ms_per_token > 0) {
@@ -122,6 +126,7 @@ void Core::OnWake() {
 
 void Job::Answer(size_t completed) {
   if (request_ == nullptr) return;
+  core_->request_times_[kind_].Add(core_->environment_.clock->NowNanos() - begun_nanos_);
   core_->Progress(client_, std::exchange(request_, nullptr), completed, true);
 }
 
@@ -151,6 +156,7 @@ J* Core::TakeJob(ClientNumber client, Request* request) {
   base->request_ = request;
   base->run_ = next_run_++;
   base->place_ = running_.size();
+  base->begun_nanos_ = environment_.clock->NowNanos();
   running_.push_back(base);
   return job;
 }
@@ -200,16 +206,17 @@ Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
                                       ", but the layout has " +
                                       std::to_string(layout.groups.size()) + " groups");
   }
-  if (chain.keys.size() > kMaxKeys) {
-    return Status(Code::kInvalid,
-                  "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
-  }
-  return Status();
+  return chain.keys.size() <= kMaxKeys ? Status() : TooManyKeys();
+}
+
+Status Core::CheckNames(ClientNumber client, const ChainSlice& chain) const {
+  if (!clients_[client].administrator || chain.layout != 0) return CheckChain(client, chain);
+  return chain.keys.size() <= kMaxKeys ? Status() : TooManyKeys();
 }
 
 Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                                  const std::string& session) const {
-  if (!chain.keys.empty()) return CheckChain(client, chain);
+  if (!chain.keys.empty()) return CheckNames(client, chain);
   if (session.empty()) return Status(Code::kInvalid, "neither chain.keys nor session is given");
   if (FindSession(clients_[client].tenant, session) == nullptr) {
     return Status(Code::kNotFound, "no such session; name it with Hint() first");
@@ -298,7 +305,7 @@ void Core::Flush(ClientNumber client, FlushRequest* request) {
 }
 
 void Core::Pin(ClientNumber client, PinRequest* request) {
-  Status valid = CheckChain(client, request->chain);
+  Status valid = CheckNames(client, request->chain);
   if (valid.ok() && request->seconds < 0) valid = Status(Code::kInvalid, "seconds is negative");
   Begin<PinJob>(client, request, std::move(valid));
 }
@@ -313,10 +320,13 @@ void Core::Prestage(ClientNumber client, PrestageRequest* request) {
 
 void Core::Evict(ClientNumber client, EvictRequest* request) {
   request->evicted = 0;
-  Begin<EvictJob>(client, request,
-                  request->everything
-                      ? Status()
-                      : CheckChainOrSession(client, request->chain, request->session));
+  Status valid;
+  if (!request->everything) {
+    valid = CheckChainOrSession(client, request->chain, request->session);
+  } else if (sweeping_.contains(clients_[client].tenant)) {
+    valid = Status(Code::kBusy, "everything is being deleted already; wait for that");
+  }
+  Begin<EvictJob>(client, request, std::move(valid));
 }
 
 void Core::Drain(ClientNumber client, DrainRequest* request) {
@@ -516,8 +526,15 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
+  if (by_tenant_.size() <= tenant) by_tenant_.resize(size_t{tenant} + 1);
   write_down_->AddClient(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
+}
+
+Result<ClientNumber> Core::AttachAdministrator(const ClientOptions& options, ClientSink* sink) {
+  AQ_ASSIGN_OR_RETURN(const ClientNumber client, Attach(options, sink));
+  clients_[client].administrator = true;
+  return client;
 }
 
 void Core::DropJobs(ClientNumber client) {

@@ -7,15 +7,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,7 @@
 #include "aquifer/status.h"
 #include "base/mutex.h"
 #include "cache/catalog.h"
+#include "cache/core_snapshot.h"
 #include "cache/environment.h"
 #include "cache/eraser.h"
 #include "cache/late_disk.h"
@@ -73,6 +77,7 @@ struct CoreCounters {
   uint64_t reserve_have = 0;
   uint64_t reserve_being_filled = 0;
   uint64_t reserve_refused = 0;
+  std::array<uint64_t, kRefusals> refused_for{};  // Of those, by Refusal.
   uint64_t committed = 0;
   uint64_t aborted = 0;
   uint64_t reported_corrupt = 0;  // By readers, with Release().
@@ -110,6 +115,9 @@ class Core final : private TierListener, private LoadWaiter {
 
   // All of these on the owner.
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
+  // The same for one who pins, prestages and evicts by keys alone (layout 0): the node's
+  // administrator has registered no layout, and a key names one anyway.
+  Result<ClientNumber> AttachAdministrator(const ClientOptions& options, ClientSink* sink);
   // Gives back all that the client holds, a slice at a time; its open requests are dropped without
   // a word. `on_done` when it holds nothing any more; may be empty.
   void Detach(ClientNumber client, std::function<void()> on_done = {});
@@ -137,6 +145,21 @@ class Core final : private TierListener, private LoadWaiter {
   // So many hints and reports never got here.
   void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
   void Cancel(ClientNumber client, Request* request);
+
+  // ---- For those who run it ----
+
+  CoreSnapshot Snapshot() const;
+  // Up to `max` tenants from number `first` on; ask for at most kSnapshotSlice in one task.
+  std::vector<TenantSnapshot> Tenants(size_t first, size_t max) const;
+  // Up to `max` sessions of a tenant, in the order of their names, behind `after`. The same bound.
+  std::vector<SessionSnapshot> Sessions(std::string_view tenant, const std::string& after,
+                                        size_t max) const;
+  // Adds up to `max` keys of the session's chain, deepest first, from `*next` on, which is empty at
+  // the start: false when that was all.
+  bool SessionKeys(std::string_view tenant, const std::string& session, size_t max,
+                   std::optional<BlockName>* next, std::vector<Key>* keys) const;
+  bool draining() const { return draining_; }
+  static constexpr size_t kSnapshotSlice = 256;
 
   // ---- For those who lend memory to other processes ----
 
@@ -181,6 +204,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   struct Client {
     bool attached = false;
+    bool administrator = false;
     bool leaving = false;  // Detached, and what it holds is being given back.
     uint16_t tenant = 0;
     uint32_t engine = 0;
@@ -243,6 +267,8 @@ class Core final : private TierListener, private LoadWaiter {
   void TakeOver(const BlockMeta& meta);
   // False: it is not wanted.
   bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
+  bool TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta);
+  bool AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
@@ -275,10 +301,14 @@ class Core final : private TierListener, private LoadWaiter {
            clients_[client].layouts.contains(static_cast<uint16_t>(handle - 1));
   }
   Status CheckChain(ClientNumber client, const ChainSlice& chain) const;
+  // The same where the keys alone are looked at.
+  Status CheckNames(ClientNumber client, const ChainSlice& chain) const;
   // The chain, or else the session.
   Status CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                              const std::string& session) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const;
+  // As the tenant sees it; UINT16_MAX: nobody in particular.
+  CacheStats StatsFor(uint16_t tenant) const;
 
   // Loans.
   uint64_t Lend(ClientNumber client, BlockRef ref, bool reservation);
@@ -352,6 +382,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool found_all_ = false;    // And it has ended.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
+  // The whole index is being looked through for what is theirs, to be deleted. Once for each.
+  std::set<uint16_t> sweeping_;
 
   struct Leaving {
     ClientNumber client = 0;
@@ -394,6 +426,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool draining_ = false;
   bool housekeeping_ = false;
   CoreCounters counters_;
+  std::vector<TenantCounters> by_tenant_;                        // As many as have had a client.
+  std::array<TimeHistogram, kTimedRequests + 1> request_times_;  // By the kind of job.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -312,6 +312,8 @@ void PrestageJob::Cancel() {
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
   unsure_ = false;
+  sweeping_ = asked().everything;
+  if (sweeping_) core().sweeping_.insert(tenant());
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
@@ -394,7 +396,13 @@ void EvictJob::Run() {
   const bool more = DropSlice();
   core().eraser_->Pump();
   if (more) return RunAgain();
+  Drop();
   WaitForTiers();
+}
+
+// The sweep is over, done or not.
+void EvictJob::Drop() {
+  if (std::exchange(sweeping_, false)) core().sweeping_.erase(tenant());
 }
 
 // A block may have been on its way to NVMe when it was dropped. Once no such write is under way,

@@ -1,6 +1,7 @@
 // Match and Fetch.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -119,6 +120,9 @@ void MatchJob::Finish() {
   ++core().counters_.match_requests;
   core().counters_.match_keys += match.chain.keys.size() - match.have;
   core().counters_.match_hits += match.matched;
+  TenantCounters& of_tenant = core().by_tenant_[tenant()];
+  of_tenant.match_keys += match.chain.keys.size() - match.have;
+  of_tenant.match_hits += match.matched;
   // The caller has its answer; what it asked for is recorded as used behind its back.
   Answer(1);
   touching_ = true;
@@ -175,7 +179,7 @@ void MatchJob::TouchSlice() {
 void FetchJob::Reset() {
   AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   settled_.clear();
-  cursor_ = answered_ = reported_ = loading_ = late_cursor_ = 0;
+  cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
   deadline_nanos_ = core().DeadlineIn(asked().timeout_nanos);
   in_slice_ = timer_set_ = cancelled_ = false;
 }
@@ -237,26 +241,33 @@ void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
   op.lease = lease;
   op.checksum = entry.checksum;
   op.tier = tier;
+  if (i == 0) first_position_ = entry.position;
   SettleOne(i, Status());
 }
 
 void FetchJob::SettleOne(size_t i, Status status) {
   CoreCounters& counters = core().counters_;
+  TenantCounters& of_tenant = core().by_tenant_[tenant()];
+  FetchOp& op = asked().ops[i];
   switch (status.code()) {
     case Code::kOk:
-      ++(asked().ops[i].tier == TierKind::kDram ? counters.fetch_hits_dram
-                                                : counters.fetch_hits_nvme);
+      ++(op.tier == TierKind::kDram ? counters.fetch_hits_dram : counters.fetch_hits_nvme);
+      ++of_tenant.fetch_hits[static_cast<size_t>(op.tier)];
+      of_tenant.fetch_hit_bytes[static_cast<size_t>(op.tier)] += op.bytes.size();
       break;
     case Code::kNotFound:
       ++counters.fetch_misses;
+      ++of_tenant.fetch_misses;
       break;
     case Code::kLate:
       ++counters.fetch_late;
+      ++of_tenant.fetch_late;
       break;
     default:
       ++counters.fetch_failed;
+      ++of_tenant.fetch_failed;
   }
-  asked().ops[i].status = std::move(status);
+  op.status = std::move(status);
   settled_[i] = 1;
 }
 
@@ -273,8 +284,13 @@ void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
 
 // Tells the caller how far the answers go without a gap.
 void FetchJob::Advance() {
-  while (answered_ < settled_.size() && settled_[answered_] != 0) ++answered_;
-  if (answered_ == asked().ops.size()) return End(answered_);
+  for (; answered_ < settled_.size() && settled_[answered_] != 0; ++answered_) {
+    if (usable_ == answered_ && asked().ops[answered_].status.ok()) ++usable_;
+  }
+  if (answered_ == asked().ops.size()) {
+    CountSaved();
+    return End(answered_);
+  }
   if (answered_ == reported_) return;
   reported_ = answered_;
   Report(answered_);
@@ -293,7 +309,28 @@ void FetchJob::SettleRestLate() {
     if (settled_[late_cursor_] == 0) SettleOne(late_cursor_, Status(Code::kLate));
   }
   if (end < asked().ops.size()) return RunAgain();
+  CountSaved();
   End(end);
+}
+
+// Other kv groups and parts belong to the same tokens, which are counted once.
+void FetchJob::CountSaved() {
+  const ChainSlice& chain = asked().chain;
+  if (usable_ == 0 || chain.group != 0 || chain.part != 0) return;
+  const Core::Client& caller = core().clients_[client()];
+  const auto layout = static_cast<uint16_t>(chain.layout - 1);
+  const auto prefill = PrefillOrDefault(core().worth_, core().prefill_.Find(caller.engine, layout));
+  if (!prefill) return;
+  const double tokens = core().catalog_.layout(layout).tokens_per_block;
+  const double recompute_ms =
+      prefill->Milliseconds(static_cast<double>(usable_) * tokens, first_position_ * tokens);
+  const double fetch_ms =
+      static_cast<double>(core().environment_.clock->NowNanos() - begun_nanos()) / 1e6;
+  // Every rank of the engine fetches the same blocks.
+  const double ranks = std::max(1u, core().engines_[caller.engine_name].clients);
+  const double saved_ms = (recompute_ms - fetch_ms) / ranks;
+  TenantCounters& of_tenant = core().by_tenant_[tenant()];
+  (saved_ms > 0 ? of_tenant.saved_ms : of_tenant.lost_ms) += std::abs(saved_ms);
 }
 
 }  // namespace aquifer

@@ -28,8 +28,12 @@ uint64_t CacheStats::Counter(std::string_view name) const {
 
 void Core::Stats(ClientNumber client, StatsRequest* request) {
   ++clients_[client].requests;
+  request->stats = StatsFor(clients_[client].tenant);
+  Progress(client, request, 1, true);
+}
+
+CacheStats Core::StatsFor(uint16_t tenant) const {
   CacheStats stats;
-  const uint16_t tenant = clients_[client].tenant;
   const DramUsage dram = dram_->dram_usage();
   stats.tiers.push_back({.tier = TierKind::kDram,
                          .in_service = true,
@@ -123,8 +127,7 @@ void Core::Stats(ClientNumber client, StatsRequest* request) {
     stats.counters.emplace_back("owner_longest_task_us",
                                 static_cast<uint64_t>(environment_.owner_longest_task() / 1000));
   }
-  request->stats = std::move(stats);
-  Progress(client, request, 1, true);
+  return stats;
 }
 
 }  // namespace aquifer

@@ -146,8 +146,10 @@ double Core::FillWaitMs(BlockRef ref) const {
 
 ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i) {
   const Client& borrower = clients_[client];
-  const auto refused = [this](Refusal why) {
+  const auto refused = [this, &borrower](Refusal why) {
     ++counters_.reserve_refused;
+    ++counters_.refused_for[static_cast<size_t>(why)];
+    ++by_tenant_[borrower.tenant].reserve_refused;
     ReserveOp op;
     op.refusal = why;
     return op;
@@ -292,6 +294,8 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     write_down_->Add(ref);
     op->published = true;
     ++counters_.committed;
+    ++by_tenant_[entry.tenant].committed_blocks;
+    by_tenant_[entry.tenant].committed_bytes += group.block_bytes;
   }
   EndLoan(loan);
 }

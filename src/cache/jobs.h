@@ -50,6 +50,7 @@ class Job {
   void End(size_t completed);
   // Tells whether a callback comes too late: the job has ended since, and may be in use again.
   uint64_t run() const { return run_; }
+  int64_t begun_nanos() const { return begun_nanos_; }
 
  private:
   friend class Core;
@@ -60,6 +61,7 @@ class Job {
   ClientNumber client_ = 0;
   uint64_t run_ = 0;  // Which use of the job this is; 0: none.
   size_t place_ = 0;  // In Core::running_.
+  int64_t begun_nanos_ = 0;
   int64_t wake_nanos_ = kNoWake;
   static constexpr int64_t kNoWake = INT64_MAX;
 };
@@ -117,10 +119,14 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   void SettleOne(size_t i, Status status);
   void SettleRestLate();
   void Advance();
+  // What this fetch was worth.
+  void CountSaved();
 
   size_t cursor_ = 0;
   size_t answered_ = 0;  // From the front.
   size_t reported_ = 0;
+  size_t usable_ = 0;  // Blocks lent, from the front without a gap.
+  uint32_t first_position_ = 0;
   size_t loading_ = 0;
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
@@ -222,6 +228,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void Reset() override;
   void Run() override;
   void Cancel() override {}  // A deletion is carried out.
+  void Drop() override;
 
  private:
   // A slice of what is to go; false when that was all.
@@ -237,6 +244,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
+  bool sweeping_ = false;    // In Core::sweeping_.
   bool unsure_ = false;      // More of what it deletes may come to light.
   size_t unremembered_ = 0;  // That a drive may hold which has not been read.
 };

@@ -35,6 +35,7 @@ uint32_t Loader::NewLoad(BlockRef ref) {
   }
   loads_[load].ref = ref;
   loads_[load].slot = kNoSlot;
+  loads_[load].asked_nanos = clock_->NowNanos();
   loads_[load].deadline_nanos = 0;
   residency_->SetOwnerData(ref, load + 1);
   residency_->BeginIo(ref, kTierNvme);
@@ -170,6 +171,7 @@ void Loader::Submit(ReadBatch* read) {
   const int64_t now = clock_->NowNanos();
   ++in_flight_batches_;
   read->submitted_nanos = now;
+  for (const uint32_t load : read->loads) stats_.wait.Add(now - loads_[load].asked_nanos);
   read->queued_bytes = speed_->queued_bytes();
   speed_->Submitted(now, read->bytes, static_cast<uint32_t>(read->loads.size()));
   source_->Read(&read->batch);
@@ -206,6 +208,8 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   const bool gone = residency_->at(ref).state == BlockState::kGone;
   if (op.status.ok() && !gone && op.checksum == residency_->at(ref).checksum) {
     ++stats_.loads;
+    stats_.loaded_bytes += op.target.size();
+    stats_.load.Add(clock_->NowNanos() - loads_[load].asked_nanos);
     residency_->ArriveInDram(ref, read->slots[i]);
     return Finish(load, Status());
   }

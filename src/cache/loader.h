@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "cache/residency.h"
+#include "metrics/time_histogram.h"
 #include "policy/tier_speed.h"
 #include "tier/tier.h"
 
@@ -47,6 +48,9 @@ struct LoaderStats {
   uint64_t shared_loads = 0;  // Requests that joined a read under way.
   uint64_t failed_loads = 0;
   uint64_t late_loads = 0;
+  uint64_t loaded_bytes = 0;
+  TimeHistogram wait;  // Until a read is handed to the tier.
+  TimeHistogram load;  // Until the block is in DRAM.
 };
 
 class Loader {
@@ -72,6 +76,7 @@ class Loader {
   struct OneLoad {
     BlockRef ref = kNoBlock;
     SlotId slot = kNoSlot;
+    int64_t asked_nanos = 0;
     int64_t deadline_nanos = 0;
     std::vector<LoadTicket> waiters;
   };

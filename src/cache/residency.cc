@@ -170,6 +170,7 @@ Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
     Remove(ref);
     return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
   }
+  index_->SetFlags(ref, kFlagFound);
   ArriveOnNvme(ref);
   return ref;
 }

@@ -122,6 +122,8 @@ class Residency {
   [[nodiscard]] bool SetStale(BlockRef ref);
   void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
   bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
+  // Nobody has stored it in this life: NVMe held it over a restart.
+  bool found(BlockRef ref) const { return (at(ref).flags & kFlagFound) != 0; }
   // False: too many pins.
   [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
   void Unpin(BlockRef ref, uint64_t owner);
@@ -175,6 +177,7 @@ class Residency {
   // In the index's flags.
   static constexpr uint8_t kFlagDirtyHeld = 0x80;  // Waits in DRAM to be written down.
   static constexpr uint8_t kFlagStale = 0x40;
+  static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
 
   struct Forecast {

@@ -84,7 +84,7 @@ void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
 
 void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
   const uint16_t tenant = residency_->at(ref).tenant;
-  Item item{ref, sequence, residency_->at(ref).checksum, tenant, 0};
+  Item item{ref, sequence, residency_->at(ref).checksum, tenant, 0, clock_->NowNanos()};
   const uint64_t bytes = residency_->SlotBytesOf(ref);
   const bool usable = target_ != nullptr && target_->in_service();
   if (usable && residency_->at(ref).in_tier(kTierDram) &&
@@ -259,6 +259,8 @@ void WriteDown::Pump() {
     if (write->items.empty()) break;
     write->busy = true;
     write->number = next_batch_++;
+    write->submitted_nanos = now;
+    for (const Item& item : write->items) stats_.wait.Add(now - item.since_nanos);
     in_flight_blocks_ += write->items.size();
     ++busy;
     target_->Write(&write->batch);
@@ -284,6 +286,7 @@ void WriteDown::PumpAt(int64_t nanos) {
 void WriteDown::OnDone(WriteBatch* write) {
   in_flight_blocks_ -= write->items.size();
   write->done = true;
+  stats_.write.Add(clock_->NowNanos() - write->submitted_nanos);
   for (size_t i = 0; i < write->items.size(); ++i) OnWritten(write, i);
   if (write->unquiet == 0) Recycle(write);
   CheckBarriers();
@@ -373,7 +376,8 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   // The old record may have gone while the new one was on its way: deleted for room, which takes
   // the new one too, or dropped by the tier.
   if (residency_->at(ref).in_tier(kTierNvme) || eraser_->Owes(op.meta.id)) return;
-  if (!target_->Probe(op.meta.id).ok()) return;
+  // Also on a drive that has gone out of service since: it has the record when it is back.
+  if (target_->Probe(op.meta.id).code() == Code::kNotFound) return;
   if (residency_->ChargeNvme(ref)) {
     residency_->ArriveOnNvme(ref);
   } else {

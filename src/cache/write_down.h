@@ -19,6 +19,7 @@
 #include "cache/barriers.h"
 #include "cache/eraser.h"
 #include "cache/residency.h"
+#include "metrics/time_histogram.h"
 #include "policy/admission.h"
 #include "policy/write_budget.h"
 #include "tier/tier.h"
@@ -37,6 +38,8 @@ struct WriteDownStats {
   uint64_t written_bytes = 0;
   uint64_t failed_blocks = 0;   // Tried, and to be tried again.
   uint64_t refused_blocks = 0;  // Not admitted, or over the tenant's ceiling.
+  TimeHistogram wait;           // Of a block, until it is handed to the tier.
+  TimeHistogram write;          // Of a batch, at the tier.
 };
 
 class WriteDown {
@@ -99,6 +102,7 @@ class WriteDown {
     Checksum checksum;  // Tells whether the ref still names the block that was added.
     uint16_t tenant = 0;
     uint64_t held_bytes = 0;  // Of held_bytes_, while it waits.
+    int64_t since_nanos = 0;
   };
   struct WriteBatch {
     Batch<WriteOp> batch;
@@ -107,6 +111,7 @@ class WriteDown {
     std::vector<uint16_t> tenants;
     uint64_t bytes = 0;
     uint64_t number = 0;
+    int64_t submitted_nanos = 0;
     bool busy = false;   // From submission until no slot of it is in use any more.
     bool done = false;   // Only slots that a device holds on to keep it busy.
     size_t unquiet = 0;  // How many those are.

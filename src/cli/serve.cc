@@ -1,11 +1,13 @@
 // `aquifer serve`: a node, with its configuration, log and signals.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +18,11 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/line_log.h"
 #include "cli/commands.h"
+#include "net/default_socket.h"
+#include "node/http_api.h"
+#include "node/http_server.h"
 #include "node/insider.h"
 #include "node/node.h"
 #include "node/node_config.h"
@@ -30,13 +36,40 @@ namespace {
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr uint32_t kReadyExtents = 4;  // 256 MiB; two workers make 13 GB/s.
 
+// Never waits: the node's owner logs too.
 void Log(const std::string& line) {
+  static LineLog log({.descriptor = STDERR_FILENO}, SystemClock());
   const std::time_t now = SystemClock()->UnixSeconds();
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   char stamp[sizeof("2026-01-01T00:00:00Z")];
   std::strftime(stamp, sizeof(stamp), "%FT%TZ", &utc);
-  fmt::print(stderr, "{} {}\n", stamp, line);
+  log.Write(fmt::format("{} {}", stamp, line));
+}
+
+// Every connection takes seven descriptors, and each extent of the pool one.
+void RaiseOpenFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) Log("cannot raise the limit on open files");
+}
+
+// What is left of the descriptors when the pool has its own.
+uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
+  constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
+  constexpr uint64_t kPerConnection = 8;
+  constexpr uint64_t kOthers = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const uint64_t taken = cache.dram_bytes / kExtentBytes + kOthers;
+  const uint64_t left = limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken);
+  const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(left / kPerConnection, 1, wanted));
+  if (most < wanted) {
+    Log(fmt::format("at most {} clients at a time: the limit on open files is {}", most,
+                    limit.rlim_cur));
+  }
+  return most;
 }
 
 // Tells systemd, where it asked for it. A node that it did not start says nothing.
@@ -90,8 +123,15 @@ class Serving {
   Serving(const NodeOverrides& overrides, NodePlan plan)
       : overrides_(overrides), plan_(std::move(plan)) {}
 
+  ~Serving() {
+    if (api_ != nullptr) api_->Stop();
+    http_.reset();
+    api_.reset();
+  }
+
   Status Start() {
     AQ_ASSIGN_OR_RETURN(tenants_, ReadTenants(plan_));
+    AQ_RETURN_IF_ERROR(StartHttp());
     Node::Options options;
     options.cache = plan_.cache;
     options.cache.tenants = tenants_->Options();
@@ -103,10 +143,12 @@ class Serving {
     options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {
       return Admit(*tenants_, hello, peer);
     };
+    options.server.max_connections = MostConnections(options.cache, options.server.max_connections);
     options.server.log = Log;
     options.server.recorder = &recorder_;
     if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
+    if (api_ != nullptr) api_->Serve(node_.get());
     return Status();
   }
 
@@ -121,6 +163,7 @@ class Serving {
   void Drain() {
     Notify("STOPPING=1");
     StopRecording();
+    if (api_ != nullptr) api_->SetStopping();
     const int64_t seconds = plan_.config.drain_seconds;
     Log(fmt::format("draining, for at most {} s", seconds));
     Result<std::unique_ptr<Insider>> insider = Insider::New(node_->running(), {});
@@ -158,6 +201,53 @@ class Serving {
     if (const Status status = StartRecording(next); !status.ok()) Log(status.message());
   }
 
+  HttpRules Rules() const {
+    return {.admin_token_sha256 = plan_.config.admin_token_sha256,
+            .has_tenants_file = tenants_->from_file(),
+            .address = plan_.http.value_or(HttpAddress{})};
+  }
+
+  std::vector<std::string> TenantNames() const {
+    std::vector<std::string> names;
+    for (const Tenant& tenant : tenants_->all()) names.push_back(tenant.options.name);
+    return names;
+  }
+
+  // Before the node, so that whoever asks hears that it is starting.
+  Status StartHttp() {
+    if (!HttpIsBuilt()) {
+      Log("HTTP, aquifer ctl and aquifer top are not in this build: it lacks libboost-dev");
+      return Status();
+    }
+    HttpServerOptions options;
+    options.address = plan_.http;
+    options.socket = AdminSocketBeside(plan_.socket);
+    if (options.socket.size() > kMaxSocketPathBytes) {
+      Log(
+          fmt::format("{} is too long for a socket, so aquifer ctl cannot be used; choose a "
+                      "shorter path with --socket",
+                      std::exchange(options.socket, {})));
+    }
+    api_ = std::make_unique<HttpApi>(HttpApiOptions{.version = AQUIFER_VERSION,
+                                                    .socket = plan_.socket,
+                                                    .rules = Rules(),
+                                                    .tenants = TenantNames(),
+                                                    .log = Log});
+    Result<std::unique_ptr<HttpServer>> server = StartHttpServer(options, api_.get());
+    if (!server.ok() && options.address && !plan_.config.http_asked) {
+      options.address.reset();
+      plan_.http.reset();
+      const std::string why = server.status().message();
+      server = StartHttpServer(options, api_.get());
+      if (server.ok()) Log("warning: there is no HTTP but for aquifer ctl: " + why);
+    }
+    if (!server.ok()) return server.status();
+    http_ = std::move(*server);
+    api_->SetAddress(http_->address());
+    if (http_->address()) Log("HTTP on " + http_->address()->Text());
+    return Status();
+  }
+
   Status TryReload() {
     AQ_ASSIGN_OR_RETURN(const NodeConfig next, LoadNodeConfig(overrides_));
     const ReloadChanges changes = CompareForReload(plan_.config, next);
@@ -170,6 +260,8 @@ class Serving {
     });
     plan_.config.drain_seconds = next.drain_seconds;
     ChangeRecording(next);
+    plan_.config.admin_token_sha256 = next.admin_token_sha256;
+    if (api_ != nullptr) api_->SetRules(Rules(), TenantNames());
     for (const std::string& key : changes.applied) Log("reload: " + key + " is changed");
     for (const std::string& key : changes.need_restart) {
       Log("reload: " + key + " differs; restart the node to change it");
@@ -182,21 +274,27 @@ class Serving {
   std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
   Recorder recorder_{{.log = Log}};
   std::unique_ptr<Node> node_;
+  std::unique_ptr<HttpApi> api_;
+  std::unique_ptr<HttpServer> http_;
 };
 
-// The file knows more than this release does.
+// The file knows more than this release, or this build, does.
 Status CheckIsThere(const NodeConfig& config) {
-  if (config.http.has_value() && config.http_asked) {
-    return Status(Code::kInvalid, "HTTP is not there yet; leave it out, or write --http off");
+  if (config.http.has_value() && config.http_asked && !HttpIsBuilt()) {
+    return Status(Code::kInvalid,
+                  "--http: this aquifer was built without HTTP; leave it out, or install "
+                  "libboost-dev and build it again");
   }
   return Status();
 }
 
 Status Serve(const NodeOverrides& overrides) {
   const sigset_t signals = BlockSignals();
+  ::signal(SIGPIPE, SIG_IGN);  // Whoever reads what we write may end before we do.
+  RaiseOpenFileLimit();
   AQ_ASSIGN_OR_RETURN(NodeConfig config, LoadNodeConfig(overrides));
   AQ_RETURN_IF_ERROR(CheckIsThere(config));
-  config.http.reset();
+  if (!HttpIsBuilt()) config.http.reset();
   AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, ThisHost()));
   fmt::print(stderr, "{}", DescribePlan(plan, overrides.config.value_or("")));
   const std::string socket = plan.socket;

@@ -7,7 +7,7 @@ Result<std::unique_ptr<Insider>> Insider::New(RunningCore* running, const Client
   Result<ClientNumber> client = Status(Code::kUnavailable);
   RunAndWait(running->owner(), [&](const std::function<void()>& done) {
     ClientSink* const sink = insider.get();
-    client = running->core()->Attach(options, sink);
+    client = running->core()->AttachAdministrator(options, sink);
     done();
   });
   if (!client.ok()) return client.status();
@@ -23,9 +23,18 @@ Insider::~Insider() {
   });
 }
 
+// Before the destructor, whose own task is behind this one then.
+void Insider::Cancel() {
+  running_->owner()->Post([this] {
+    if (asked_ != nullptr) running_->core()->Cancel(client_, asked_);
+  });
+}
+
 void Insider::OnProgress(Request* request, size_t completed, bool done) {
   RequestProgress::Advance(request, completed, done);
-  if (done) std::exchange(done_, {})();
+  if (!done) return;
+  asked_ = nullptr;
+  std::exchange(done_, {})();
 }
 
 }  // namespace aquifer

@@ -24,6 +24,9 @@ class Insider final : private ClientSink {
   void Prestage(PrestageRequest* request) { Run<&Core::Prestage>(request); }
   void Evict(EvictRequest* request) { Run<&Core::Evict>(request); }
 
+  // From another thread: the call under way is settled as late, soon. Deletions are carried out.
+  void Cancel();
+
  private:
   explicit Insider(RunningCore* running) : running_(running) {}
   void OnProgress(Request* request, size_t completed, bool done) override;
@@ -33,6 +36,7 @@ class Insider final : private ClientSink {
     RequestProgress::Begin(request);
     RunAndWait(running_->owner(), [this, request](const std::function<void()>& done) {
       done_ = done;
+      asked_ = request;
       (running_->core()->*kCall)(client_, request);
     });
   }
@@ -41,6 +45,7 @@ class Insider final : private ClientSink {
   bool attached_ = false;
   ClientNumber client_ = 0;
   std::function<void()> done_;  // The owner's: of the request under way.
+  Request* asked_ = nullptr;    // The owner's: that request.
 };
 
 }  // namespace aquifer

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "net/default_socket.h"
+#include "node/http_server.h"
 #include "settings/duration_text.h"
 #include "settings/size_text.h"
 
@@ -367,6 +368,7 @@ Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host) {
 
 std::string DescribePlan(const NodePlan& plan, const std::string& file) {
   const NodeConfig& config = plan.config;
+  const std::string admin = AdminSocketBeside(plan.socket);
   std::string text = "This node uses\n";
   text += Line("config", file.empty() ? "defaults" : file);
   text += Line("socket", plan.socket);
@@ -379,8 +381,8 @@ std::string DescribePlan(const NodePlan& plan, const std::string& file) {
                               ? fmt::format("one, local, for user {} only", plan.uid)
                               : config.tenants_file);
   text += Line("admin", config.admin_token_sha256.has_value()
-                            ? "by token, or on the socket by the node's own user"
-                            : "on the socket, by the node's own user");
+                            ? "by token, or by the node's own user on " + admin
+                            : "by the node's own user, on " + admin);
   text += Line("encryption", "off");
   text += Line("workers", fmt::format("{}", plan.cache.worker_threads));
   text += Line("overdue", fmt::format("after {}", SecondsText(config.overdue_seconds)));

@@ -1,7 +1,6 @@
 #include "tenant/tenants.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "settings/hex_text.h"
 #include "settings/size_text.h"
 #include "settings/toml_value.h"
+#include "tenant/token.h"
 
 namespace aquifer {
 namespace {
@@ -21,13 +21,6 @@ constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxTenants = 4096;
 constexpr int64_t kLeastPriority = -8;
 constexpr int64_t kMostPriority = 7;
-
-Sha256Digest DigestOf(std::string_view text) { return Sha256Of(std::as_bytes(std::span(text))); }
-
-// Takes as long for the first byte that differs as for the last.
-bool SameDigest(const Sha256Digest& a, const Sha256Digest& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 // Names go into metrics, logs and paths.
 bool NameIsFine(std::string_view name) {
@@ -50,7 +43,7 @@ Status ReadToken(const TomlValue& value, Tenant* tenant) {
   AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
   const Result<Sha256Digest> digest = ParseSha256(text);
   if (!digest.ok()) return value.Wrong(digest.status().message());
-  if (SameDigest(*digest, DigestOf(""))) {
+  if (SameDigest(*digest, DigestOfToken(""))) {
     return value.Wrong("this is the digest of no token at all; was the variable empty?");
   }
   tenant->token_sha256 = *digest;
@@ -190,7 +183,7 @@ std::vector<std::string> TenantKeys() {
 
 Tenants::Tenants(std::vector<Tenant> tenants, bool from_file)
     : tenants_(std::move(tenants)), from_file_(from_file) {
-  for (const Tenant& tenant : tenants_) names_.push_back(DigestOf(tenant.options.name));
+  for (const Tenant& tenant : tenants_) names_.push_back(DigestOfToken(tenant.options.name));
 }
 
 std::shared_ptr<const Tenants> Tenants::Local(uid_t uid) {
@@ -265,8 +258,8 @@ Result<std::shared_ptr<const Tenants>> Tenants::Read(const std::string& path,
 Result<const Tenant*> Tenants::Authenticate(std::string_view name, std::string_view token,
                                             uid_t uid, Denial* denial) const {
   // Everything is computed in every case: how long the answer takes says nothing either.
-  const Sha256Digest name_digest = DigestOf(name);
-  const Sha256Digest token_digest = DigestOf(token);
+  const Sha256Digest name_digest = DigestOfToken(name);
+  const Sha256Digest token_digest = DigestOfToken(token);
   const Tenant* found = nullptr;
   for (size_t i = 0; i < tenants_.size(); ++i) {
     if (SameDigest(names_[i], name_digest)) found = &tenants_[i];

@@ -89,6 +89,11 @@ class NvmeIndex {
   uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
   Checksum checksum(EntryId entry) const { return At(entry).checksum; }
   uint64_t sequence(EntryId entry) const { return At(entry).sequence; }
+  // What would be written for it is there already.
+  bool HasSame(EntryId entry, const BlockMeta& meta) const {
+    return At(entry).checksum == meta.checksum &&
+           At(entry).expiry_unix_seconds == meta.expiry_unix_seconds;
+  }
   bool Expired(EntryId entry, int64_t unix_seconds) const {
     const int64_t expiry = At(entry).expiry_unix_seconds;
     return expiry != 0 && expiry <= unix_seconds;

@@ -1,0 +1,89 @@
+#include "cache/core_snapshot.h"
+
+#include <algorithm>
+
+#include "cache/core.h"
+#include "cache/jobs.h"
+
+namespace aquifer {
+
+static_assert(kTimedRequests + 1 == kJobKinds);  // Nobody waits for a hint.
+
+CoreSnapshot Core::Snapshot() const {
+  CoreSnapshot snapshot;
+  snapshot.stats = StatsFor(UINT16_MAX);
+  std::copy_n(request_times_.begin(), kTimedRequests, snapshot.requests.begin());
+  snapshot.refused = counters_.refused_for;
+  snapshot.load_wait = loader_->stats().wait;
+  snapshot.load = loader_->stats().load;
+  snapshot.write_wait = write_down_->stats().wait;
+  snapshot.write = write_down_->stats().write;
+  snapshot.requests_under_way = running_.size();
+  snapshot.loads_waiting = loader_->pending();
+  if (nvme_ready_) snapshot.nvme_queued = nvme_->Usage().queued_ops;
+  snapshot.loaded_bytes = loader_->stats().loaded_bytes;
+  snapshot.sessions = sessions_.size();
+  snapshot.clients = static_cast<uint64_t>(
+      std::count_if(clients_.begin(), clients_.end(),
+                    [](const Client& client) { return client.attached && !client.administrator; }));
+  snapshot.tenants = catalog_.tenants();
+  snapshot.draining = draining_;
+  return snapshot;
+}
+
+std::vector<TenantSnapshot> Core::Tenants(size_t first, size_t max) const {
+  std::vector<TenantSnapshot> tenants;
+  const size_t end = std::min(first + max, catalog_.tenants());
+  for (size_t i = first; i < end; ++i) {
+    const auto number = static_cast<uint16_t>(i);
+    tenants.push_back({.options = catalog_.tenant(number).options,
+                       .counters = i < by_tenant_.size() ? by_tenant_[i] : TenantCounters{},
+                       .dram_bytes = residency_->dram_bytes(number),
+                       .nvme_bytes = residency_->nvme_bytes(number),
+                       .lost_unwritten = residency_->lost_unwritten(number)});
+  }
+  return tenants;
+}
+
+std::vector<SessionSnapshot> Core::Sessions(std::string_view tenant, const std::string& after,
+                                            size_t max) const {
+  std::vector<SessionSnapshot> found;
+  const std::optional<uint16_t> number = catalog_.FindTenant(tenant);
+  if (!number) return found;
+  const Index& index = residency_->index();
+  for (auto next = sessions_.upper_bound(std::pair(*number, after));
+       next != sessions_.end() && next->first.first == *number && found.size() < max; ++next) {
+    const BlockName& head = next->second.head;
+    SessionSnapshot session{
+        .name = next->first.second, .head = head.key, .group = head.group, .part = head.part};
+    const BlockRef ref = index.Find(head);
+    if (ref != kNoBlock && index.at(ref).state == BlockState::kResident) {
+      session.blocks = index.at(ref).position + 1;
+      session.tokens =
+          uint64_t{session.blocks} * catalog_.layout(index.at(ref).layout).tokens_per_block;
+      session.bytes = session.blocks * residency_->RawBytes(ref);
+    }
+    found.push_back(std::move(session));
+  }
+  return found;
+}
+
+bool Core::SessionKeys(std::string_view tenant, const std::string& session, size_t max,
+                       std::optional<BlockName>* next, std::vector<Key>* keys) const {
+  if (!*next) {
+    const std::optional<uint16_t> number = catalog_.FindTenant(tenant);
+    const Session* const known = number ? FindSession(*number, session) : nullptr;
+    if (known == nullptr) return false;
+    *next = known->head;
+  }
+  const Index& index = residency_->index();
+  BlockRef ref = index.Find(**next);
+  for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
+    keys->push_back(index.at(ref).key);
+    ref = index.Parent(ref);
+  }
+  if (ref != kNoBlock) (*next)->key = index.at(ref).key;
+  return ref != kNoBlock;
+}
+
+}  // namespace aquifer

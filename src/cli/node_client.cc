@@ -1,0 +1,154 @@
+#include "cli/node_client.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "net/default_socket.h"
+#include "node/http_server.h"
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+
+constexpr auto kReadLimit = std::chrono::seconds(15);
+constexpr size_t kMaxTokenBytes = 4096;
+
+std::string EnvironmentText(const char* name) {
+  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): one thread.
+  return text == nullptr ? "" : text;
+}
+
+// The same places as a client of the cache looks at.
+Result<std::string> FindSocket(const std::string& given) {
+  std::string socket = given.empty() ? EnvironmentText("AQUIFER_SOCKET") : given;
+  if (socket.ends_with(".admin.sock")) return socket;
+  if (!socket.empty()) return AdminSocketBeside(socket);
+  const std::vector<std::string> places =
+      DefaultSockets({.runtime_directory = EnvironmentText("XDG_RUNTIME_DIR")}, ::geteuid());
+  std::error_code error;
+  for (const std::string& place : places) {
+    const std::string admin = AdminSocketBeside(place);
+    if (std::filesystem::exists(admin, error)) return admin;
+  }
+  return Status(Code::kNotFound,
+                fmt::format("there is no node on this host, or it belongs to another user (looked "
+                            "beside {}); start one with `aquifer serve`, or name its socket with "
+                            "--socket",
+                            fmt::join(places, ", ")));
+}
+
+Result<std::string> ReadToken(const std::string& path) {
+  std::ifstream file(path);
+  std::string token((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  while (token.ends_with('\n') || token.ends_with('\r')) token.pop_back();
+  if (!file.is_open() || token.empty() || token.size() > kMaxTokenBytes ||
+      token.find_first_of("\r\n") != std::string::npos) {
+    return Status(Code::kInvalid,
+                  fmt::format("--token-file: {} is not a file with one line, the token", path));
+  }
+  return token;
+}
+
+Code CodeOf(unsigned status) {
+  switch (status) {
+    case 400:
+    case 401:
+    case 403:
+    case 405:
+    case 413:
+    case 415:
+    case 431:
+      return Code::kInvalid;
+    case 404:
+      return Code::kNotFound;
+    case 504:
+      return Code::kLate;
+    case 507:
+      return Code::kNoSpace;
+    default:
+      return Code::kUnavailable;
+  }
+}
+
+}  // namespace
+
+std::string PercentEncoded(std::string_view text) {
+  std::string encoded;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '_' || c == '.';
+    encoded += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return encoded;
+}
+
+Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
+  NodeClient client;
+  if (options.http.empty()) {
+    if (!options.token_file.empty()) {
+      return Status(Code::kInvalid, "--token-file is for --http; the socket needs no token");
+    }
+    AQ_ASSIGN_OR_RETURN(client.socket_, FindSocket(options.socket));
+    client.where_ = client.socket_;
+    return client;
+  }
+  if (!options.socket.empty()) {
+    return Status(Code::kInvalid, "give either --socket or --http");
+  }
+  const size_t colon = options.http.rfind(':');
+  client.host_ = options.http.substr(0, colon);
+  if (colon != std::string::npos) client.port_ = options.http.substr(colon + 1);
+  if (client.host_.starts_with('[') && client.host_.ends_with(']')) {
+    client.host_ = client.host_.substr(1, client.host_.size() - 2);
+  }
+  if (client.host_.empty() || client.port_.empty()) {
+    return Status(Code::kInvalid,
+                  fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470",
+                              options.http));
+  }
+  client.where_ = options.http;
+  if (!options.token_file.empty()) {
+    AQ_ASSIGN_OR_RETURN(client.token_, ReadToken(options.token_file));
+  }
+  return client;
+}
+
+Result<json> NodeClient::Understand(const Answer& answer, json* partial) {
+  json parsed = json::parse(answer.body, nullptr, false);
+  if (!parsed.is_object()) {
+    return Status(Code::kUnavailable,
+                  "what answers there is not an Aquifer node; name another with --socket or --http");
+  }
+  if (answer.status == 200) return parsed;
+  const json error = parsed.value("error", json::object());
+  const std::string message = error.is_object() && error.contains("message") &&
+                                      error["message"].is_string()
+                                  ? error["message"].get<std::string>()
+                                  : fmt::format("the node answered {}", answer.status);
+  parsed.erase("error");
+  if (partial != nullptr) *partial = std::move(parsed);
+  return Status(CodeOf(answer.status), message);
+}
+
+Result<json> NodeClient::Get(const std::string& target) {
+  AQ_ASSIGN_OR_RETURN(const Answer answer, Exchange("GET", target, "", kReadLimit));
+  return Understand(answer, nullptr);
+}
+
+Result<json> NodeClient::Post(const std::string& target, const json& body,
+                              std::chrono::milliseconds limit, json* partial) {
+  AQ_ASSIGN_OR_RETURN(
+      const Answer answer,
+      Exchange("POST", target, body.dump(-1, ' ', false, json::error_handler_t::replace), limit));
+  return Understand(answer, partial);
+}
+
+}  // namespace aquifer

@@ -1,0 +1,118 @@
+#include "metrics/prometheus_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+
+namespace aquifer {
+namespace {
+
+std::string_view KindName(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter:
+      return "counter";
+    case MetricKind::kGauge:
+      return "gauge";
+    case MetricKind::kHistogram:
+      return "histogram";
+  }
+  return "untyped";
+}
+
+// How long the UTF-8 character at the front is; 0: it is none.
+size_t CharacterBytes(std::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  size_t length = 0;
+  if (first >= 0xC2 && first < 0xE0) length = 2;
+  if (first >= 0xE0 && first < 0xF0) length = 3;
+  if (first >= 0xF0 && first < 0xF5) length = 4;
+  if (length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Longer than need be, halves of a pair, or beyond the last character.
+  if (first == 0xE0 && byte(1) < 0xA0) return 0;
+  if (first == 0xED && byte(1) >= 0xA0) return 0;
+  if (first == 0xF0 && byte(1) < 0x90) return 0;
+  if (first == 0xF4 && byte(1) >= 0x90) return 0;
+  return length;
+}
+
+void AppendValue(std::string_view value, std::string* text) {
+  while (!value.empty()) {
+    const size_t length = CharacterBytes(value);
+    if (length == 0) {
+      *text += "\xEF\xBF\xBD";
+    } else if (value[0] == '\\') {
+      *text += "\\\\";
+    } else if (value[0] == '"') {
+      *text += "\\\"";
+    } else if (value[0] == '\n') {
+      *text += "\\n";
+    } else {
+      *text += value.substr(0, length);
+    }
+    value.remove_prefix(length == 0 ? 1 : length);
+  }
+}
+
+std::string NumberText(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+void PrometheusText::Family(std::string_view name, MetricKind kind, std::string_view help) {
+  family_ = name;
+  text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, KindName(kind));
+}
+
+void PrometheusText::Line(std::string_view suffix, std::span<const MetricLabel> labels,
+                          std::string_view upper, std::string_view value) {
+  text_ += family_;
+  text_ += suffix;
+  char between = '{';
+  const auto add = [this, &between](std::string_view name, std::string_view label) {
+    text_ += between;
+    text_ += name;
+    text_ += "=\"";
+    AppendValue(label, &text_);
+    text_ += '"';
+    between = ',';
+  };
+  for (const MetricLabel& label : labels) add(label.name, label.value);
+  if (!upper.empty()) add("le", upper);
+  if (between == ',') text_ += '}';
+  text_ += ' ';
+  text_ += value;
+  text_ += '\n';
+}
+
+void PrometheusText::Sample(std::initializer_list<MetricLabel> labels, uint64_t value) {
+  Line("", labels, "", fmt::format("{}", value));
+}
+
+void PrometheusText::Sample(std::initializer_list<MetricLabel> labels, double value) {
+  Line("", labels, "", NumberText(value));
+}
+
+void PrometheusText::Histogram(std::initializer_list<MetricLabel> labels,
+                               const TimeHistogram& histogram) {
+  uint64_t below = 0;
+  for (size_t bucket = 0; bucket < TimeHistogram::kBuckets; ++bucket) {
+    below += histogram.in_bucket(bucket);
+    Line("_bucket", labels,
+         NumberText(static_cast<double>(TimeHistogram::UpperNanos(bucket)) / 1e9),
+         fmt::format("{}", below));
+  }
+  Line("_bucket", labels, "+Inf", fmt::format("{}", histogram.count()));
+  Line("_sum", labels, "", NumberText(histogram.sum_seconds()));
+  Line("_count", labels, "", fmt::format("{}", histogram.count()));
+}
+
+}  // namespace aquifer

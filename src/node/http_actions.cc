@@ -1,0 +1,245 @@
+#include "node/http_actions.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cache/running_core.h"
+#include "node/insider.h"
+#include "node/json_body.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxSessionBytes = 256;
+constexpr size_t kMaxSessionKeys = size_t{1} << 20;
+constexpr size_t kWalkSlice = 512;
+constexpr int64_t kMaxPinSeconds = 10 * 365 * 86'400LL;
+constexpr int64_t kMaxTimeoutMs = 3'600'000;
+constexpr int64_t kNanosPerMs = 1'000'000;
+constexpr std::string_view kEnding = "the node is ending; nothing new is begun";
+
+// Which blocks a call speaks of.
+struct Blocks {
+  std::string tenant;
+  std::string session;  // Or:
+  std::vector<Key> keys;
+  uint16_t group = 0;
+  uint16_t part = 0;
+  bool everything = false;
+
+  ChainSlice chain() const { return {.layout = 0, .group = group, .part = part, .keys = keys}; }
+};
+
+struct HttpCode {
+  unsigned status;
+  std::string_view name;
+};
+
+HttpCode CodeOf(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return {200, "ok"};
+    case Code::kNotFound:
+      return {404, "not_found"};
+    case Code::kInvalid:
+      return {400, "invalid"};
+    case Code::kBusy:
+      return {503, "busy"};
+    case Code::kUnavailable:
+      return {503, "unavailable"};
+    case Code::kNoSpace:
+      return {507, "no_space"};
+    case Code::kLate:
+      return {504, "late"};
+    case Code::kCorrupt:
+      return {500, "corrupt"};
+  }
+  return {500, "unknown"};
+}
+
+HttpResponse Refuse(const Status& status) {
+  const HttpCode code = CodeOf(status.code());
+  return HttpError(code.status, code.name, status.message());
+}
+
+// What was done is told whether or not that was all.
+HttpResponse Tell(const Status& status, nlohmann::json result) {
+  const HttpCode code = CodeOf(status.code());
+  if (!status.ok()) result["error"] = {{"code", code.name}, {"message", status.message()}};
+  HttpResponse response;
+  response.status = code.status;
+  response.body = result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return response;
+}
+
+Result<std::string> ChooseTenant(const std::optional<std::string>& given,
+                                 const HttpContext& context) {
+  const std::vector<std::string> tenants = context.tenants();
+  if (!given && tenants.size() == 1) return tenants.front();
+  if (!given) {
+    return Status(Code::kInvalid, "'tenant' is missing, and this node has several; name one");
+  }
+  if (std::find(tenants.begin(), tenants.end(), *given) != tenants.end()) return *given;
+  return Status(Code::kNotFound,
+                fmt::format("there is no tenant '{}'; GET /v1/tenants lists all", *given));
+}
+
+Result<Blocks> ReadBlocks(JsonBody* body, const HttpContext& context, bool may_be_all) {
+  Blocks blocks;
+  const std::optional<std::string> tenant = body->Text("tenant", kMaxNameBytes);
+  blocks.session = body->Text("session", kMaxSessionBytes).value_or("");
+  const std::vector<std::string> keys = body->Texts("keys");
+  blocks.group = static_cast<uint16_t>(body->Whole("group", 0, UINT16_MAX).value_or(0));
+  blocks.part = static_cast<uint16_t>(body->Whole("part", 0, UINT16_MAX).value_or(0));
+  if (may_be_all) blocks.everything = body->Flag("everything");
+  AQ_RETURN_IF_ERROR(body->Finish());
+  const int ways =
+      (blocks.session.empty() ? 0 : 1) + (keys.empty() ? 0 : 1) + (blocks.everything ? 1 : 0);
+  if (ways != 1) {
+    return Status(Code::kInvalid, may_be_all ? "give one of 'session', 'keys' and 'everything'"
+                                             : "give either 'session' or 'keys'");
+  }
+  for (const std::string& text : keys) {
+    const Result<Key> key = KeyFromHex(text);
+    if (!key.ok()) {
+      return Status(
+          Code::kInvalid,
+          fmt::format("'{}' is not a key; write its 64 hexadecimal digits", text.substr(0, 80)));
+    }
+    blocks.keys.push_back(*key);
+  }
+  AQ_ASSIGN_OR_RETURN(blocks.tenant, ChooseTenant(tenant, context));
+  return blocks;
+}
+
+// A client of the tenant's that is told to stop when the node ends.
+class Visit {
+ public:
+  static Result<std::unique_ptr<Visit>> Begin(const std::string& tenant, HttpContext* context) {
+    AQ_ASSIGN_OR_RETURN(auto insider, Insider::New(context->node->running(), {.tenant = tenant}));
+    auto visit = std::make_unique<Visit>(std::move(insider), context);
+    const MutexLock lock(&context->mutex);
+    if (context->stopping) return Status(Code::kUnavailable, std::string(kEnding));
+    context->waiting.insert(visit->insider_.get());
+    return visit;
+  }
+
+  Visit(std::unique_ptr<Insider> insider, HttpContext* context)
+      : context_(context), insider_(std::move(insider)) {}
+  ~Visit() {
+    const MutexLock lock(&context_->mutex);
+    context_->waiting.erase(insider_.get());
+  }
+
+  Insider* operator->() { return insider_.get(); }
+
+ private:
+  HttpContext* const context_;
+  const std::unique_ptr<Insider> insider_;
+};
+
+// From the root on; a task of the owner's for each slice.
+Result<std::vector<Key>> KeysOfSession(const Blocks& blocks, HttpContext* context) {
+  RunningCore* const running = context->node->running();
+  std::optional<BlockName> next;
+  std::vector<Key> keys;
+  for (bool more = true; more && keys.size() < kMaxSessionKeys;) {
+    RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+      more = running->core()->SessionKeys(blocks.tenant, blocks.session, kWalkSlice, &next, &keys);
+      done();
+    });
+  }
+  if (!next) {
+    return Status(Code::kNotFound, fmt::format("there is no session '{}' of tenant '{}'; GET "
+                                               "/v1/sessions lists those that engines named",
+                                               blocks.session, blocks.tenant));
+  }
+  std::reverse(keys.begin(), keys.end());
+  return keys;
+}
+
+int64_t TimeoutFrom(JsonBody* body, int64_t otherwise_nanos) {
+  const std::optional<int64_t> given = body->Whole("timeout_ms", 1, kMaxTimeoutMs);
+  return given ? *given * kNanosPerMs : otherwise_nanos;
+}
+
+// `seconds` 0 takes pins away.
+HttpResponse PinOrUnpin(Blocks blocks, int64_t seconds, HttpContext* context) {
+  if (!blocks.session.empty()) {
+    Result<std::vector<Key>> keys = KeysOfSession(blocks, context);
+    if (!keys.ok()) return Refuse(keys.status());
+    blocks.keys = std::move(*keys);
+  }
+  PinRequest request;
+  request.chain = blocks.chain();
+  request.seconds = seconds;
+  Result<std::unique_ptr<Visit>> visit = Visit::Begin(blocks.tenant, context);
+  if (!visit.ok()) return Refuse(visit.status());
+  (**visit)->Pin(&request);
+  return Tell(request.status, {{seconds == 0 ? "unpinned" : "pinned", request.pinned},
+                               {"blocks", blocks.keys.size()}});
+}
+
+}  // namespace
+
+HttpResponse PinCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  const std::optional<int64_t> seconds = body.Whole("seconds", 1, kMaxPinSeconds);
+  Result<Blocks> blocks = ReadBlocks(&body, *context, false);
+  if (!blocks.ok()) return Refuse(blocks.status());
+  if (!seconds) return Refuse(Status(Code::kInvalid, "'seconds' is missing; say for how long"));
+  return PinOrUnpin(std::move(*blocks), *seconds, context);
+}
+
+HttpResponse UnpinCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  Result<Blocks> blocks = ReadBlocks(&body, *context, false);
+  return blocks.ok() ? PinOrUnpin(std::move(*blocks), 0, context) : Refuse(blocks.status());
+}
+
+HttpResponse PrestageCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  PrestageRequest prestage;
+  prestage.timeout_nanos = TimeoutFrom(&body, prestage.timeout_nanos);
+  const Result<Blocks> blocks = ReadBlocks(&body, *context, false);
+  if (!blocks.ok()) return Refuse(blocks.status());
+  prestage.chain = blocks->chain();
+  prestage.session = blocks->session;
+  Result<std::unique_ptr<Visit>> visit = Visit::Begin(blocks->tenant, context);
+  if (!visit.ok()) return Refuse(visit.status());
+  (**visit)->Prestage(&prestage);
+  return Tell(prestage.status, {{"found", prestage.found}, {"staged", prestage.staged}});
+}
+
+HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  const Result<Blocks> blocks = ReadBlocks(&body, *context, true);
+  if (!blocks.ok()) return Refuse(blocks.status());
+  EvictRequest evict;
+  evict.chain = blocks->chain();
+  evict.session = blocks->session;
+  evict.everything = blocks->everything;
+  Result<std::unique_ptr<Visit>> visit = Visit::Begin(blocks->tenant, context);
+  if (!visit.ok()) return Refuse(visit.status());
+  (**visit)->Evict(&evict);
+  return Tell(evict.status, {{"evicted", evict.evicted}});
+}
+
+HttpResponse DrainCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  DrainRequest drain;
+  drain.timeout_nanos = TimeoutFrom(&body, drain.timeout_nanos);
+  if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
+  // Of the whole node, whoever's client asks for it.
+  Result<std::unique_ptr<Visit>> visit = Visit::Begin(context->tenants().front(), context);
+  if (!visit.ok()) return Refuse(visit.status());
+  (**visit)->Drain(&drain);
+  return Tell(drain.status, {{"left", drain.left}});
+}
+
+}  // namespace aquifer

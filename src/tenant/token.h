@@ -1,0 +1,20 @@
+// Tokens: what somebody shows to be let in. A token is never kept, only its SHA-256, and is
+// compared in constant time. Any thread.
+#pragma once
+
+#include <string_view>
+
+#include "base/sha256.h"
+
+namespace aquifer {
+
+Sha256Digest DigestOfToken(std::string_view token);
+
+// Takes as long for the first byte that differs as for the last.
+bool SameDigest(const Sha256Digest& a, const Sha256Digest& b);
+
+inline bool TokenFits(std::string_view token, const Sha256Digest& digest) {
+  return SameDigest(DigestOfToken(token), digest);
+}
+
+}  // namespace aquifer
