@@ -219,6 +219,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnLost(std::span<const BlockId> ids, Code why) override;
   std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
+  uint64_t NvmeToSpare(uint16_t tenant) const;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -347,6 +348,14 @@ class Core final : private TierListener, private LoadWaiter {
   bool found_all_ = false;    // And it has ended.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
+  // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
+  // towards their tenant's floor any more.
+  struct Dropping {
+    uint16_t tenant = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<BlockId, Dropping> dropping_;
+  std::map<uint16_t, uint64_t> dropping_bytes_;  // By tenant.
 
   struct Leaving {
     ClientNumber client = 0;
