@@ -110,6 +110,7 @@ void Connection::Greet(const Hello& hello) {
   }
   const Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
+  tenant_ = admission->client.tenant;
   observe_ = hello.observe;
   may_drain_ = admission->may_drain;
   if (const Status made = MakeRings(*admission); !made.ok()) return Refuse(made);
