@@ -444,6 +444,23 @@ static void RefusesNonsense(Engine* engine) {
   CHECK(aquifer_abi_version() == 1 && *aquifer_version() != '\0');
 }
 
+/* Of a cache that nobody else has. */
+static void Drains(Engine* engine) {
+  CHECK_OK(aquifer_drain(engine->cache, engine->request, 0));
+  CHECK_OK(aquifer_wait(engine->cache, engine->request, -1));
+  aquifer_counts counts = {.size = sizeof(counts)};
+  CHECK_OK(aquifer_request_counts(engine->request, &counts));
+  CHECK(counts.left == BLOCKS); /* There is no lower tier. */
+  Begin(engine, 1000);
+  aquifer_reserved slots[BLOCKS];
+  aquifer_reserve_args args = {.size = sizeof(args), .chain = engine->chain};
+  args.parent = engine->root;
+  CHECK_OK(aquifer_reserve(engine->cache, engine->request, &args));
+  Finish(engine);
+  CHECK_OK(aquifer_request_reserved(engine->request, 0, slots, BLOCKS));
+  CHECK(slots[0].outcome == AQUIFER_REFUSED && slots[0].refusal == AQUIFER_REFUSAL_DRAINING);
+}
+
 static void LookAtAll(Engine* engine, uint32_t first_token) {
   engine->request = aquifer_request_new();
   Begin(engine, first_token);
@@ -456,6 +473,9 @@ static void LookAtAll(Engine* engine, uint32_t first_token) {
   RefusesNull(engine);
   RefusesWrongSizes(engine);
   RefusesNonsense(engine);
+}
+
+static void Leave(Engine* engine) {
   aquifer_request_free(engine->request);
   aquifer_close(engine->cache);
 }
@@ -474,6 +494,7 @@ int main(int argc, char** argv) {
     connect.socket = argv[1];
     CHECK_OK(aquifer_connect(&connect, &engine.cache));
     LookAtAll(&engine, 1);
+    Leave(&engine);
   }
 
   DescribeLayout(&engine);
@@ -483,5 +504,7 @@ int main(int argc, char** argv) {
   open.tenant_count = 1;
   CHECK_OK(aquifer_open(&open, &engine.cache));
   LookAtAll(&engine, 1);
+  Drains(&engine);
+  Leave(&engine);
   return 0;
 }

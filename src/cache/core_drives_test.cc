@@ -206,26 +206,35 @@ TEST_F(CoreDrivesTest, ATimeToLiveIsThatOfTheLaterRecordWhicheverIsFoundFirst) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
-TEST_F(CoreDrivesTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
+// Its sequence is lower than the old record's, on the drive that was away. It may have left DRAM.
+TEST_F(CoreDrivesTest, WhatWasStoredAnewCountsAlsoWhereTheCalendarWasSetBackMeanwhile) {
   CoreOptions options = SmallCache();
   options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
-  Restart();
-  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("two", false);
-  world_->Advance(5'000'000'000);
-  ASSERT_TRUE(Flush().ok());
-  Restart();
-  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  for (const bool in_dram : {true, false}) {
+    SCOPED_TRACE(in_dram);
+    Make(options);
+    world_->FailOpeningOf("one", true);
+    Restart();
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    ASSERT_EQ(Store(chain), 4u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpeningOf("one", false);
+    world_->FailOpeningOf("two", true);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
+    Restart();
+    ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+    ASSERT_TRUE(Flush().ok());
+    if (!in_dram) {
+      ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 64})), 64u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->FailOpeningOf("two", false);
+    world_->Advance(5'000'000'000);
+    ASSERT_TRUE(Flush().ok());
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
 }
 
 // The other drive may be writing the new records when it comes, or only making a file for them.
@@ -368,6 +377,34 @@ TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWrit
   client_->Do(&Core::Stats, &stats);
   EXPECT_GT(stats.stats.Counter("nvme_reclaim_dropped_blocks"), 0u);
   EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
+}
+
+// Each drive alone could take from the tenant what is above its floor.
+TEST_F(CoreDrivesTest, TwoDrivesThatReclaimAtOnceDoNotPushATenantBelowItsFloor) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  options.cache.nvme_bytes = 2 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.nvme_floor_bytes = 8 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  Make(options);
+  for (uint64_t seed = 100; seed < 114; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 1})), 1u);
+  }
+  ASSERT_TRUE(Flush().ok());
+  const auto other = AttachAs("other");
+  uint64_t least = UINT64_MAX;
+  for (uint64_t seed = 2; seed < 20; ++seed) {
+    Store(Chain(layout_, {.seed = seed, .blocks = 32, .tenant = "other"}), other.get());
+    world_->Advance(1'000'000'000);
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    least = std::min(least, stats.stats.tiers[1].tenant_bytes);
+  }
+  EXPECT_GE(least, 8 * kBlockBytes);
+  EXPECT_LT(least, 14 * kBlockBytes);
 }
 
 // Old records are reclaimed while new ones replace them, and the drive goes out of service and

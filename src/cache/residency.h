@@ -155,6 +155,21 @@ class Residency {
 
   // How many were dropped, from every tier, for that reason.
   uint64_t left(Leave why) const { return left_[static_cast<size_t>(why)]; }
+  // The same, and where its blocks are, of one tenant.
+  struct TenantBlocks {
+    std::array<uint64_t, kLeaveReasons> left{};
+    uint64_t in_dram = 0;
+    uint64_t on_nvme = 0;
+  };
+  TenantBlocks blocks_of(uint16_t tenant) const {
+    return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
+  }
+  uint64_t DramCeiling(uint16_t tenant) const {
+    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_quota_.capacity_bytes());
+  }
+  uint64_t NvmeCeiling(uint16_t tenant) const {
+    return std::min(nvme_quota_.quota(tenant).ceiling_bytes, nvme_quota_.capacity_bytes());
+  }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
   // How many of the tenant's were dropped from DRAM before any other tier had them.
@@ -163,6 +178,11 @@ class Residency {
   uint64_t DramLimit(uint16_t tenant) const {
     return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->dram_usage().extent_bytes);
   }
+  // An extent without blocks that other processes do not give back: its tenant pays for all of it.
+  void Withhold(uint32_t extent);
+  void EndWithholding(uint32_t extent);
+  uint64_t withheld_bytes() const { return withheld_bytes_; }
+
   uint64_t dram_bytes(uint16_t tenant) const { return dram_quota_.charged(tenant); }
   uint64_t nvme_bytes(uint16_t tenant) const { return nvme_quota_.charged(tenant); }
   uint64_t nvme_blocks() const { return nvme_order_->size(); }
@@ -186,6 +206,7 @@ class Residency {
   };
 
   static uint16_t PayerOf(uint16_t tenant);
+  TenantBlocks& MutableBlocksOf(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
@@ -199,6 +220,8 @@ class Residency {
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
   bool Retiring(SlotId slot) const;
+  // Of the tenant's, in extents that are being emptied: what is held leaves later.
+  uint64_t RetiringBytes(const TenantId& tenant) const;
   // Nothing holds it any more: if its extent is being emptied, it goes.
   void LeaveIfRetiring(BlockRef ref);
   void UnholdPin(BlockRef ref);
@@ -212,6 +235,8 @@ class Residency {
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
+  std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
+  uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
@@ -222,6 +247,7 @@ class Residency {
   std::vector<std::pair<uint32_t, BlockRef>> reclaim_;  // Its blocks by position: a heap.
   BlockRef expiry_cursor_ = 0;
   std::array<uint64_t, kLeaveReasons> left_{};
+  std::vector<TenantBlocks> blocks_of_;  // By tenant.
   uint64_t demoted_ = 0;
   int64_t only_in_dram_ = 0;
   std::vector<uint64_t> lost_unwritten_;  // By tenant.

@@ -19,5 +19,11 @@ void AddSimCommand(CLI::App* app, int* exit_status);
 void AddDoctorCommand(CLI::App* app, int* exit_status);
 void AddCompletionCommand(CLI::App* app, int* exit_status);  // Completes what is declared on `app`.
 void AddServeCommand(CLI::App* app, int* exit_status);
+void AddCtlCommand(CLI::App* app, int* exit_status);
+void AddTopCommand(CLI::App* app, int* exit_status);
+
+// --socket, --http and --token-file, for the commands that ask a node.
+struct NodeClientOptions;
+void AddNodeOptions(CLI::App* command, NodeClientOptions* options);
 
 }  // namespace aquifer

@@ -21,6 +21,8 @@ Examples:
   aquifer bench --list             what can be measured
   aquifer bench dram --quick       the DRAM rows, in a few seconds
   aquifer sim fuzz                 check every promise, fault after fault, in simulated time
+  aquifer serve                    run the node of this host
+  aquifer ctl status               ask it how it is; aquifer top watches it
   aquifer doctor                   what this host can do, and what to change
   aquifer bench --help             all about one command)";
 
@@ -56,6 +58,13 @@ int RefuseParse(CLI::App& app, const CLI::ParseError& error,
     chosen = chosen->get_subcommands().front();
     command += " " + chosen->get_name();
   }
+  const std::vector<std::string> below = CommandNames(*chosen);
+  const auto depth = static_cast<size_t>(std::count(command.begin(), command.end(), ' '));
+  if (!below.empty() && arguments.size() > depth && !arguments[depth].starts_with("-")) {
+    return RefuseUsage(fmt::format("there is no command '{}'; there are: {}", arguments[depth],
+                                   fmt::join(below, ", ")),
+                       command, NearestName(arguments[depth], below));
+  }
   // CLI11 reports what it did not expect without saying what it would have.
   for (const std::string& argument : arguments) {
     if (!argument.starts_with("--") || argument == "--") continue;
@@ -68,9 +77,9 @@ int RefuseParse(CLI::App& app, const CLI::ParseError& error,
 }
 
 int Main(int argc, char** argv) {
-  // A node makes none, and waits for its signals itself.
-  const bool serves = argc > 1 && std::string_view(argv[1]) == "serve";
-  if (!serves) RemoveTemporariesOnSignals();
+  // These make none, and wait for their signals themselves.
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first != "serve" && first != "top") RemoveTemporariesOnSignals();
   int exit_status = kExitOk;
   CLI::App app("Aquifer keeps the KV caches of LLM inference engines in DRAM and on NVMe.",
                "aquifer");
@@ -79,6 +88,8 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
 #ifdef AQUIFER_HAS_NODE
   AddServeCommand(&app, &exit_status);
+  AddCtlCommand(&app, &exit_status);
+  AddTopCommand(&app, &exit_status);
 #endif
   AddDemoCommand(&app, &exit_status);
   AddBenchCommand(&app, &exit_status);

@@ -110,9 +110,9 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
     client.host_ = client.host_.substr(1, client.host_.size() - 2);
   }
   if (client.host_.empty() || client.port_.empty()) {
-    return Status(Code::kInvalid,
-                  fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470",
-                              options.http));
+    return Status(
+        Code::kInvalid,
+        fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470", options.http));
   }
   client.where_ = options.http;
   if (!options.token_file.empty()) {
@@ -124,15 +124,16 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
 Result<json> NodeClient::Understand(const Answer& answer, json* partial) {
   json parsed = json::parse(answer.body, nullptr, false);
   if (!parsed.is_object()) {
-    return Status(Code::kUnavailable,
-                  "what answers there is not an Aquifer node; name another with --socket or --http");
+    return Status(
+        Code::kUnavailable,
+        "what answers there is not an Aquifer node; name another with --socket or --http");
   }
   if (answer.status == 200) return parsed;
   const json error = parsed.value("error", json::object());
-  const std::string message = error.is_object() && error.contains("message") &&
-                                      error["message"].is_string()
-                                  ? error["message"].get<std::string>()
-                                  : fmt::format("the node answered {}", answer.status);
+  const std::string message =
+      error.is_object() && error.contains("message") && error["message"].is_string()
+          ? error["message"].get<std::string>()
+          : fmt::format("the node answered {}", answer.status);
   parsed.erase("error");
   if (partial != nullptr) *partial = std::move(parsed);
   return Status(CodeOf(answer.status), message);

@@ -1,5 +1,5 @@
-// Asks a node over HTTP, for `aquifer ctl` and `aquifer top`: on its administrator's socket, or at an
-// address with a token. Each call is a connection of its own, and waits for the answer.
+// Asks a node over HTTP, for `aquifer ctl` and `aquifer top`: on its administrator's socket, or at
+// an address with a token. Each call is a connection of its own, and waits for the answer.
 #pragma once
 
 #include <chrono>

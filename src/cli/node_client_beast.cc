@@ -27,15 +27,17 @@ Result<AnySocket> ConnectLocal(net::io_context* context, const std::string& path
   socket.connect(net::local::stream_protocol::endpoint(path), error);
   if (!error) return AnySocket(std::move(socket));
   if (error == net::error::access_denied) {
-    return Status(Code::kUnavailable,
-                  fmt::format("{} belongs to another user; run this as that user or as root, or use "
-                              "--http with --token-file",
-                              path));
+    return Status(
+        Code::kUnavailable,
+        fmt::format("{} belongs to another user; run this as that user or as root, or use "
+                    "--http with --token-file",
+                    path));
   }
-  return Status(Code::kUnavailable,
-                fmt::format("no node answers on {} ({}); start one with `aquifer serve`, or name its "
-                            "socket with --socket",
-                            path, error.message()));
+  return Status(
+      Code::kUnavailable,
+      fmt::format("no node answers on {} ({}); start one with `aquifer serve`, or name its "
+                  "socket with --socket",
+                  path, error.message()));
 }
 
 Result<AnySocket> ConnectTcp(net::io_context* context, const std::string& host,
@@ -58,14 +60,14 @@ Result<NodeClient::Answer> NodeClient::Exchange(const std::string& method,
                                                 const std::string& target, const std::string& body,
                                                 std::chrono::milliseconds limit) const {
   net::io_context context;
-  Result<AnySocket> socket = socket_.empty() ? ConnectTcp(&context, host_, port_)
-                                             : ConnectLocal(&context, socket_);
+  Result<AnySocket> socket =
+      socket_.empty() ? ConnectTcp(&context, host_, port_) : ConnectLocal(&context, socket_);
   if (!socket.ok()) return socket.status();
   Stream stream(std::move(*socket));
   http::request<http::string_body> request(http::string_to_verb(method), target, 11);
   const bool six = host_.find(':') != std::string::npos;
-  request.set(http::field::host, socket_.empty() ? (six ? "[" + host_ + "]" : host_) + ":" + port_
-                                                 : "localhost");
+  request.set(http::field::host,
+              socket_.empty() ? (six ? "[" + host_ + "]" : host_) + ":" + port_ : "localhost");
   if (!token_.empty()) request.set(http::field::authorization, "Bearer " + token_);
   request.keep_alive(false);
   if (method == "POST") {

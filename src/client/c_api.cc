@@ -55,19 +55,21 @@ static_assert(AQUIFER_NVME_AUTO == int(aquifer::NvmeEngine::kAuto) &&
 
 namespace {
 
-constexpr size_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxStructBytes = 4096;  // More is no size.
 
-// Not a string: to say that there is no memory needs none.
-thread_local char last_error[kMaxErrorBytes] = "";
+// Not a buffer: a library that is loaded at run time has room for few bytes of a thread's own.
+thread_local std::string last_error;
+thread_local const char* last_text = "";
 
 }  // namespace
 
 aquifer_code aquifer::Fail(Code code, const char* text) noexcept {
-  if (*text == '\0') text = CodeName(code).data();  // All of them are literals.
-  const size_t bytes = std::min(std::strlen(text), kMaxErrorBytes - 1);
-  std::memcpy(last_error, text, bytes);
-  last_error[bytes] = '\0';
+  try {
+    last_error = *text == '\0' ? CodeName(code) : text;
+    last_text = last_error.c_str();
+  } catch (const std::bad_alloc&) {
+    last_text = "this process is out of memory";
+  }
   return static_cast<aquifer_code>(code);
 }
 
@@ -88,7 +90,7 @@ Status aquifer::CheckSize(const void* given, uint32_t size, size_t known, const 
 
 uint32_t aquifer_abi_version(void) { return 1; }
 const char* aquifer_version(void) { return AQUIFER_VERSION; }
-const char* aquifer_error(void) { return last_error; }
+const char* aquifer_error(void) { return last_text; }
 
 const char* aquifer_code_name(aquifer_code code) {
   if (code < AQUIFER_OK || code > AQUIFER_INVALID) return "unknown";

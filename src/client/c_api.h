@@ -103,7 +103,8 @@ Status WriteStruct(T value, const char* name, T* to) {
   return Status();
 }
 
-inline Status CheckNotNull(const void* pointer, const char* name) {
+template <class T>
+Status CheckNotNull(T* pointer, const char* name) {
   return pointer != nullptr ? Status() : Status(Code::kInvalid, std::string(name) + " is null");
 }
 

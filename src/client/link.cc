@@ -68,7 +68,7 @@ Status Link::Shake(const Hello& hello, int64_t deadline_nanos) {
 // A frame on the socket.
 Status Link::ReceiveBy(int64_t deadline_nanos) {
   while (true) {
-    const Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
+    Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
     if (status.code() != Code::kNotFound) return status;
     if (SystemClock()->NowNanos() >= deadline_nanos) {
       return Status(Code::kLate, "the node does not answer");

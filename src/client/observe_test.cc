@@ -49,6 +49,7 @@ TEST_F(ObserveTest, EverythingIsMissingAndNothingIsStored) {
   EXPECT_EQ(observer.Recall(chain), Recalled{.missed = 4});
   const auto reserve = observer.Reserve(Chain(engine.layout(), {.seed = 2, .blocks = 1}));
   EXPECT_EQ(reserve->ops[0].outcome, ReserveOutcome::kRefused);
+  EXPECT_EQ(observer.StatsOf(TierKind::kDram).capacity_bytes, uint64_t{128} << 20);
 }
 
 TEST_F(ObserveTest, WhatWouldChangeSomethingIsRefusedInWords) {

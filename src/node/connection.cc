@@ -155,7 +155,7 @@ Status Connection::MakeRings(const Admission& admission) {
                                                            [this](uint32_t) { Linger(); }));
   requests_from_ = std::make_unique<RingReader>(to_node_memory_.bytes());
   answers_to_ = std::make_unique<RingWriter>(to_client_memory_.bytes());
-  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this));
+  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this, admission.may_drain));
   return Status();
 }
 
@@ -532,6 +532,11 @@ void Connection::WantBack(uint32_t extent) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kReturnExtent), 0);
   EncodeExtent(extent, &writer_);
   Send(writer_.Finish());
+  host_->owner()->PostAt(host_->clock()->NowNanos() + limits_.return_nanos,
+                         [this, extent, alive = alive_] {
+                           if (!*alive || state_ != State::kOpen) return;
+                           if (offered_.contains(extent)) CutOff("it keeps memory wanted back");
+                         });
 }
 
 // ---- The end ----

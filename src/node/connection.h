@@ -40,7 +40,8 @@ namespace aquifer {
 // Who a client turned out to be.
 struct Admission {
   ClientOptions client;
-  bool may_drain = false;  // The whole node, for everyone.
+  // The node's administrator: may drain the whole node, and sees everyone's figures.
+  bool may_drain = false;
 };
 
 struct ConnectionLimits {
@@ -49,6 +50,7 @@ struct ConnectionLimits {
   size_t ring_data_bytes = size_t{256} << 10;
   size_t max_unsent_frames = 4096;  // On the socket; a client that does not read is cut off.
   int64_t greeting_nanos = 5'000'000'000;
+  int64_t return_nanos = 30'000'000'000;  // An extent that is wanted back and has nothing in it.
 };
 
 class Connection final : private ClientSink, private Polled, private SlotLocator {

@@ -77,8 +77,8 @@ class RawClient {
     while (true) {
       const std::vector<std::byte> frame = Receive();
       if (frame.empty()) return true;
-      if (FrameReader(frame).header().kind != static_cast<uint16_t>(FrameKind::kExtent))
-        return false;
+      const auto kind = static_cast<FrameKind>(FrameReader(frame).header().kind);
+      if (kind != FrameKind::kExtent && kind != FrameKind::kReturnExtent) return false;
     }
   }
   void Enter() {
@@ -180,6 +180,7 @@ class HostileClient : public testing::Test {
     options.keep_available_bytes = 0;  // Without a descriptor, nobody knows how much there is.
     ServerOptions server;
     server.limits.greeting_nanos = 200'000'000;
+    server.limits.return_nanos = 200'000'000;
     server.max_greeting_per_user = kMaxGreetingPerUser;
     server.max_items_per_user = kMaxItems;
     server.max_greeting = 2 * kMaxGreetingPerUser;
@@ -687,6 +688,38 @@ TEST_F(HostileClient, ThatLeavesMuchBehindMakesNoLongTask) {
   client->WriteEmpty(FrameKind::kGoodbye, 0);
   EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("lent_slots") == 0; }));
   EXPECT_LT(MostEntries(), kMostEntries);
+}
+
+TEST_F(HostileClient, KeepsMemoryThatItIsAskedForAndIsCutOff) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  SendLong(client.get(), FrameKind::kReserve, ReserveCall{});
+  std::vector<ReservationId> given;
+  for (bool done = false; !done;) {
+    const std::optional<AnswerHead> head = client->Answer();
+    ASSERT_TRUE(head.has_value());
+    done = head->done;
+    for (uint32_t i = 0; i < head->count; ++i) {
+      ReserveAnswer answer;
+      Decode(&client->reader(), &answer);
+      if (answer.reservation != 0) given.push_back(answer.reservation);
+    }
+  }
+  ASSERT_GT(given.size(), 1024u);
+  for (std::span<const ReservationId> left(given); !left.empty();) {
+    const size_t count = std::min<size_t>(left.size(), kMaxItemsPerFrame);
+    client->Write(FrameKind::kAbort, 0, left.first(count));
+    left = left.subspan(count);
+  }
+  // Others need the memory now.
+  const Chain large(engine_->layout(), {.seed = 2, .blocks = 2048, .tenant = "honest"});
+  const auto reserve = engine_->Reserve(large);
+  std::vector<ReservationId> aborts;
+  for (const ReserveOp& op : reserve->ops) aborts.push_back(op.reservation);
+  honest_->Abort(aborts);
+  EXPECT_TRUE(client->IsCutOff());
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+  EXPECT_EQ(engine_->Store(*chain_), 16u);  // They had to make room as well.
 }
 
 // It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.

@@ -69,6 +69,7 @@ HttpResponse Refuse(const Status& status) {
 
 // What was done is told whether or not that was all.
 HttpResponse Tell(const Status& status, nlohmann::json result) {
+  if (status.code() == Code::kInvalid || status.code() == Code::kNotFound) return Refuse(status);
   const HttpCode code = CodeOf(status.code());
   if (!status.ok()) result["error"] = {{"code", code.name}, {"message", status.message()}};
   HttpResponse response;
@@ -86,7 +87,7 @@ Result<std::string> ChooseTenant(const std::optional<std::string>& given,
   }
   if (std::find(tenants.begin(), tenants.end(), *given) != tenants.end()) return *given;
   return Status(Code::kNotFound,
-                fmt::format("there is no tenant '{}'; GET /v1/tenants lists all", *given));
+                fmt::format("there is no tenant '{}'; `aquifer ctl tenants` lists all", *given));
 }
 
 Result<Blocks> ReadBlocks(JsonBody* body, const HttpContext& context, bool may_be_all) {
@@ -143,6 +144,19 @@ class Visit {
   const std::unique_ptr<Insider> insider_;
 };
 
+Status NoSession(const Blocks& blocks) {
+  return Status(Code::kNotFound,
+                fmt::format("there is no session '{}' of tenant '{}'; `aquifer ctl sessions` lists "
+                            "those that its engines named",
+                            blocks.session, blocks.tenant));
+}
+
+// The cache does not know who asks.
+Status Explained(Status status, const Blocks& blocks) {
+  const bool unknown = status.code() == Code::kNotFound && !blocks.session.empty();
+  return unknown ? NoSession(blocks) : std::move(status);
+}
+
 // From the root on; a task of the owner's for each slice.
 Result<std::vector<Key>> KeysOfSession(const Blocks& blocks, HttpContext* context) {
   RunningCore* const running = context->node->running();
@@ -154,11 +168,7 @@ Result<std::vector<Key>> KeysOfSession(const Blocks& blocks, HttpContext* contex
       done();
     });
   }
-  if (!next) {
-    return Status(Code::kNotFound, fmt::format("there is no session '{}' of tenant '{}'; GET "
-                                               "/v1/sessions lists those that engines named",
-                                               blocks.session, blocks.tenant));
-  }
+  if (!next) return NoSession(blocks);
   std::reverse(keys.begin(), keys.end());
   return keys;
 }
@@ -213,7 +223,8 @@ HttpResponse PrestageCall(const HttpRequest& request, HttpContext* context) {
   Result<std::unique_ptr<Visit>> visit = Visit::Begin(blocks->tenant, context);
   if (!visit.ok()) return Refuse(visit.status());
   (**visit)->Prestage(&prestage);
-  return Tell(prestage.status, {{"found", prestage.found}, {"staged", prestage.staged}});
+  return Tell(Explained(prestage.status, *blocks),
+              {{"found", prestage.found}, {"staged", prestage.staged}});
 }
 
 HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
@@ -227,7 +238,7 @@ HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
   Result<std::unique_ptr<Visit>> visit = Visit::Begin(blocks->tenant, context);
   if (!visit.ok()) return Refuse(visit.status());
   (**visit)->Evict(&evict);
-  return Tell(evict.status, {{"evicted", evict.evicted}});
+  return Tell(Explained(evict.status, *blocks), {{"evicted", evict.evicted}});
 }
 
 HttpResponse DrainCall(const HttpRequest& request, HttpContext* context) {

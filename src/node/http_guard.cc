@@ -21,13 +21,20 @@ std::string Lower(std::string_view text) {
   return lower;
 }
 
-// "localhost:9470", "[::1]" and "10.0.0.1:80" without port and brackets.
+// Nothing, or ":9470".
+bool IsPort(std::string_view text) {
+  return text.empty() ||
+         (text.starts_with(':') &&
+          std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= '0' && c <= '9'; }));
+}
+
+// "localhost:9470", "[::1]" and "10.0.0.1:80" without port and brackets; empty: it is none.
 std::string HostName(std::string_view host) {
-  if (host.starts_with('[')) {
-    const size_t end = host.find(']');
-    return end == std::string_view::npos ? "" : std::string(host.substr(1, end - 1));
-  }
-  return Lower(host.substr(0, host.find(':')));
+  const bool brackets = host.starts_with('[');
+  const size_t end = std::min(host.find(brackets ? ']' : ':'), host.size());
+  if (brackets && end == host.size()) return "";
+  if (!IsPort(host.substr(brackets ? end + 1 : end))) return "";
+  return Lower(brackets ? host.substr(1, end - 1) : host.substr(0, end));
 }
 
 bool IsAddress(const std::string& name) {

@@ -76,9 +76,9 @@ TEST(HttpGuardTest, OnlyOurOwnNamesAreAnswered) {
     request.host = host;
     EXPECT_EQ(CrossSite(request), 200u) << host;
   }
-  for (const char* host :
-       {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1",
-        "[fe80::1]", "[::1", "127.evil.example", "localhost.", ":80"}) {
+  for (const char* host : {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                           "10.0.0.1", "[fe80::1]", "[::1", "127.evil.example", "localhost.", ":80",
+                           "[::1]evil.example", "localhost:evil", "127.0.0.1:1:2", "::1"}) {
     request.host = host;
     EXPECT_EQ(CrossSite(request), 403u) << host;
   }

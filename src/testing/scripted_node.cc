@@ -28,7 +28,9 @@ bool ScriptedNode::Greet(const std::function<void()>& connect, const Welcome& we
 bool ScriptedNode::GreetNext(const Welcome& welcome) {
   pollfd ready{.fd = listener_.get(), .events = POLLIN, .revents = 0};
   if (::poll(&ready, 1, static_cast<int>(kPatienceNanos / 1'000'000)) <= 0) return false;
-  socket_.emplace(AcceptOn(listener_));
+  Result<Descriptor> accepted = AcceptOn(listener_);
+  if (!accepted.ok()) return false;
+  socket_.emplace(*std::move(accepted));
   for (SharedMemory* const memory : {&to_node_, &to_client_}) {
     *memory = *SharedMemory::New(RingBytes(kRingDataBytes));
     FormatRing(memory->bytes(), kRingDataBytes);

@@ -298,6 +298,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
       index.Replace(known, item->meta, sequence, place);
       entry = known;
     }
+    if (entry != NvmeIndex::kNone) index.SetStored(entry);
     ++shared_->counters.blocks_written;
     shared_->counters.bytes_written += item->meta.raw_bytes;
   } else if (index.Holds(item->moved_entry, item->meta.id) &&

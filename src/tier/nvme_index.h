@@ -99,6 +99,10 @@ class NvmeIndex {
     return expiry != 0 && expiry <= unix_seconds;
   }
 
+  // It was stored since the start, and is younger than all that drives held then.
+  void SetStored(EntryId entry) { At(entry).stored = true; }
+  bool stored(EntryId entry) const { return At(entry).stored; }
+
   bool Used(EntryId entry) const { return At(entry).record != kUnused; }
 
   // Sorts entries by chain position and then by sequence: parents before children.
@@ -141,6 +145,7 @@ class NvmeIndex {
     uint32_t record = kUnused;
     uint16_t group = 0;
     uint16_t part = 0;
+    bool stored = false;
   };
   static constexpr uint32_t kUnused = UINT32_MAX;  // As `record`: the entry is free.
 

@@ -462,9 +462,10 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     return;
   }
   // The same block twice: it was being moved or replaced. The newer copy counts, also when its time
-  // is over: the older one may have been given more.
+  // is over: the older one may have been given more. What was stored since the start is newer than
+  // all that a drive brings which is read only now, also where the calendar was set back.
   if (const auto other = shared_->index.Find(record.meta.id); other != NvmeIndex::kNone) {
-    if (shared_->index.sequence(other) >= record.sequence) {
+    if (shared_->index.stored(other) || shared_->index.sequence(other) >= record.sequence) {
       segment.map_dirty = true;
       drive_->unmarked_ = true;
       return;

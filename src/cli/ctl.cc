@@ -1,0 +1,304 @@
+// aquifer ctl: asks a node that runs, and tells it what to do. One entry of kActions for each.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/ctl_text.h"
+#include "cli/node_client.h"
+#include "settings/duration_text.h"
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr const char* kFooter = R"(
+A node is asked on its administrator's socket, which only its own user and root can use, or over HTTP
+with the administrator's token. Blocks are named by the session that an engine gave, or by their keys.
+
+Examples:
+  aquifer ctl status
+  aquifer ctl tenants --json
+  aquifer ctl prestage --session chat-7           bring it to DRAM before its next turn
+  aquifer ctl pin --session system-prompt --for 8h
+  aquifer ctl evict --tenant acme --everything --yes
+  aquifer ctl drain --timeout 60s                 before the node is stopped
+  aquifer ctl status --http 10.0.0.7:9470 --token-file /etc/aquifer/admin-token)";
+
+constexpr auto kSlack = seconds(15);      // For the answer, beyond what the node was given.
+constexpr auto kLongLimit = minutes(65);  // For what has no limit of its own.
+constexpr int64_t kMsPerSecond = 1000;
+
+struct CtlOptions {
+  NodeClientOptions node;
+  bool json = false;
+  std::string tenant;
+  std::string session;
+  std::vector<std::string> keys;
+  int64_t group = 0;
+  int64_t part = 0;
+  std::string duration;  // --for
+  std::string timeout;
+  bool everything = false;
+  bool yes = false;
+  std::string after;
+  uint32_t limit = 100;
+};
+
+Status Usage(std::string message) { return Status(Code::kInvalid, std::move(message)); }
+
+Result<json> BlocksFrom(const CtlOptions& options) {
+  json body = json::object();
+  if (!options.tenant.empty()) body["tenant"] = options.tenant;
+  if (!options.session.empty()) body["session"] = options.session;
+  if (!options.keys.empty()) {
+    body["keys"] = options.keys;
+    body["group"] = options.group;
+    body["part"] = options.part;
+  }
+  if (options.everything) body["everything"] = true;
+  const int ways = (options.session.empty() ? 0 : 1) + (options.keys.empty() ? 0 : 1) +
+                   (options.everything ? 1 : 0);
+  if (ways != 1) return Usage("name blocks in one way: --session NAME, or KEY...");
+  return body;
+}
+
+Result<int64_t> TimeFrom(const std::string& text, const char* option) {
+  const Result<int64_t> parsed = ParseSeconds(text);
+  if (parsed.ok() && *parsed > 0) return parsed;
+  return Usage(fmt::format("{}: '{}' is not a time; write it like 90s, 15m or 8h", option, text));
+}
+
+// Adds "timeout_ms" where one is given; returns how long to wait for the answer.
+Result<milliseconds> AddTimeout(const CtlOptions& options, json* body) {
+  if (options.timeout.empty()) return milliseconds(kLongLimit);
+  AQ_ASSIGN_OR_RETURN(const int64_t limit, TimeFrom(options.timeout, "--timeout"));
+  (*body)["timeout_ms"] = limit * kMsPerSecond;
+  return milliseconds(seconds(limit) + kSlack);
+}
+
+std::string JsonText(const json& value) {
+  return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+// Shows an answer, or what was done of it and why not all.
+Status Show(const CtlOptions& options, const Result<json>& answer, const json& partial,
+            const std::function<std::string(const json&)>& text) {
+  if (!answer.ok()) {
+    if (!partial.is_null() && !partial.empty()) {
+      fmt::print("{}", options.json ? JsonText(partial) : text(partial));
+    }
+    return answer.status();
+  }
+  fmt::print("{}", options.json ? JsonText(*answer) : text(*answer));
+  return Status();
+}
+
+Status Act(NodeClient* node, const CtlOptions& options, const std::string& target, const json& body,
+           milliseconds limit, const std::function<std::string(const json&)>& text) {
+  json partial;
+  const Result<json> answer = node->Post(target, body, limit, &partial);
+  return Show(options, answer, partial, text);
+}
+
+uint64_t Number(const json& answer, const char* name) { return answer.value(name, uint64_t{0}); }
+
+// ---- What there is to ask and to do ----
+
+Status ShowStatus(NodeClient* node, const CtlOptions& options) {
+  return Show(options, node->Get("/v1/status"), {}, StatusText);
+}
+
+Status ShowTiers(NodeClient* node, const CtlOptions& options) {
+  return Show(options, node->Get("/v1/tiers"), {}, TiersText);
+}
+
+// All pages: tenants are few enough.
+Status ShowTenants(NodeClient* node, const CtlOptions& options) {
+  json all = {{"tenants", json::array()}, {"next", ""}};
+  std::string after;
+  do {
+    AQ_ASSIGN_OR_RETURN(const json page,
+                        node->Get("/v1/tenants?limit=1000&after=" + PercentEncoded(after)));
+    for (const json& tenant : page.at("tenants")) all["tenants"].push_back(tenant);
+    after = page.at("next").get<std::string>();
+  } while (!after.empty());
+  return Show(options, all, {}, TenantsText);
+}
+
+Status ShowSessions(NodeClient* node, const CtlOptions& options) {
+  std::string target = fmt::format("/v1/sessions?limit={}", options.limit);
+  if (!options.tenant.empty()) target += "&tenant=" + PercentEncoded(options.tenant);
+  if (!options.after.empty()) target += "&after=" + PercentEncoded(options.after);
+  return Show(options, node->Get(target), {}, SessionsText);
+}
+
+Status Pin(NodeClient* node, const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(json body, BlocksFrom(options));
+  AQ_ASSIGN_OR_RETURN(const int64_t time, TimeFrom(options.duration, "--for"));
+  body["seconds"] = time;
+  return Act(node, options, "/v1/pin", body, kLongLimit, [time](const json& answer) {
+    return fmt::format("pinned {} of {} blocks for {}\n", Number(answer, "pinned"),
+                       Number(answer, "blocks"), SecondsText(time));
+  });
+}
+
+Status Unpin(NodeClient* node, const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(const json body, BlocksFrom(options));
+  return Act(node, options, "/v1/unpin", body, kLongLimit, [](const json& answer) {
+    return fmt::format("unpinned {} of {} blocks\n", Number(answer, "unpinned"),
+                       Number(answer, "blocks"));
+  });
+}
+
+Status Prestage(NodeClient* node, const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(json body, BlocksFrom(options));
+  AQ_ASSIGN_OR_RETURN(const milliseconds limit, AddTimeout(options, &body));
+  return Act(node, options, "/v1/prestage", body, limit, [](const json& answer) {
+    return fmt::format("{} of {} blocks are in DRAM\n", Number(answer, "staged"),
+                       Number(answer, "found"));
+  });
+}
+
+Status Evict(NodeClient* node, const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(const json body, BlocksFrom(options));
+  if (options.everything && !options.yes) {
+    return Usage("--everything deletes all that the tenant has; add --yes if that is meant");
+  }
+  return Act(node, options, "/v1/evict", body, kLongLimit, [](const json& answer) {
+    return fmt::format("{} blocks are gone from every tier\n", Number(answer, "evicted"));
+  });
+}
+
+Status Drain(NodeClient* node, const CtlOptions& options) {
+  json body = json::object();
+  AQ_ASSIGN_OR_RETURN(const milliseconds limit, AddTimeout(options, &body));
+  return Act(node, options, "/v1/drain", body, limit, [](const json& answer) {
+    const uint64_t left = Number(answer, "left");
+    return left == 0
+               ? std::string("drained: every block is on NVMe, and nothing is stored any more\n")
+               : fmt::format("drained in part: {} blocks are only in DRAM\n", left);
+  });
+}
+
+// ---- The command line ----
+
+enum Takes : unsigned {
+  kNone = 0,
+  kBlocks = 1,
+  kTime = 2,
+  kTimeout = 4,
+  kEverything = 8,
+  kPage = 16,
+};
+
+struct CtlAction {
+  const char* name;
+  const char* help;
+  unsigned takes;
+  Status (*run)(NodeClient* node, const CtlOptions& options);
+};
+
+constexpr CtlAction kActions[] = {
+    {"status", "The node at a glance", kNone, &ShowStatus},
+    {"tiers", "Where blocks are kept, and how full that is", kNone, &ShowTiers},
+    {"tenants", "Who has how much, and what it did for them", kNone, &ShowTenants},
+    {"sessions", "The sessions that a tenant's engines named", kPage, &ShowSessions},
+    {"pin", "Keep blocks from being evicted for some time", kBlocks | kTime, &Pin},
+    {"unpin", "Take such pins away", kBlocks, &Unpin},
+    {"prestage", "Bring blocks to DRAM ahead of a fetch", kBlocks | kTimeout, &Prestage},
+    {"evict", "Delete blocks from every tier, for good", kBlocks | kEverything, &Evict},
+    {"drain", "Write everything to NVMe and store nothing any more", kTimeout, &Drain},
+};
+
+void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command) {
+  AddNodeOptions(command, &options->node);
+  command->add_flag("--json", options->json, "For programs: what the node answered");
+  if ((action.takes & (kBlocks | kPage)) != 0) {
+    command->add_option("--tenant", options->tenant, "Whose; not needed where there is one")
+        ->type_name("NAME");
+  }
+  if ((action.takes & kBlocks) != 0) {
+    command->add_option("KEY", options->keys, "Keys of blocks, 64 hexadecimal digits each");
+    command->add_option("--session", options->session, "All blocks of this session instead")
+        ->type_name("NAME");
+    command->add_option("--group", options->group, "The kv group of the keys (default: 0)")
+        ->type_name("NUMBER");
+    command->add_option("--part", options->part, "The part of the keys (default: 0)")
+        ->type_name("NUMBER");
+  }
+  if ((action.takes & kTime) != 0) {
+    command->add_option("--for", options->duration, "For how long: 90s, 15m, 8h or 7d")
+        ->type_name("TIME")
+        ->required();
+  }
+  if ((action.takes & kTimeout) != 0) {
+    command->add_option("--timeout", options->timeout, "How long it may take: 90s or 15m")
+        ->type_name("TIME");
+  }
+  if ((action.takes & kEverything) != 0) {
+    command->add_flag("--everything", options->everything, "All that the tenant has");
+    command->add_flag("--yes", options->yes, "That is really meant");
+  }
+  if ((action.takes & kPage) != 0) {
+    command->add_option("--after", options->after, "Begin behind this session")->type_name("NAME");
+    command->add_option("--limit", options->limit, "At most so many, up to 1000 (default: 100)")
+        ->type_name("NUMBER");
+  }
+}
+
+Status RunAction(const CtlAction& action, const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(NodeClient node, NodeClient::New(options.node));
+  try {
+    return action.run(&node, options);
+  } catch (const json::exception&) {
+    return Status(
+        Code::kUnavailable,
+        "the node's answer is not understood; is it of another version than this program?");
+  }
+}
+
+}  // namespace
+
+void AddNodeOptions(CLI::App* command, NodeClientOptions* options) {
+  command
+      ->add_option("--socket", options->socket,
+                   "The node's socket (default: $AQUIFER_SOCKET, or where nodes usually are)")
+      ->type_name("PATH");
+  command->add_option("--http", options->http, "Ask over TCP instead, as in 127.0.0.1:9470")
+      ->type_name("ADDRESS");
+  command->add_option("--token-file", options->token_file, "The administrator's token, for --http")
+      ->type_name("FILE");
+}
+
+void AddCtlCommand(CLI::App* app, int* exit_status) {
+  CLI::App* const ctl = app->add_subcommand("ctl", "Ask a node that runs, and tell it what to do");
+  ctl->require_subcommand(1);
+  ctl->footer(kFooter);
+  for (const CtlAction& action : kActions) {
+    const auto options = std::make_shared<CtlOptions>();  // The callback's, and CLI11's target.
+    CLI::App* const command = ctl->add_subcommand(action.name, action.help);
+    AddOptions(action, options.get(), command);
+    command->callback([&action, options, exit_status] {
+      const Status status = RunAction(action, *options);
+      if (status.ok()) return;
+      fmt::print(stderr, "aquifer ctl {}: {}\n", action.name, status.message());
+      *exit_status = status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
+    });
+  }
+}
+
+}  // namespace aquifer

@@ -1,0 +1,170 @@
+#include "cli/ctl_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "settings/size_text.h"
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+
+// Columns as wide as their widest cell; the first to the left, the others to the right.
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += i == 0 ? fmt::format("{:<{}}", row[i], widths[i])
+                     : fmt::format("  {:>{}}", row[i], widths[i]);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string Size(const json& value, const char* name) {
+  return SizeText(value.at(name).get<uint64_t>());
+}
+
+std::string Count(const json& value, const char* name) {
+  return fmt::format("{}", value.at(name).get<uint64_t>());
+}
+
+// Names come from engines, and a terminal obeys some bytes.
+std::string Printable(const json& value, const char* name) {
+  std::string text = value.at(name).get<std::string>();
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  return text;
+}
+
+std::string Line(const char* name, const std::string& text) {
+  return fmt::format("{:<12} {}\n", name, text);
+}
+
+std::string StateText(const json& status) {
+  if (status.at("draining").get<bool>()) return "draining: nothing is stored any more";
+  return status.at("ready").get<bool>() ? "ready" : "not ready";
+}
+
+uint64_t Misses(const json& value, const char* not_found, const char* late, const char* failed) {
+  return value.at(not_found).get<uint64_t>() + value.at(late).get<uint64_t>() +
+         value.at(failed).get<uint64_t>();
+}
+
+std::string Part(uint64_t part, uint64_t whole) {
+  return PartText(static_cast<double>(part), static_cast<double>(whole));
+}
+
+std::string FetchText(const json& counters) {
+  const auto dram = counters.at("fetch_hits_dram").get<uint64_t>();
+  const auto nvme = counters.at("fetch_hits_nvme").get<uint64_t>();
+  const uint64_t all = dram + nvme + Misses(counters, "fetch_misses", "fetch_late", "fetch_failed");
+  return fmt::format("{} blocks asked for, {} hit: {} from dram, {} from nvme; {} late, {} failed",
+                     all, Part(dram + nvme, all), dram, nvme, Count(counters, "fetch_late"),
+                     Count(counters, "fetch_failed"));
+}
+
+}  // namespace
+
+std::string SpanText(int64_t seconds) {
+  if (seconds >= 86'400) return fmt::format("{}d {}h", seconds / 86'400, seconds % 86'400 / 3600);
+  if (seconds >= 3600) return fmt::format("{}h {}m", seconds / 3600, seconds % 3600 / 60);
+  if (seconds >= 60) return fmt::format("{}m {}s", seconds / 60, seconds % 60);
+  return fmt::format("{}s", seconds);
+}
+
+std::string PartText(double part, double whole) {
+  return whole <= 0 ? "-" : fmt::format("{:.1f} %", 100 * part / whole);
+}
+
+std::string TiersText(const json& answer) {
+  std::vector<std::vector<std::string>> rows = {{"tier", "used", "of", "full", "blocks", "state"}};
+  std::string drives;
+  for (const json& tier : answer.at("tiers")) {
+    rows.push_back(
+        {tier.at("tier").get<std::string>(), Size(tier, "used_bytes"), Size(tier, "capacity_bytes"),
+         PartText(tier.at("used_bytes").get<double>(), tier.at("capacity_bytes").get<double>()),
+         Count(tier, "blocks"),
+         tier.at("in_service").get<bool>() ? "in service" : "OUT OF SERVICE"});
+    for (const json& drive : tier.at("drives")) {
+      std::string state = drive.at("in_service").get<bool>() ? "in service" : "OUT OF SERVICE";
+      if (!drive.at("writable").get<bool>()) state += ", not writable";
+      const std::string why = Printable(drive, "why");
+      drives += fmt::format("  drive {}: {}{}\n", Printable(drive, "directory"), state,
+                            why.empty() ? "" : ": " + why);
+    }
+  }
+  return Table(rows) + drives;
+}
+
+std::string StatusText(const json& status) {
+  const json& counters = status.at("counters");
+  const json& savings = status.at("savings");
+  const json& connections = status.at("connections");
+  std::string text;
+  text += Line("node", fmt::format("{}, aquifer {}, process {}", StateText(status),
+                                   Printable(status, "version"), Count(status, "pid")));
+  text += Line("up", SpanText(status.at("uptime_ms").get<int64_t>() / 1000));
+  text += Line("socket", Printable(status, "socket"));
+  const std::string http = Printable(status, "http");
+  text += Line("http", http.empty() ? "off" : http);
+  text += Line("engines", fmt::format("{}, on {} connections ({} more linger), {} sessions",
+                                      Count(counters, "engines"), Count(connections, "open"),
+                                      Count(connections, "lingering"), Count(status, "sessions")));
+  text += Line("fetches", FetchText(counters));
+  text += Line("stores", fmt::format("{} blocks, {} refused", Count(counters, "committed"),
+                                     Count(counters, "reserve_refused")));
+  text += Line("saved", fmt::format("{:.1f} s of prefill, {:.1f} s lost",
+                                    savings.at("saved_ms").get<double>() / 1e3,
+                                    savings.at("lost_ms").get<double>() / 1e3));
+  text += Line("trouble",
+               fmt::format("{} corrupt blocks, {} quarantined, {} overdue",
+                           Count(counters, "corrupt_blocks"), Size(counters, "quarantined_bytes"),
+                           counters.at("overdue_leases").get<uint64_t>() +
+                               counters.at("overdue_reservations").get<uint64_t>()));
+  return text + "\n" + TiersText(status);
+}
+
+std::string TenantsText(const json& answer) {
+  std::vector<std::vector<std::string>> rows = {
+      {"tenant", "dram", "nvme", "hits", "misses", "hit rate", "stored", "refused", "saved"}};
+  for (const json& tenant : answer.at("tenants")) {
+    const uint64_t hits =
+        tenant.at("hits_dram").get<uint64_t>() + tenant.at("hits_nvme").get<uint64_t>();
+    const uint64_t misses = Misses(tenant, "misses", "late", "failed");
+    rows.push_back(
+        {Printable(tenant, "name"), Size(tenant, "dram_bytes"), Size(tenant, "nvme_bytes"),
+         fmt::format("{}", hits), fmt::format("{}", misses), Part(hits, hits + misses),
+         Count(tenant, "committed_blocks"), Count(tenant, "refused"),
+         fmt::format(
+             "{:.1f} s",
+             (tenant.at("saved_ms").get<double>() - tenant.at("lost_ms").get<double>()) / 1e3)});
+  }
+  return Table(rows);
+}
+
+std::string SessionsText(const json& answer) {
+  if (answer.at("sessions").empty()) {
+    return fmt::format("tenant {} has no sessions\n", Printable(answer, "tenant"));
+  }
+  std::vector<std::vector<std::string>> rows = {{"session", "blocks", "tokens", "bytes", "head"}};
+  for (const json& session : answer.at("sessions")) {
+    rows.push_back({Printable(session, "session"), Count(session, "blocks"),
+                    Count(session, "tokens"), Size(session, "bytes"), Printable(session, "head")});
+  }
+  std::string text = Table(rows);
+  const std::string next = Printable(answer, "next");
+  if (!next.empty()) text += fmt::format("There are more: --after '{}'\n", next);
+  return text;
+}
+
+}  // namespace aquifer

@@ -1,0 +1,149 @@
+#include "cli/top_screen.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+
+#include "cli/ctl_text.h"
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+json Tier(const char* name, uint64_t used) {
+  return {{"tier", name},           {"in_service", true}, {"capacity_bytes", 1000 << 20},
+          {"used_bytes", used},     {"blocks", 7},        {"read_bytes_per_second", 0.0},
+          {"drives", json::array()}};
+}
+
+json Tenant(const std::string& name, uint64_t hits, uint64_t misses) {
+  json tenant = {{"name", name}, {"hits_dram", hits}, {"misses", misses}};
+  for (const char* zero :
+       {"dram_bytes", "nvme_bytes", "hits_nvme", "hit_bytes_nvme", "late", "failed",
+        "committed_blocks", "committed_bytes", "refused", "saved_ms", "lost_ms"}) {
+    tenant[zero] = 0;
+  }
+  tenant["hit_bytes_dram"] = hits << 20;
+  return tenant;
+}
+
+TopSample Sample(int64_t uptime_ms, uint64_t hits, uint64_t misses) {
+  TopSample sample;
+  sample.tenants = {{"tenants", json::array({Tenant("a", hits, misses)})}};
+  sample.status = {
+      {"version", "1.2.3"},
+      {"pid", 42},
+      {"uptime_ms", uptime_ms},
+      {"ready", true},
+      {"draining", false},
+      {"socket", "/run/aquifer/node.sock"},
+      {"http", "127.0.0.1:9470"},
+      {"sessions", 3},
+      {"connections", {{"open", 2}, {"lingering", 1}, {"accepted", 9}, {"cut_off", 0}}},
+      {"tiers", json::array({Tier("dram", 500 << 20), Tier("nvme", 0)})},
+      {"requests", {{"fetch", {{"p50_ms", 0.016}, {"p99_ms", 2.0}}}}},
+      {"queues", {{"requests", 1}, {"loads", 2}, {"nvme", 3}}},
+      {"savings", {{"saved_ms", 1500.0}, {"lost_ms", 0.0}}},
+      {"counters",
+       {{"fetch_hits_dram", hits},
+        {"fetch_hits_nvme", 0},
+        {"fetch_misses", misses},
+        {"fetch_late", 0},
+        {"fetch_failed", 0},
+        {"committed", 0},
+        {"reserve_refused", 0},
+        {"engines", 2},
+        {"corrupt_blocks", 0},
+        {"quarantined_bytes", 0},
+        {"overdue_leases", 1},
+        {"overdue_reservations", 2}}}};
+  return sample;
+}
+
+TEST(TopScreenTest, RatesAreOfTheTimeBetweenTwoLooks) {
+  const TopSample before = Sample(10'000, 1000, 0);
+  const TopSample now = Sample(12'000, 1300, 100);
+  const std::string screen = TopScreen(&before, now, {});
+  EXPECT_THAT(screen, AllOf(HasSubstr("aquifer 1.2.3  ready  up 12s"), HasSubstr("75.0 %"),
+                            HasSubstr("fetch        200/s  150MiB/s"), Not(HasSubstr("average"))));
+}
+
+TEST(TopScreenTest, TheFirstLookIsSinceTheStart) {
+  EXPECT_THAT(TopScreen(nullptr, Sample(10'000, 1000, 0), {}),
+              AllOf(HasSubstr("on average since the start"), HasSubstr("fetch        100/s")));
+}
+
+TEST(TopScreenTest, ANodeThatWasRestartedIsLookedAtAnew) {
+  const TopSample before = Sample(100'000, 100'000, 0);
+  TopSample now = Sample(10'000, 1000, 0);
+  EXPECT_THAT(TopScreen(&before, now, {}), HasSubstr("fetch        100/s"));
+  now = Sample(200'000, 1000, 0);
+  now.status["pid"] = 43;
+  EXPECT_THAT(TopScreen(&before, now, {}), HasSubstr("on average since the start"));
+}
+
+TEST(TopScreenTest, NothingIsLongerThanTheScreen) {
+  const std::string screen = TopScreen(nullptr, Sample(1, 1, 1), {.columns = 20, .rows = 5});
+  std::istringstream lines(screen);
+  size_t rows = 0;
+  for (std::string line; std::getline(lines, line); ++rows) EXPECT_LE(line.size(), 20u);
+  EXPECT_EQ(rows, 5u);
+}
+
+TEST(TopScreenTest, WhatATerminalObeysIsNotPassedOn) {
+  TopSample sample = Sample(1000, 1, 1);
+  sample.tenants["tenants"][0]["name"] = "a\x1b[2Jb";
+  EXPECT_THAT(TopScreen(nullptr, sample, {}), AllOf(HasSubstr("a?[2Jb"), Not(HasSubstr("\x1b"))));
+  EXPECT_THAT(TenantsText(sample.tenants), Not(HasSubstr("\x1b")));
+}
+
+TEST(TopScreenTest, TroubleIsShownWhenThereIsSome) {
+  TopSample sample = Sample(1000, 1, 1);
+  EXPECT_THAT(TopScreen(nullptr, sample, {}), Not(HasSubstr("!")));
+  sample.status["counters"]["corrupt_blocks"] = 3;
+  sample.status["draining"] = true;
+  sample.status["tiers"][1]["in_service"] = false;
+  sample.status["tiers"][1]["drives"].push_back(
+      {{"directory", "/mnt/x"}, {"in_service", false}, {"writable", false}, {"why", "it hangs"}});
+  EXPECT_THAT(TopScreen(nullptr, sample, {}),
+              AllOf(HasSubstr("! 3 corrupt blocks"), HasSubstr("DRAINING"),
+                    HasSubstr("OUT OF SERVICE"), HasSubstr("! drive /mnt/x: it hangs")));
+}
+
+TEST(CtlTextTest, AStatusIsAFewLines) {
+  const std::string text = StatusText(Sample(7'384'000, 300, 100).status);
+  EXPECT_THAT(text, AllOf(HasSubstr("ready, aquifer 1.2.3, process 42"), HasSubstr("2h 3m"),
+                          HasSubstr("400 blocks asked for, 75.0 % hit"), HasSubstr("3 overdue"),
+                          HasSubstr("50.0 %")));
+}
+
+TEST(CtlTextTest, SessionsTellWhereTheNextPageBegins) {
+  json answer = {{"tenant", "a"}, {"sessions", json::array()}, {"next", ""}};
+  EXPECT_THAT(SessionsText(answer), HasSubstr("no sessions"));
+  answer["sessions"].push_back({{"session", "chat"},
+                                {"head", "00"},
+                                {"group", 0},
+                                {"part", 0},
+                                {"blocks", 5},
+                                {"tokens", 80},
+                                {"bytes", 4096}});
+  answer["next"] = "chat";
+  EXPECT_THAT(SessionsText(answer), AllOf(HasSubstr("4KiB"), HasSubstr("--after 'chat'")));
+}
+
+TEST(CtlTextTest, PartsOfNothingAreNoNumber) {
+  EXPECT_EQ(PartText(0, 0), "-");
+  EXPECT_EQ(PartText(1, 3), "33.3 %");
+  EXPECT_EQ(SpanText(59), "59s");
+  EXPECT_EQ(SpanText(61), "1m 1s");
+  EXPECT_EQ(SpanText(90'000), "1d 1h");
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,504 @@
+// The real program's HTTP, and `aquifer ctl` and `aquifer top` against it: who is answered, with
+// what, and what a hostile client can do, which is nothing.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "testing/chain.h"
+#include "testing/http_peer.h"
+#include "testing/scratch_directory.h"
+#include "testing/test_engine.h"
+
+extern char** environ;
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr char kToken[] = "an administrator's secret";
+// SHA-256 of it.
+constexpr char kTokenDigest[] = "0c41229d5955461f56b6e6630915023fbbb60c58ef52845c6f358d24000ce300";
+
+std::string TextOf(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+pid_t Spawn(const std::vector<std::string>& arguments, const std::string& out,
+            const std::string& err) {
+  std::vector<std::string> words = {AQUIFER_PROGRAM_PATH};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), flags, 0600);
+  posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), flags, 0600);
+  pid_t pid = -1;
+  EXPECT_EQ(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  return pid;
+}
+
+int WaitFor(pid_t pid) {
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+// A node in a process of its own, on a free port.
+class HttpTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      WaitFor(pid_);
+    }
+  }
+
+  // `config`: what stands in its file.
+  void Start(const std::string& config = "", const std::vector<std::string>& more = {}) {
+    std::ofstream(path("aquifer.toml")) << config;
+    std::vector<std::string> arguments = {"serve",  "--config", path("aquifer.toml"),    "--socket",
+                                          socket(), "--http",   "127.0.0.1:0",           "--dram",
+                                          "64MiB",  "--nvme",   path("nvme") + ":512MiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    pid_ = Spawn(arguments, path("out"), path("log"));
+    ASSERT_TRUE(LogSays("ready on"));
+    const std::string log = Log();
+    std::smatch found;
+    ASSERT_TRUE(std::regex_search(log, found, std::regex("HTTP on 127.0.0.1:(\\d+)"))) << log;
+    port_ = static_cast<uint16_t>(std::stoi(found[1]));
+  }
+
+  std::string path(const std::string& name) const { return scratch_.path() + "/" + name; }
+  std::string socket() const { return path("node.sock"); }
+  std::string admin_socket() const { return path("node.admin.sock"); }
+  std::string Log() const { return TextOf(path("log")); }
+
+  // Waits until it does, or the node has ended.
+  bool LogSays(const std::string& text) const {
+    while (Log().find(text) == std::string::npos) {
+      siginfo_t ended{};
+      if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          ended.si_pid != 0) {
+        ADD_FAILURE() << "the node ended: " << Log();
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+
+  HeardResponse Ask(const std::string& bytes, bool on_socket = false) const {
+    std::unique_ptr<HttpPeer> peer =
+        on_socket ? std::make_unique<HttpPeer>(admin_socket()) : std::make_unique<HttpPeer>(port_);
+    peer->Send(bytes);
+    return peer->Receive().value_or(HeardResponse{});
+  }
+  HeardResponse AskAdmin(const std::string& bytes) const { return Ask(bytes, true); }
+
+  static std::string ErrorCode(const HeardResponse& response) {
+    const json body = json::parse(response.body, nullptr, false);
+    return body.is_object() && body.contains("error") ? body["error"].value("code", "") : "";
+  }
+
+  Outcome Aquifer(const std::vector<std::string>& arguments) const {
+    Outcome outcome;
+    outcome.status = WaitFor(Spawn(arguments, path("ctl.out"), path("ctl.err")));
+    outcome.out = TextOf(path("ctl.out"));
+    outcome.err = TextOf(path("ctl.err"));
+    return outcome;
+  }
+  Outcome Ctl(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "ctl");
+    arguments.insert(arguments.end(), {"--socket", socket()});
+    return Aquifer(arguments);
+  }
+
+  const ScratchDirectory scratch_;
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+};
+
+// ---- What is answered ----
+
+TEST_F(HttpTest, ANodeThatServesIsHealthyReadyAndMeasured) {
+  Start();
+  EXPECT_EQ(Ask(GetText("/healthz")).body, "ok\n");
+  EXPECT_EQ(Ask(GetText("/readyz")).status, 200);
+  const HeardResponse metrics = Ask(GetText("/metrics"));
+  EXPECT_EQ(metrics.status, 200);
+  EXPECT_THAT(metrics.headers.at("content-type"), HasSubstr("version=0.0.4"));
+  EXPECT_THAT(metrics.body,
+              AllOf(HasSubstr("aquifer_tier_capacity_bytes{tier=\"dram\"} 67108864\n"),
+                    HasSubstr("aquifer_tier_in_service{tier=\"nvme\"} 1\n")));
+  EXPECT_EQ(Ask(GetText("/nothing")).status, 404);
+  EXPECT_EQ(Ask(PostText("/healthz", "{}")).status, 405);
+  EXPECT_EQ(Ask("HEAD /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").status, 405);
+  kill(pid_, SIGTERM);
+  EXPECT_EQ(WaitFor(std::exchange(pid_, -1)), 0);
+  EXPECT_NE(access(admin_socket().c_str(), F_OK), 0);
+}
+
+// Types and required fields, and no others: as far as our description goes.
+void Check(const json& schema, const json& document, const json& value, const std::string& where) {
+  if (schema.contains("$ref")) {
+    const auto pointer = json::json_pointer(schema["$ref"].get<std::string>().substr(1));
+    return Check(document.at(pointer), document, value, where);
+  }
+  const json types = schema.at("type").is_array() ? schema["type"] : json::array({schema["type"]});
+  const bool fits = std::any_of(types.begin(), types.end(), [&value](const json& type) {
+    return (type == "object" && value.is_object()) || (type == "array" && value.is_array()) ||
+           (type == "string" && value.is_string()) || (type == "boolean" && value.is_boolean()) ||
+           (type == "integer" && value.is_number_integer()) ||
+           (type == "number" && value.is_number()) || (type == "null" && value.is_null());
+  });
+  ASSERT_TRUE(fits) << where << " is " << value.dump() << ", and not " << types.dump();
+  if (value.is_array()) {
+    for (const json& each : value) Check(schema.at("items"), document, each, where + "[]");
+  }
+  if (!value.is_object()) return;
+  for (const json& name : schema.value("required", json::array())) {
+    EXPECT_TRUE(value.contains(name.get<std::string>())) << where << " lacks " << name;
+  }
+  const json properties = schema.value("properties", json::object());
+  const json others = schema.value("additionalProperties", json(true));
+  for (const auto& [name, field] : value.items()) {
+    if (properties.contains(name)) {
+      Check(properties[name], document, field, where + "." + name);
+    } else if (others.is_object()) {
+      Check(others, document, field, where + "." + name);
+    } else {
+      EXPECT_EQ(others, true) << where << " has " << name << ", which is not described";
+    }
+  }
+}
+
+TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
+  Start();
+  const json document = json::parse(AskAdmin(GetText("/openapi.json")).body);
+  EXPECT_EQ(document.at("openapi"), "3.1.0");
+  EXPECT_EQ(document, json::parse(TextOf(AQUIFER_SOURCE_DIR "/docs/api/openapi.json")));
+  const std::map<std::string, std::string> bodies = {
+      {"/v1/pin", R"({"keys":["00000000000000000000000000000000000000000000000000000000000000ff"],
+                     "seconds":5})"},
+      {"/v1/unpin",
+       R"({"keys":["00000000000000000000000000000000000000000000000000000000000000ff"]})"},
+      {"/v1/prestage",
+       R"({"keys":["00000000000000000000000000000000000000000000000000000000000000ff"],
+          "timeout_ms":1000})"},
+      {"/v1/evict", R"({"everything":true})"},
+      {"/v1/drain", ""}};
+  for (const auto& [path, methods] : document.at("paths").items()) {
+    SCOPED_TRACE(path);
+    ASSERT_EQ(methods.size(), 1u);
+    const bool get = methods.contains("get");
+    const HeardResponse response = AskAdmin(get ? GetText(path) : PostText(path, bodies.at(path)));
+    EXPECT_EQ(response.status, 200) << response.body;
+    const json& content = methods.begin().value().at("responses").at("200").at("content");
+    if (content.contains("application/json")) {
+      Check(content["application/json"]["schema"], document, json::parse(response.body), path);
+    }
+    // What the other method is told.
+    const HeardResponse wrong = AskAdmin(get ? PostText(path, "{}") : GetText(path));
+    EXPECT_EQ(wrong.status, 405);
+    EXPECT_EQ(wrong.headers.at("allow"), get ? "GET" : "POST");
+  }
+  // And the other way round: what the program has is in the document.
+  for (const char* call : {"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/status",
+                           "/v1/tiers", "/v1/tenants", "/v1/sessions", "/v1/pin", "/v1/unpin",
+                           "/v1/prestage", "/v1/evict", "/v1/drain"}) {
+    EXPECT_TRUE(document.at("paths").contains(call)) << call;
+  }
+}
+
+TEST_F(HttpTest, WhatEnginesDidIsCountedAndCanBePinnedPrestagedAndEvicted) {
+  Start();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 12});
+  ASSERT_EQ(engine.Store(chain), 12u);
+  EXPECT_EQ(engine.Recall(chain).right, 12u);
+  EXPECT_EQ(engine.Recall(Chain(engine.layout(), {.seed = 2, .blocks = 3})).missed, 3u);
+  engine.NameSession("chat/7 \"x\"", chain);
+  ASSERT_TRUE(engine.Eventually([this] {
+    return json::parse(AskAdmin(GetText("/v1/sessions")).body).at("sessions").size() == 1;
+  }));
+
+  const std::string metrics = Ask(GetText("/metrics")).body;
+  EXPECT_THAT(
+      metrics,
+      AllOf(HasSubstr("aquifer_fetch_hits_total{tier=\"dram\",tenant=\"local\"} 12\n"),
+            HasSubstr("aquifer_fetch_hit_bytes_total{tier=\"dram\",tenant=\"local\"} 786432\n"),
+            HasSubstr("aquifer_fetch_misses_total{reason=\"not_found\",tenant=\"local\"} 3\n"),
+            HasSubstr("aquifer_committed_blocks_total{tenant=\"local\"} 12\n")));
+  const json session =
+      json::parse(AskAdmin(GetText("/v1/sessions?tenant=local&limit=1")).body).at("sessions")[0];
+  EXPECT_EQ(session.at("session"), "chat/7 \"x\"");
+  EXPECT_EQ(session.at("blocks"), 12);
+  EXPECT_EQ(session.at("head"), chain.keys().back().ToHex());
+
+  const json by_session = {{"session", "chat/7 \"x\""}};
+  json pin = by_session;
+  pin["seconds"] = 60;
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/pin", pin.dump())).body),
+            (json{{"pinned", 12}, {"blocks", 12}}));
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/unpin", by_session.dump())).body),
+            (json{{"unpinned", 12}, {"blocks", 12}}));
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/prestage", by_session.dump())).body),
+            (json{{"found", 12}, {"staged", 12}}));
+  const json by_keys = {{"keys", {chain.keys()[11].ToHex(), chain.keys()[10].ToHex()}}};
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/evict", by_keys.dump())).body),
+            (json{{"evicted", 2}}));
+  EXPECT_EQ(engine.Matched(chain), 10u);
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/evict", R"({"everything":true})")).body),
+            (json{{"evicted", 10}}));
+  EXPECT_EQ(engine.Matched(chain), 0u);
+  EXPECT_EQ(ErrorCode(AskAdmin(PostText("/v1/evict", R"({"session":"nobody's"})"))), "not_found");
+}
+
+TEST_F(HttpTest, ADrainedNodeIsHealthyAndNotReady) {
+  Start();
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/drain", "{}")).body), (json{{"left", 0}}));
+  EXPECT_EQ(Ask(GetText("/readyz")).status, 503);
+  EXPECT_EQ(Ask(GetText("/healthz")).status, 200);
+  EXPECT_EQ(json::parse(Ask(GetText("/v1/status")).body).at("ready"), false);
+}
+
+TEST_F(HttpTest, WrongCallsAreToldWhatIsWrong) {
+  Start();
+  for (const char* body :
+       {"", "{", "[]", "{}", R"({"session":7})", R"({"keys":[]})", R"({"keys":["zz"]})",
+        R"({"session":"a","keys":["00"]})", R"({"sesion":"a"})", R"({"session":"a","group":-1})",
+        R"({"session":"a","part":65536})"}) {
+    const HeardResponse response = AskAdmin(PostText("/v1/prestage", body));
+    EXPECT_EQ(response.status, 400) << body;
+    EXPECT_EQ(ErrorCode(response), "invalid") << body;
+  }
+  EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"tenant":"nobody","everything":true})")).status,
+            404);
+  EXPECT_EQ(AskAdmin(PostText("/v1/pin", R"({"session":"a"})")).status, 400);
+  EXPECT_EQ(AskAdmin(GetText("/v1/tenants?limit=0")).status, 400);
+  EXPECT_EQ(AskAdmin(GetText("/v1/sessions?tenant=nobody")).status, 404);
+  EXPECT_EQ(AskAdmin(GetText("/v1/sessions?limt=5")).status, 400);
+  EXPECT_EQ(AskAdmin("POST /v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").status,
+            415);
+}
+
+// ---- Who is answered ----
+
+TEST_F(HttpTest, WebPagesAreNotAnswered) {
+  Start();
+  for (const char* path : {"/healthz", "/metrics", "/v1/status"}) {
+    EXPECT_EQ(Ask(GetText(path, "Origin: http://evil.example\r\n")).status, 403) << path;
+    EXPECT_EQ(Ask(GetText(path, "Sec-Fetch-Site: cross-site\r\n")).status, 403) << path;
+    EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.1\r\nHost: evil.example\r\n\r\n", path)).status, 403)
+        << path;
+    EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.1\r\n\r\n", path)).status, 403) << path;
+    EXPECT_EQ(
+        Ask(fmt::format("GET {0} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", path))
+            .status,
+        400)
+        << path;
+  }
+  EXPECT_EQ(Ask("OPTIONS /v1/drain HTTP/1.1\r\nHost: localhost\r\n"
+                "Access-Control-Request-Method: POST\r\nOrigin: http://evil.example\r\n\r\n")
+                .status,
+            403);
+  EXPECT_THAT(Log(), HasSubstr("audit: refused HTTP of 127.0.0.1:"));
+}
+
+TEST_F(HttpTest, WithoutATokenTheAdministratorIsAnsweredOnTheSocketAlone) {
+  Start();
+  EXPECT_EQ(Ask(GetText("/v1/status")).status, 200);
+  for (const char* path : {"/v1/pin", "/v1/unpin", "/v1/prestage", "/v1/evict", "/v1/drain"}) {
+    EXPECT_EQ(Ask(PostText(path, "{}", "Authorization: Bearer x\r\n")).status, 403) << path;
+  }
+  EXPECT_EQ(Ask(GetText("/v1/sessions")).status, 403);
+  EXPECT_EQ(AskAdmin(GetText("/v1/sessions")).status, 200);
+  struct stat info{};
+  ASSERT_EQ(stat(admin_socket().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(HttpTest, WithTenantsEverythingButHealthNeedsTheToken) {
+  std::ofstream(path("tenants.toml"))
+      << "[[tenant]]\nname = \"a\"\ntoken_sha256 = \"" << std::string(64, '1')
+      << "\"\n[[tenant]]\nname = \"b\"\ntoken_sha256 = \"" << std::string(64, '2') << "\"\n";
+  ASSERT_EQ(chmod(path("tenants.toml").c_str(), 0600), 0);
+  const std::string config =
+      fmt::format("tenants = \"{}\"\nencryption = \"off\"\nadmin_token_sha256 = \"{}\"\n",
+                  path("tenants.toml"), kTokenDigest);
+  Start(config);
+  const std::string token = fmt::format("Authorization: Bearer {}\r\n", kToken);
+  for (const char* open : {"/healthz", "/readyz"})
+    EXPECT_EQ(Ask(GetText(open)).status, 200) << open;
+  for (const char* path : {"/metrics", "/openapi.json", "/v1/status", "/v1/tiers", "/v1/tenants",
+                           "/v1/sessions?tenant=a"}) {
+    const HeardResponse refused = Ask(GetText(path));
+    EXPECT_EQ(refused.status, 401) << path;
+    EXPECT_EQ(refused.headers.at("www-authenticate"), "Bearer");
+    EXPECT_EQ(Ask(GetText(path, "Authorization: Bearer wrong\r\n")).status, 401) << path;
+    EXPECT_EQ(Ask(GetText(path, token)).status, 200) << path;
+    EXPECT_EQ(AskAdmin(GetText(path)).status, 200) << path;
+  }
+  EXPECT_EQ(Ask(PostText("/v1/drain", "{}")).status, 401);
+  const json tenants = json::parse(Ask(GetText("/v1/tenants", token)).body).at("tenants");
+  ASSERT_EQ(tenants.size(), 2u);
+  EXPECT_EQ(tenants[0].at("name"), "a");
+  // Which of several is meant must be said.
+  EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"everything":true})")).status, 400);
+  EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"tenant":"b","everything":true})")).status, 200);
+
+  std::ofstream(path("token")) << kToken << "\n";
+  const std::string address = fmt::format("127.0.0.1:{}", port_);
+  EXPECT_EQ(Aquifer({"ctl", "status", "--http", address, "--token-file", path("token")}).status, 0);
+  const Outcome without = Aquifer({"ctl", "status", "--http", address});
+  EXPECT_EQ(without.status, 2);
+  EXPECT_THAT(without.err, HasSubstr("--token-file"));
+
+  // A reload takes the token away.
+  std::ofstream(path("aquifer.toml"))
+      << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", path("tenants.toml"));
+  kill(pid_, SIGHUP);
+  ASSERT_TRUE(LogSays("admin_token_sha256 is changed"));
+  EXPECT_EQ(Ask(GetText("/metrics", token)).status, 403);
+}
+
+TEST_F(HttpTest, ATakenPortIsAnErrorWhereItWasAskedFor) {
+  Start();
+  const std::string taken = fmt::format("127.0.0.1:{}", port_);
+  const Outcome outcome = Aquifer({"serve", "--socket", path("other.sock"), "--http", taken,
+                                   "--dram", "64MiB", "--nvme", "off"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("cannot serve HTTP on " + taken), HasSubstr("--http")));
+}
+
+// ---- Hostile ----
+
+TEST_F(HttpTest, NothingThatAClientSendsStopsTheOthers) {
+  Start();
+  std::vector<std::unique_ptr<HttpPeer>> crowd;
+  for (int i = 0; i < 200; ++i) {
+    crowd.push_back(std::make_unique<HttpPeer>(port_));
+    ASSERT_TRUE(crowd.back()->connected());
+    if (i % 3 == 1) crowd.back()->Send("GET /metrics HTT");
+    if (i % 3 == 2) crowd.back()->Send(GetText("/metrics"));  // And never reads.
+  }
+  EXPECT_EQ(AskAdmin(GetText("/healthz")).status, 200);
+  crowd.clear();
+  EXPECT_EQ(Ask("GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x') + "\r\n\r\n").status, 431);
+  EXPECT_EQ(AskAdmin(PostText("/v1/pin", std::string(9 << 20, ' '))).status, 413);
+  EXPECT_EQ(Ask("\x16\x03\x01 hello\r\n\r\n").status, 400);
+  HttpPeer pipelined(port_);
+  std::string all;
+  for (int i = 0; i < 50; ++i) all += GetText(i % 2 == 0 ? "/healthz" : "/nothing");
+  pipelined.Send(all);
+  for (int i = 0; i < 50; ++i) {
+    const auto response = pipelined.Receive();
+    ASSERT_TRUE(response) << i;
+    EXPECT_EQ(response->status, i % 2 == 0 ? 200 : 404);
+  }
+  EXPECT_EQ(Ask(GetText("/readyz")).status, 200);
+}
+
+// ---- aquifer ctl and aquifer top ----
+
+TEST_F(HttpTest, CtlAsksAndActs) {
+  Start();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 6});
+  ASSERT_EQ(engine.Store(chain), 6u);
+  engine.NameSession("chat 7", chain);
+  ASSERT_TRUE(engine.Eventually(
+      [this] { return Ctl({"sessions"}).out.find("chat 7") != std::string::npos; }));
+
+  EXPECT_THAT(Ctl({"status"}).out, AllOf(HasSubstr("ready"), HasSubstr("6 blocks, ")));
+  EXPECT_EQ(json::parse(Ctl({"status", "--json"}).out).at("counters").at("committed"), 6);
+  EXPECT_THAT(Ctl({"tiers"}).out, AllOf(HasSubstr("dram"), HasSubstr("nvme"), HasSubstr("64MiB")));
+  EXPECT_THAT(Ctl({"tenants"}).out, HasSubstr("local"));
+  EXPECT_EQ(
+      json::parse(Ctl({"sessions", "--json", "--limit", "5"}).out).at("sessions")[0].at("blocks"),
+      6);
+  EXPECT_EQ(Ctl({"pin", "--session", "chat 7", "--for", "1h"}).out,
+            "pinned 6 of 6 blocks for 1h\n");
+  EXPECT_EQ(Ctl({"unpin", "--session", "chat 7"}).out, "unpinned 6 of 6 blocks\n");
+  EXPECT_EQ(Ctl({"prestage", "--session", "chat 7", "--timeout", "20s"}).out,
+            "6 of 6 blocks are in DRAM\n");
+  EXPECT_EQ(Ctl({"evict", chain.keys()[5].ToHex()}).out, "1 blocks are gone from every tier\n");
+  EXPECT_EQ(Ctl({"evict", "--everything"}).status, 2);
+  EXPECT_EQ(json::parse(Ctl({"evict", "--everything", "--yes", "--json"}).out),
+            (json{{"evicted", 5}}));
+  const Outcome top = Aquifer({"top", "--once", "--socket", socket()});
+  EXPECT_EQ(top.status, 0) << top.err;
+  EXPECT_THAT(top.out, AllOf(HasSubstr("ready"), HasSubstr("dram"), HasSubstr("local")));
+  EXPECT_THAT(Ctl({"drain"}).out, HasSubstr("drained"));
+  EXPECT_THAT(Ctl({"status"}).out, HasSubstr("draining"));
+}
+
+TEST_F(HttpTest, CtlSaysWhatIsWrongAndWhatToDo) {
+  const Outcome nobody = Aquifer({"ctl", "status", "--socket", path("nowhere.sock")});
+  EXPECT_EQ(nobody.status, 1);
+  EXPECT_THAT(nobody.out, IsEmpty());
+  EXPECT_THAT(nobody.err, AllOf(HasSubstr("no node answers on"), HasSubstr("nowhere.admin.sock"),
+                                HasSubstr("aquifer serve")));
+  EXPECT_EQ(Aquifer({"top", "--socket", path("nowhere.sock")}).status, 1);
+  EXPECT_EQ(Aquifer({"ctl", "status", "--http", "nonsense"}).status, 2);
+  EXPECT_EQ(Aquifer({"ctl"}).status, 2);
+  EXPECT_THAT(Aquifer({"ctl", "statsu"}).err, HasSubstr("Did you mean 'status'?"));
+  Start();
+  Outcome outcome = Ctl({"pin", "--session", "a"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--for"));
+  EXPECT_EQ(Ctl({"pin", "--session", "a", "--for", "soon"}).status, 2);
+  EXPECT_EQ(Ctl({"evict"}).status, 2);
+  EXPECT_EQ(Ctl({"evict", "zz"}).status, 2);
+  outcome = Ctl({"evict", "--session", "nobody's"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("there is no session"));
+  outcome = Ctl({"prestage", "--session", "a", "--tenant", "nobody"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no tenant 'nobody'"));
+}
+
+}  // namespace
+}  // namespace aquifer
