@@ -10,11 +10,24 @@ foreach(check check-layers check-determinism)
   add_test(NAME ${check}
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${check}")
 endforeach()
-foreach(tool check-layers check-determinism count-tests)
+if(TARGET aquifer_c)
+  add_test(NAME check-exports COMMAND
+    Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/check-exports" "$<TARGET_FILE:aquifer_c>")
+  set_tests_properties(check-exports PROPERTIES LABELS "checks" TIMEOUT 60)
+  # Into a program that runs already, which has little room left for a thread's own variables. A
+  # sanitizer's runtime cannot come that late.
+  if(NOT AQUIFER_SANITIZE)
+    add_test(NAME load-library COMMAND Python3::Interpreter -c
+      "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).aquifer_abi_version() == 1"
+      "$<TARGET_FILE:aquifer_c>")
+    set_tests_properties(load-library PROPERTIES LABELS "checks" TIMEOUT 60)
+  endif()
+endif()
+foreach(tool check-layers check-determinism check-exports count-tests)
   add_test(NAME ${tool}-self-test
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${tool}" --self-test)
 endforeach()
 set_tests_properties(
   check-layers check-determinism
-  check-layers-self-test check-determinism-self-test count-tests-self-test
+  check-layers-self-test check-determinism-self-test check-exports-self-test count-tests-self-test
   PROPERTIES LABELS "checks" TIMEOUT 60)

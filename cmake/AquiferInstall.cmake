@@ -4,8 +4,8 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 if(TARGET aquifer)
-  # The library is aquifer_cache and its closure; node, sim and the test fakes stay at home.
-  set(pending cache)
+  # The library is cache and client with their closure; node, sim and the test fakes stay at home.
+  set(pending cache client)
   set(installed "")
   while(pending)
     list(POP_FRONT pending folder)
@@ -30,6 +30,17 @@ if(TARGET aquifer)
     "${PROJECT_BINARY_DIR}/aquiferConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake"
     DESTINATION "${config_dir}")
+endif()
+
+# The C ABI, for pkg-config and for CMake as aquifer::c.
+if(TARGET aquifer_c)
+  install(TARGETS aquifer_c EXPORT aquiferTargets
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION include)
+  # From where the file is, so that the installation can be moved.
+  file(RELATIVE_PATH to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/aquifer.pc.in" "${PROJECT_BINARY_DIR}/aquifer.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/aquifer.pc"
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 endif()
 
 if(EXISTS "${PROJECT_SOURCE_DIR}/include/aquifer")

@@ -30,7 +30,8 @@ endfunction()
 # aquifer_test(dram_tier_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
 #              [LABELS slow] [TIMEOUT 120] [ENV NAME=value])
 # makes a GoogleTest program with a main of its own, and one ctest entry. It also carries the name
-# of its folder as a label. LABELS release-only keeps it out of the sanitizer builds.
+# of its folder as a label. LABELS release-only keeps it out of the sanitizer builds; threads says
+# that more than one thread runs in it, which is what the thread sanitizer is for.
 function(aquifer_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SRCS;DEPS;LINK;LABELS;ENV")
   aquifer_reject_leftovers("aquifer_test(${name})" "${arg_UNPARSED_ARGUMENTS}")
@@ -124,10 +125,12 @@ function(aquifer_register_test name labels timeout environment)
     TIMEOUT ${timeout}
     ENVIRONMENT "${environment};${AQUIFER_TEST_ENVIRONMENT}")
   # `ninja base_tests` builds what `ctest -L '^base$'` runs.
-  if(NOT TARGET ${folder}_tests)
-    add_custom_target(${folder}_tests)
-  endif()
-  add_dependencies(${folder}_tests ${name})
+  foreach(label IN LISTS folder labels)
+    if(NOT TARGET ${label}_tests)
+      add_custom_target(${label}_tests)
+    endif()
+    add_dependencies(${label}_tests ${name})
+  endforeach()
 endfunction()
 
 function(aquifer_reject_leftovers call leftovers)

@@ -205,6 +205,31 @@ TEST_F(EngineProcesses, StoppedAndThenKilledGiveTheirMemoryBack) {
   EXPECT_TRUE(NothingIsLent());
 }
 
+// A commit that comes too late gives the slot back as well, and the client is served again.
+TEST_F(EngineProcesses, CutOffInMidStoreCommitTooLateAndGoOn) {
+  ASSERT_NO_FATAL_FAILURE(Start(kDefaultTimeoutNanos));
+  auto late = Connect({.socket = node_->socket()}, {});
+  ASSERT_TRUE(late.ok()) << late.status().ToString();
+  TestEngine slow(late->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain = NumberedChain(slow.layout(), 1);
+  const Chain leased = NumberedChain(slow.layout(), 2);
+  ASSERT_EQ(slow.Store(leased), leased.size());
+  const auto fetch = slow.Fetch(leased);
+  const auto reserve = slow.Reserve(chain);
+  ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
+  ASSERT_TRUE(Eventually([&] { return engine().Counter("overdue_reservations") > 0; }));
+  // The node it came from may be back by now, as another one to this client.
+  ASSERT_TRUE(Eventually([&] { return slow.Match(leased)->matched == leased.size(); }));
+  const auto commit = slow.FillAndCommit(chain, {}, *reserve);
+  EXPECT_EQ(commit->ops[0].status.code(), Code::kInvalid);
+  // The leases are still held, and of the same old link: nothing but the reservations may go.
+  EXPECT_TRUE(Eventually([&] { return engine().Counter("lent_slots") == leased.size(); }));
+  EXPECT_EQ(slow.CheckAndRelease(leased, {}, *fetch), Recalled{.right = leased.size()});
+  EXPECT_TRUE(NothingIsLent());
+  EXPECT_EQ(slow.Store(chain), chain.size());
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = chain.size()});
+}
+
 // ---- A node that dies ----
 
 class NodeProcess : public testing::Test {

@@ -391,8 +391,10 @@ struct ConnectOptions {
   // Empty: $AQUIFER_SOCKET, else the first of /run/aquifer/node.sock, $XDG_RUNTIME_DIR/aquifer.sock
   // and /tmp/aquifer-<uid>/node.sock that is there.
   std::string socket{};
-  std::string token{};   // Where the node has a tenants file.
-  bool observe = false;  // Store and load nothing: the node only records what is asked for.
+  std::string token{};  // Where the node has a tenants file.
+  // Store and load nothing: all is a miss, and the node only records what is asked for. Flush,
+  // Evict and Drain are kInvalid.
+  bool observe = false;
   int64_t timeout_nanos = 5 * kDefaultTimeoutNanos;  // For the first connection.
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kAtOnce = INT64_MIN;
 constexpr int64_t kYieldNanos = 5'000;
+constexpr int64_t kPollNanos = 100'000;
 
 thread_local const void* running_here = nullptr;  // The executor whose thread this is.
 
@@ -118,7 +119,7 @@ class QueueThread final : public ThreadExecutor {
       int64_t now = clock_->NowNanos();
       busy_ = busy_ || !batch_.empty();
       for (Entry& entry : batch_) {
-        now = RunDueTimers(now);
+        now = PollIfDue(RunDueTimers(now));
         if (entry.at_nanos == kAtOnce) {
           now = RunOne(std::move(entry.task), now);
         } else {
@@ -128,11 +129,7 @@ class QueueThread final : public ThreadExecutor {
         }
       }
       batch_.clear();
-      now = RunDueTimers(now);
-      if (waiter_->Poll()) {
-        busy_ = true;
-        EndTask(now);
-      }
+      Poll(RunDueTimers(now));
     }
     timers_.clear();  // Here, so that what they hold dies on the thread that it belongs to.
   }
@@ -200,10 +197,21 @@ class QueueThread final : public ThreadExecutor {
       std::pop_heap(timers_.begin(), timers_.end(), Later);
       Task task = std::move(timers_.back().task);
       timers_.pop_back();
-      now = RunOne(std::move(task), now);
+      now = PollIfDue(RunOne(std::move(task), now));
     }
     return now;
   }
+
+  // The waiter's turn. Returns the time after it.
+  int64_t Poll(int64_t now) {
+    polled_nanos_ = now;
+    if (!waiter_->Poll()) return now;
+    busy_ = true;
+    return EndTask(now);
+  }
+
+  // However long the queue is, the waiter's clients wait for a task at most, and a little.
+  int64_t PollIfDue(int64_t now) { return now - polled_nanos_ < kPollNanos ? now : Poll(now); }
 
   // Returns the time after it: one task's end is the next one's start, so each costs one reading.
   int64_t RunOne(Task task, int64_t start) {
@@ -240,6 +248,7 @@ class QueueThread final : public ThreadExecutor {
   std::vector<Entry> timers_;  // A heap.
   bool busy_ = false;          // There was something to do just now, other than timers.
   uint64_t next_order_ = 0;
+  int64_t polled_nanos_ = 0;  // When the waiter had its last turn.
 
   std::atomic<uint64_t> tasks_{0};  // Written by the thread alone.
   std::atomic<int64_t> longest_task_nanos_{0};

@@ -44,7 +44,8 @@ class Clock;
 class Waiter {
  public:
   virtual ~Waiter() = default;
-  // Does what there is to do; false when there was nothing. Counts as a task.
+  // Does a little of what there is to do; false when there was nothing. Counts as a task, and comes
+  // between those of the queue: whenever that is empty, and after 100 us at the latest.
   virtual bool Poll() = 0;
   // Until Wake(), until there is something to Poll() for, or for so long.
   virtual void Sleep(int64_t nanos) = 0;

@@ -241,5 +241,25 @@ TEST(WaiterTest, IsPolledBetweenTasksAndSleepsUntilSomethingIsPosted) {
   waiter.slept.acquire();  // At the latest now that nothing is left to do.
 }
 
+TEST(WaiterTest, HasItsTurnHoweverLongTheQueueIs) {
+  TestWaiter waiter;
+  ManualClock clock;
+  const auto executor =
+      NewThreadExecutor({.name = "test", .spin_nanos = 0, .waiter = &waiter}, &clock);
+  std::promise<void> posted;
+  executor->Post([&] { posted.get_future().wait(); });
+  constexpr int kTasks = 100;
+  int before = 0;
+  int after = 0;
+  executor->Post([&] { before = waiter.polls; });
+  // All of these are taken from the queue at once.
+  for (int i = 0; i < kTasks; ++i) executor->Post([&] { clock.Advance(60'000); });
+  for (int i = 0; i < kTasks; ++i) executor->PostAt(0, [&] { clock.Advance(60'000); });
+  executor->Post([&] { after = waiter.polls; });
+  posted.set_value();
+  Drain(executor.get());
+  EXPECT_GE(after - before, kTasks - 2);  // Every second one.
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -169,7 +169,7 @@ Result<size_t> DeriveChain(const Key& parent, std::span<const uint32_t> tokens,
                            uint32_t tokens_per_block, std::span<const Extra> extras,
                            std::span<Key> keys) {
   AQ_RETURN_IF_ERROR(CheckChain(tokens, tokens_per_block, extras, keys));
-  thread_local KeyHasher hasher;
+  KeyHasher hasher;
   const size_t blocks = tokens.size() / tokens_per_block;
   const Key* previous = &parent;
   for (size_t block = 0; block < blocks; ++block) {

@@ -231,7 +231,7 @@ void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key&
                        .part = forecast.chain.part,
                        .key = head};
   RememberSession(forecast.session, name);
-  if (clients_[client].hints == options_.max_hints_per_client) return CountDroppedNotes(1);
+  if (clients_[client].hints == options_.max_hints_per_client) return CountDroppedNotes(client, 1);
   ++clients_[client].hints;
   HintJob* const job = TakeJob<HintJob>(client, nullptr);
   job->Begin(forecast, name);
@@ -320,10 +320,13 @@ void Core::Prestage(ClientNumber client, PrestageRequest* request) {
 
 void Core::Evict(ClientNumber client, EvictRequest* request) {
   request->evicted = 0;
-  Begin<EvictJob>(client, request,
-                  request->everything
-                      ? Status()
-                      : CheckChainOrSession(client, request->chain, request->session));
+  Status valid;
+  if (!request->everything) {
+    valid = CheckChainOrSession(client, request->chain, request->session);
+  } else if (sweeping_.contains(clients_[client].tenant)) {
+    valid = Status(Code::kBusy, "everything is being deleted already; wait for that");
+  }
+  Begin<EvictJob>(client, request, std::move(valid));
 }
 
 void Core::Drain(ClientNumber client, DrainRequest* request) {
@@ -366,8 +369,10 @@ Status Core::Build() {
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
   dram_->on_wanted_back = [this](uint32_t extent) {
+    residency_->Withhold(extent);
     if (on_extent_wanted) on_extent_wanted(extent);
   };
+  dram_->on_returned = [this](uint32_t extent) { residency_->EndWithholding(extent); };
   dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
     if (added) {
       extents_.push_back(bytes);
@@ -501,7 +506,7 @@ void Core::Housekeep() {
 
 // --- Clients
 
-Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink) {
+Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink, bool sees_all) {
   if (options.tenant.empty() || options.tenant.size() > 64) {
     return Status(Code::kInvalid, "tenant is not 1 to 64 bytes long");
   }
@@ -519,11 +524,12 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   if (free == clients_.end()) free = clients_.emplace(clients_.end());
   *free = Client{};
   free->attached = true;
+  free->sees_all = sees_all;
   free->tenant = tenant;
+  if (counters_of_.size() <= tenant) counters_of_.resize(size_t{tenant} + 1);
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
-  if (by_tenant_.size() <= tenant) by_tenant_.resize(size_t{tenant} + 1);
   write_down_->AddClient(static_cast<uint32_t>(free - clients_.begin()), tenant);
   return static_cast<ClientNumber>(free - clients_.begin());
 }

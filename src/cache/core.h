@@ -70,6 +70,8 @@ struct CoreCounters {
   uint64_t match_hits = 0;
   uint64_t fetch_hits_dram = 0;
   uint64_t fetch_hits_nvme = 0;
+  uint64_t fetch_bytes_dram = 0;
+  uint64_t fetch_bytes_nvme = 0;
   uint64_t fetch_misses = 0;
   uint64_t fetch_late = 0;
   uint64_t fetch_failed = 0;
@@ -79,12 +81,17 @@ struct CoreCounters {
   uint64_t reserve_refused = 0;
   std::array<uint64_t, kRefusals> refused_for{};  // Of those, by Refusal.
   uint64_t committed = 0;
+  uint64_t committed_bytes = 0;
   uint64_t aborted = 0;
   uint64_t reported_corrupt = 0;  // By readers, with Release().
   uint64_t overdue = 0;           // Reservations.
   uint64_t overdue_leases = 0;
   uint64_t dropped_notes = 0;  // Hints and prefill reports of clients that sent too many at once.
   uint64_t prestaged = 0;
+  // Of a tenant only: fetching against computing what was fetched, as the engines' own reports
+  // tell.
+  double saved_ms = 0;
+  double lost_ms = 0;
 };
 
 class ClientSink {
@@ -113,8 +120,8 @@ class Core final : private TierListener, private LoadWaiter {
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
 
-  // All of these on the owner.
-  Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink);
+  // All of these on the owner. Who does not see all has its own tenant's figures from Stats().
+  Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink, bool sees_all = true);
   // The same for one who pins, prestages and evicts by keys alone (layout 0): the node's
   // administrator has registered no layout, and a key names one anyway.
   Result<ClientNumber> AttachAdministrator(const ClientOptions& options, ClientSink* sink);
@@ -143,7 +150,9 @@ class Core final : private TierListener, private LoadWaiter {
   void Hint(ClientNumber client, const SessionForecast& forecast, const Key& head);
   void ReportPrefill(ClientNumber client, const PrefillReport& report);
   // So many hints and reports never got here.
-  void CountDroppedNotes(uint64_t count) { counters_.dropped_notes += count; }
+  void CountDroppedNotes(ClientNumber client, uint64_t count) {
+    Count(clients_[client].tenant, &CoreCounters::dropped_notes, count);
+  }
   void Cancel(ClientNumber client, Request* request);
 
   // ---- For those who run it ----
@@ -178,6 +187,13 @@ class Core final : private TierListener, private LoadWaiter {
   }
   bool pool_complete() const;
 
+  // Of a layout that the client has registered; 0 when it has not.
+  uint32_t TokensPerBlock(ClientNumber client, LayoutHandle handle) const {
+    return HasLayout(client, handle)
+               ? catalog_.layout(static_cast<uint16_t>(handle - 1)).tokens_per_block
+               : 0;
+  }
+
   // They do not change: any thread may ask.
   const CoreOptions& options() const { return options_; }
 
@@ -199,6 +215,7 @@ class Core final : private TierListener, private LoadWaiter {
     bool attached = false;
     bool administrator = false;
     bool leaving = false;  // Detached, and what it holds is being given back.
+    bool sees_all = false;
     uint16_t tenant = 0;
     uint32_t engine = 0;
     std::string engine_name;
@@ -236,8 +253,22 @@ class Core final : private TierListener, private LoadWaiter {
     uint64_t order = 0;
   };
 
+  // What a tenant said of its sessions; the oldest first.
+  struct TenantSessions {
+    std::map<std::string, Session> by_name;
+    std::map<uint64_t, std::string> by_age;
+  };
+
   Core(const CoreOptions& options, const CacheEnvironment& environment);
   Status Build();
+
+  // For the tenant, and for all.
+  void Count(uint16_t tenant, uint64_t CoreCounters::* what, uint64_t count = 1) {
+    counters_.*what += count;
+    counters_of_[tenant].*what += count;
+  }
+  CacheStats StatsOfAll(uint16_t tenant) const;
+  CacheStats StatsOf(uint16_t tenant) const;
 
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
@@ -260,6 +291,8 @@ class Core final : private TierListener, private LoadWaiter {
   void TakeOver(const BlockMeta& meta);
   // False: it is not wanted.
   bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
+  bool TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta);
+  bool AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
@@ -299,7 +332,6 @@ class Core final : private TierListener, private LoadWaiter {
                              const std::string& session) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const;
   // As the tenant sees it; UINT16_MAX: nobody in particular.
-  CacheStats StatsFor(uint16_t tenant) const;
 
   // Loans.
   uint64_t Lend(ClientNumber client, BlockRef ref, bool reservation);
@@ -326,6 +358,7 @@ class Core final : private TierListener, private LoadWaiter {
   uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
+  void ForgetASession();
   const Session* FindSession(uint16_t tenant, const std::string& name) const;
   // A block that a job will come back to, by when the ref may name another.
   struct Noted {
@@ -373,6 +406,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool found_all_ = false;    // And it has ended.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
+  // The whole index is being looked through for what is theirs, to be deleted. Once for each.
+  std::set<uint16_t> sweeping_;
 
   struct Leaving {
     ClientNumber client = 0;
@@ -402,8 +437,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
   double average_fill_ms_ = 20;
-  std::map<std::pair<uint16_t, std::string>, Session> sessions_;
-  std::map<uint64_t, std::pair<uint16_t, std::string>> sessions_by_age_;
+  std::map<uint16_t, TenantSessions> sessions_;  // By tenant.
+  size_t session_count_ = 0;
   uint64_t next_session_ = 1;
 
   std::vector<std::unique_ptr<Job>> jobs_;  // Every job there is, running or spare.
@@ -415,7 +450,7 @@ class Core final : private TierListener, private LoadWaiter {
   bool draining_ = false;
   bool housekeeping_ = false;
   CoreCounters counters_;
-  std::vector<TenantCounters> by_tenant_;                        // As many as have had a client.
+  std::vector<CoreCounters> counters_of_;  // By tenant, of those that have had a client.
   std::array<TimeHistogram, kTimedRequests + 1> request_times_;  // By the kind of job.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

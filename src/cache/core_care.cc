@@ -130,8 +130,10 @@ void PinJob::Cancel() {
 // --- Sessions
 
 const Core::Session* Core::FindSession(uint16_t tenant, const std::string& name) const {
-  const auto found = sessions_.find(std::pair(tenant, name));
-  return found == sessions_.end() ? nullptr : &found->second;
+  const auto own = sessions_.find(tenant);
+  if (own == sessions_.end()) return nullptr;
+  const auto found = own->second.by_name.find(name);
+  return found == own->second.by_name.end() ? nullptr : &found->second;
 }
 
 Core::Noted Core::Note(BlockRef ref) const {
@@ -159,14 +161,25 @@ bool Core::WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const 
 
 void Core::RememberSession(const std::string& name, const BlockName& head) {
   if (name.empty() || name.size() > kMaxSessionName) return;
-  Session& session = sessions_[std::pair(head.tenant, name)];
-  sessions_by_age_.erase(session.order);
-  session = {.head = head, .order = next_session_++};
-  sessions_by_age_.emplace(session.order, std::pair(head.tenant, name));
-  if (sessions_.size() > options_.max_sessions) {
-    sessions_.erase(sessions_by_age_.begin()->second);
-    sessions_by_age_.erase(sessions_by_age_.begin());
-  }
+  TenantSessions& own = sessions_[head.tenant];
+  const auto [named, fresh] = own.by_name.try_emplace(name);
+  own.by_age.erase(named->second.order);
+  named->second = {.head = head, .order = next_session_++};
+  own.by_age.emplace(named->second.order, name);
+  session_count_ += fresh ? 1 : 0;
+  if (session_count_ > options_.max_sessions) ForgetASession();
+}
+
+// The oldest of whoever has the most: nobody's sessions push out those of a tenant that has few.
+void Core::ForgetASession() {
+  const auto most =
+      std::max_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
+        return a.second.by_name.size() < b.second.by_name.size();
+      });
+  TenantSessions& sessions = most->second;
+  sessions.by_name.erase(sessions.by_age.begin()->second);
+  sessions.by_age.erase(sessions.by_age.begin());
+  --session_count_;
 }
 
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
@@ -293,7 +306,7 @@ void PrestageJob::OnLoaded(size_t, BlockRef, const Status& status) {
   --open_;
   if (status.ok()) {
     ++asked().staged;
-    ++core().counters_.prestaged;
+    core().Count(tenant(), &CoreCounters::prestaged);
   }
   MaybeEnd();
 }
@@ -312,6 +325,8 @@ void PrestageJob::Cancel() {
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
   unsure_ = false;
+  sweeping_ = asked().everything;
+  if (sweeping_) core().sweeping_.insert(tenant());
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
@@ -394,7 +409,13 @@ void EvictJob::Run() {
   const bool more = DropSlice();
   core().eraser_->Pump();
   if (more) return RunAgain();
+  Drop();
   WaitForTiers();
+}
+
+// The sweep is over, done or not.
+void EvictJob::Drop() {
+  if (std::exchange(sweeping_, false)) core().sweeping_.erase(tenant());
 }
 
 // A block may have been on its way to NVMe when it was dropped. Once no such write is under way,

@@ -92,6 +92,34 @@ TEST_F(CoreDeletionTest, ABlockEvictedWhileItIsBeingWrittenDoesNotComeBack) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
+TEST_F(CoreDeletionTest, EverythingIsDeletedOnceAtATimeForEachTenant) {
+  Make(SmallCache(512, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 256});  // More than a slice.
+  EvictRequest first;
+  EvictRequest second;
+  EvictRequest others;
+  for (EvictRequest* const evict : {&first, &second, &others}) evict->everything = true;
+  ASSERT_EQ(Store(chain), chain.size());
+  client_->Submit(&Core::Evict, &first);
+  ASSERT_FALSE(first.done());
+  client_->Do(&Core::Evict, &second);
+  EXPECT_EQ(second.status.code(), Code::kBusy);
+  AttachAs("other")->Do(&Core::Evict, &others);
+  EXPECT_TRUE(others.status.ok());
+  ASSERT_TRUE(world_->RunUntil([&first] { return first.done(); }));
+  EXPECT_EQ(first.evicted, chain.size());
+  // One whose client is gone stands in nobody's way.
+  ASSERT_EQ(Store(chain), chain.size());
+  EvictRequest left;
+  left.everything = true;
+  const auto leaving = AttachAs("local");
+  leaving->Submit(&Core::Evict, &left);
+  ASSERT_FALSE(left.done());
+  leaving->Detach();
+  client_->Do(&Core::Evict, &second);
+  EXPECT_TRUE(second.status.ok()) << second.status.ToString();
+}
+
 // The drive holds an older record of what is deleted from memory while it cannot be read.
 TEST_F(CoreDeletionTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
   const Chain chain(layout_, {.seed = 1, .blocks = 8});

@@ -134,26 +134,107 @@ TEST_F(CoreDrivesTest, ADriveThatWasAwayDoesNotBringBackWhatWasStoredAnew) {
   EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
 }
 
-TEST_F(CoreDrivesTest, WhatIsInDramIsDurableAlsoWhenACalendarSetBackLetsAnOlderRecordWin) {
+// The drive with the later one comes when the other's has been found, and maybe used.
+TEST_F(CoreDrivesTest, OfTwoRecordsFromEarlierLivesTheLaterOneCountsWhicheverIsFoundFirst) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  for (const bool used : {false, true}) {
+    SCOPED_TRACE(used);
+    Make(options);
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    for (const uint16_t computation : {0, 1}) {
+      world_->FailOpeningOf("one", computation == 0);
+      world_->FailOpeningOf("two", computation == 1);
+      world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+      Restart();
+      ASSERT_EQ(Store(chain, client_.get(), computation), 4u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->FailOpeningOf("one", true);
+    world_->FailOpeningOf("two", false);
+    Restart();
+    if (used) {
+      ASSERT_EQ(Recall(chain), 4u);
+    }
+    world_->FailOpeningOf("one", false);
+    world_->Advance(3'000'000'000);
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
+}
+
+TEST_F(CoreDrivesTest, ABlockStoredAnewHasItsOwnTimeAlsoWhereADriveBringsTheSameBytesWithLess) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 100);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpening(Code::kUnavailable);
+  Restart();
+  ASSERT_EQ(Store(chain), 4u);
+  world_->FailOpening(Code::kOk);
+  world_->Advance(3'000'000'000);
+  ASSERT_TRUE(Flush().ok());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1000);
+  Restart();
+  EXPECT_EQ(Recall(chain), 4u);
+}
+
+TEST_F(CoreDrivesTest, ATimeToLiveIsThatOfTheLaterRecordWhicheverIsFoundFirst) {
   CoreOptions options = SmallCache();
   options.cache.nvme_directories = {"one", "two"};
   Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
   const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
-  Restart();
-  ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
-  ASSERT_TRUE(Flush().ok());
+  for (const bool later : {false, true}) {
+    world_->FailOpeningOf("one", !later);
+    world_->FailOpeningOf("two", later);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
+    Restart();
+    ASSERT_EQ(Store(chain), 4u);
+    if (later) Hint(chain, 100);
+    ASSERT_TRUE(Flush().ok());
+  }
+  world_->FailOpeningOf("one", true);
   world_->FailOpeningOf("two", false);
-  world_->Advance(5'000'000'000);
-  ASSERT_TRUE(Flush().ok());
   Restart();
-  EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  ASSERT_EQ(Recall(chain), 4u);
+  world_->FailOpeningOf("one", false);
+  world_->Advance(3'000'000'000);
+  EXPECT_EQ(Recall(chain), 4u);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1000);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+// Its sequence is lower than the old record's, on the drive that was away. It may have left DRAM.
+TEST_F(CoreDrivesTest, WhatWasStoredAnewCountsAlsoWhereTheCalendarWasSetBackMeanwhile) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  for (const bool in_dram : {true, false}) {
+    SCOPED_TRACE(in_dram);
+    Make(options);
+    world_->FailOpeningOf("one", true);
+    Restart();
+    const Chain chain(layout_, {.seed = 1, .blocks = 4});
+    ASSERT_EQ(Store(chain), 4u);
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpeningOf("one", false);
+    world_->FailOpeningOf("two", true);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
+    Restart();
+    ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
+    ASSERT_TRUE(Flush().ok());
+    if (!in_dram) {
+      ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 64})), 64u);
+      ASSERT_TRUE(Flush().ok());
+    }
+    world_->FailOpeningOf("two", false);
+    world_->Advance(5'000'000'000);
+    ASSERT_TRUE(Flush().ok());
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+    Restart();
+    EXPECT_EQ(Recall(chain, nullptr, 1), 4u);
+  }
 }
 
 // The other drive may be writing the new records when it comes, or only making a file for them.
@@ -296,6 +377,35 @@ TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWrit
   client_->Do(&Core::Stats, &stats);
   EXPECT_GT(stats.stats.Counter("nvme_reclaim_dropped_blocks"), 0u);
   EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
+}
+
+// Old records are reclaimed while new ones replace them, and the drive goes out of service and
+// comes back at any time meanwhile. What it holds in the end is what the cache knows of.
+TEST_F(CoreDrivesTest, ADriveThatGoesWhileRecordsAreReplacedHoldsWhatTheCacheKnowsOf) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_bytes = 1 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  const Chain chain(layout_, {.seed = 1, .blocks = 48});
+  const auto live = [&](uint64_t hang_after) {
+    Make(options);
+    EXPECT_EQ(Store(chain), 48u);
+    std::ignore = Flush();
+    const uint64_t before = world_->disk(kDrive).requests_done();
+    Hint(chain, 100'000);
+    world_->disk(kDrive).StopAfter(before + hang_after);
+    world_->Advance(7'000'000'000);
+    world_->disk(kDrive).StopAfter(UINT64_MAX);
+    world_->disk(kDrive).Hang(false);  // What waited goes on.
+    world_->Advance(10'000'000'000);
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"))
+        << "request " << hang_after;
+    return world_->disk(kDrive).requests_done() - before;
+  };
+  const uint64_t steps = live(UINT32_MAX);
+  ASSERT_GT(steps, 20u);
+  for (uint64_t step = 0; step <= steps; ++step) live(step);
 }
 
 }  // namespace

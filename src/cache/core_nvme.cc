@@ -145,25 +145,48 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
-    if (same && entry.in_tier(kTierNvme)) return true;
-    // Being written right now: that will end as it should, and replaces this one.
-    if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
-      write_down_->NoteOlderRecord(meta.id);
-      return true;
+    const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
+    if (!same && !writing && residency_->found(known)) {
+      // Both are of earlier lives, and what the tier has of it now was stored last.
+      residency_->Drop(known, Leave::kLostByTier);
+      return AddFound(tenant, layout, meta);
     }
-    if (same && residency_->ChargeNvme(known)) {
-      residency_->ArriveOnNvme(known);
-      return true;
-    }
-    if (entry.in_tier(kTierNvme)) {
-      // The calendar was set back, and an older record has won. What DRAM has is written once more.
-      const bool in_dram = entry.in_tier(kTierDram);
-      residency_->LeaveNvme(known, Leave::kLostByTier);
-      if (in_dram) write_down_->Add(known);
-    }
-    return false;
+    return TakeOverKnown(known, same, meta);
   }
   if (forgotten_tenants_.contains(tenant)) return false;
+  return AddFound(tenant, layout, meta);
+}
+
+bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
+  const BlockEntry& entry = residency_->at(known);
+  const auto expiry = static_cast<uint32_t>(meta.expiry_unix_seconds);
+  if (same && entry.in_tier(kTierNvme)) {
+    // A later record than the one that was found first, with another time to live.
+    const bool renewed = residency_->stale(known) || entry.io_tiers != 0;
+    if (residency_->found(known) && !renewed) residency_->SetExpiry(known, expiry);
+    return true;
+  }
+  // Being written right now: that will end as it should, and replaces this one.
+  if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
+    write_down_->NoteOlderRecord(meta.id);
+    return true;
+  }
+  if (same && residency_->ChargeNvme(known)) {
+    residency_->ArriveOnNvme(known);
+    // It was stored anew, and with that got another time than an earlier life had given it.
+    if (entry.expiry_unix_seconds != expiry) write_down_->Renew(known);
+    return true;
+  }
+  if (entry.in_tier(kTierNvme)) {
+    // What was stored in this life is gone from the tier. What DRAM has is written once more.
+    const bool in_dram = entry.in_tier(kTierDram);
+    residency_->LeaveNvme(known, Leave::kLostByTier);
+    if (in_dram) write_down_->Add(known);
+  }
+  return false;
+}
+
+bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   const Result<BlockRef> added = residency_->AddOnNvme(
       {.name = {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key},
        .parent = meta.parent,

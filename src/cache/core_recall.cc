@@ -19,6 +19,20 @@ constexpr size_t kLateSlice = 1024;
 // prefill, and only its order of magnitude matters.
 constexpr TierCost kDramCost{.latency_ms = 0.02, .ms_per_byte = 1e3 / 10e9, .ms_per_op = 0.0005};
 
+uint64_t CoreCounters::* CounterOf(Code code, TierKind tier) {
+  switch (code) {
+    case Code::kOk:
+      return tier == TierKind::kDram ? &CoreCounters::fetch_hits_dram
+                                     : &CoreCounters::fetch_hits_nvme;
+    case Code::kNotFound:
+      return &CoreCounters::fetch_misses;
+    case Code::kLate:
+      return &CoreCounters::fetch_late;
+    default:
+      return &CoreCounters::fetch_failed;
+  }
+}
+
 }  // namespace
 
 // Someone may read it now: complete, not expired, and in a tier that is in service.
@@ -117,12 +131,9 @@ void MatchJob::Finish() {
     match.recompute_ms = prefill_->Milliseconds(static_cast<double>(worth.blocks * tokens),
                                                 static_cast<double>(match.have * tokens));
   }
-  ++core().counters_.match_requests;
-  core().counters_.match_keys += match.chain.keys.size() - match.have;
-  core().counters_.match_hits += match.matched;
-  TenantCounters& of_tenant = core().by_tenant_[tenant()];
-  of_tenant.match_keys += match.chain.keys.size() - match.have;
-  of_tenant.match_hits += match.matched;
+  core().Count(tenant(), &CoreCounters::match_requests);
+  core().Count(tenant(), &CoreCounters::match_keys, match.chain.keys.size() - match.have);
+  core().Count(tenant(), &CoreCounters::match_hits, match.matched);
   // The caller has its answer; what it asked for is recorded as used behind its back.
   Answer(1);
   touching_ = true;
@@ -246,26 +257,13 @@ void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
 }
 
 void FetchJob::SettleOne(size_t i, Status status) {
-  CoreCounters& counters = core().counters_;
-  TenantCounters& of_tenant = core().by_tenant_[tenant()];
   FetchOp& op = asked().ops[i];
-  switch (status.code()) {
-    case Code::kOk:
-      ++(op.tier == TierKind::kDram ? counters.fetch_hits_dram : counters.fetch_hits_nvme);
-      ++of_tenant.fetch_hits[static_cast<size_t>(op.tier)];
-      of_tenant.fetch_hit_bytes[static_cast<size_t>(op.tier)] += op.bytes.size();
-      break;
-    case Code::kNotFound:
-      ++counters.fetch_misses;
-      ++of_tenant.fetch_misses;
-      break;
-    case Code::kLate:
-      ++counters.fetch_late;
-      ++of_tenant.fetch_late;
-      break;
-    default:
-      ++counters.fetch_failed;
-      ++of_tenant.fetch_failed;
+  core().Count(tenant(), CounterOf(status.code(), op.tier));
+  if (status.ok()) {
+    core().Count(tenant(),
+                 op.tier == TierKind::kDram ? &CoreCounters::fetch_bytes_dram
+                                            : &CoreCounters::fetch_bytes_nvme,
+                 op.bytes.size());
   }
   op.status = std::move(status);
   settled_[i] = 1;
@@ -329,8 +327,8 @@ void FetchJob::CountSaved() {
   // Every rank of the engine fetches the same blocks.
   const double ranks = std::max(1u, core().engines_[caller.engine_name].clients);
   const double saved_ms = (recompute_ms - fetch_ms) / ranks;
-  TenantCounters& of_tenant = core().by_tenant_[tenant()];
-  (saved_ms > 0 ? of_tenant.saved_ms : of_tenant.lost_ms) += std::abs(saved_ms);
+  CoreCounters& counters = core().counters_of_[tenant()];
+  (saved_ms > 0 ? counters.saved_ms : counters.lost_ms) += std::abs(saved_ms);
 }
 
 }  // namespace aquifer

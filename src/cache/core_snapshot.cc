@@ -6,12 +6,30 @@
 #include "cache/jobs.h"
 
 namespace aquifer {
+namespace {
+
+TenantCounters Summarise(const CoreCounters& counters) {
+  return {.match_keys = counters.match_keys,
+          .match_hits = counters.match_hits,
+          .fetch_hits = {counters.fetch_hits_dram, counters.fetch_hits_nvme},
+          .fetch_hit_bytes = {counters.fetch_bytes_dram, counters.fetch_bytes_nvme},
+          .fetch_misses = counters.fetch_misses,
+          .fetch_late = counters.fetch_late,
+          .fetch_failed = counters.fetch_failed,
+          .committed_blocks = counters.committed,
+          .committed_bytes = counters.committed_bytes,
+          .reserve_refused = counters.reserve_refused,
+          .saved_ms = counters.saved_ms,
+          .lost_ms = counters.lost_ms};
+}
+
+}  // namespace
 
 static_assert(kTimedRequests + 1 == kJobKinds);  // Nobody waits for a hint.
 
 CoreSnapshot Core::Snapshot() const {
   CoreSnapshot snapshot;
-  snapshot.stats = StatsFor(UINT16_MAX);
+  snapshot.stats = StatsOfAll(UINT16_MAX);
   std::copy_n(request_times_.begin(), kTimedRequests, snapshot.requests.begin());
   snapshot.refused = counters_.refused_for;
   snapshot.load_wait = loader_->stats().wait;
@@ -22,7 +40,7 @@ CoreSnapshot Core::Snapshot() const {
   snapshot.loads_waiting = loader_->pending();
   if (nvme_ready_) snapshot.nvme_queued = nvme_->Usage().queued_ops;
   snapshot.loaded_bytes = loader_->stats().loaded_bytes;
-  snapshot.sessions = sessions_.size();
+  snapshot.sessions = session_count_;
   snapshot.clients = static_cast<uint64_t>(
       std::count_if(clients_.begin(), clients_.end(),
                     [](const Client& client) { return client.attached && !client.administrator; }));
@@ -36,11 +54,12 @@ std::vector<TenantSnapshot> Core::Tenants(size_t first, size_t max) const {
   const size_t end = std::min(first + max, catalog_.tenants());
   for (size_t i = first; i < end; ++i) {
     const auto number = static_cast<uint16_t>(i);
-    tenants.push_back({.options = catalog_.tenant(number).options,
-                       .counters = i < by_tenant_.size() ? by_tenant_[i] : TenantCounters{},
-                       .dram_bytes = residency_->dram_bytes(number),
-                       .nvme_bytes = residency_->nvme_bytes(number),
-                       .lost_unwritten = residency_->lost_unwritten(number)});
+    tenants.push_back(
+        {.options = catalog_.tenant(number).options,
+         .counters = i < counters_of_.size() ? Summarise(counters_of_[i]) : TenantCounters{},
+         .dram_bytes = residency_->dram_bytes(number),
+         .nvme_bytes = residency_->nvme_bytes(number),
+         .lost_unwritten = residency_->lost_unwritten(number)});
   }
   return tenants;
 }
@@ -49,13 +68,15 @@ std::vector<SessionSnapshot> Core::Sessions(std::string_view tenant, const std::
                                             size_t max) const {
   std::vector<SessionSnapshot> found;
   const std::optional<uint16_t> number = catalog_.FindTenant(tenant);
-  if (!number) return found;
+  const auto own = number ? sessions_.find(*number) : sessions_.end();
+  if (own == sessions_.end()) return found;
+  const auto& by_name = own->second.by_name;
   const Index& index = residency_->index();
-  for (auto next = sessions_.upper_bound(std::pair(*number, after));
-       next != sessions_.end() && next->first.first == *number && found.size() < max; ++next) {
+  for (auto next = by_name.upper_bound(after); next != by_name.end() && found.size() < max;
+       ++next) {
     const BlockName& head = next->second.head;
     SessionSnapshot session{
-        .name = next->first.second, .head = head.key, .group = head.group, .part = head.part};
+        .name = next->first, .head = head.key, .group = head.group, .part = head.part};
     const BlockRef ref = index.Find(head);
     if (ref != kNoBlock && index.at(ref).state == BlockState::kResident) {
       session.blocks = index.at(ref).position + 1;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cache/core.h"
@@ -18,6 +19,42 @@ std::vector<DriveStats> DriveStatsOf(const NvmeTier& tier,
   return drives;
 }
 
+void AddRequests(const CoreCounters& counters, CacheStats* stats) {
+  const std::pair<std::string, uint64_t> all[] = {
+      {"match_requests", counters.match_requests},
+      {"match_keys", counters.match_keys},
+      {"match_hits", counters.match_hits},
+      {"fetch_hits_dram", counters.fetch_hits_dram},
+      {"fetch_hits_nvme", counters.fetch_hits_nvme},
+      {"fetch_misses", counters.fetch_misses},
+      {"fetch_late", counters.fetch_late},
+      {"fetch_failed", counters.fetch_failed},
+      {"reserved", counters.reserved},
+      {"reserve_have", counters.reserve_have},
+      {"reserve_being_filled", counters.reserve_being_filled},
+      {"reserve_refused", counters.reserve_refused},
+      {"committed", counters.committed},
+      {"aborted", counters.aborted},
+      {"overdue_reservations", counters.overdue},
+      {"overdue_leases", counters.overdue_leases},
+      {"dropped_notes", counters.dropped_notes},
+      {"prestaged_blocks", counters.prestaged},
+      {"corrupt_reported", counters.reported_corrupt},
+  };
+  stats->counters.insert(stats->counters.end(), std::begin(all), std::end(all));
+}
+
+template <class Left>
+void AddLeft(Left left, CacheStats* stats) {
+  const std::pair<std::string, uint64_t> all[] = {
+      {"corrupt_blocks", left(Leave::kCorrupt)},     {"dropped_pressure", left(Leave::kPressure)},
+      {"dropped_quota", left(Leave::kQuota)},        {"dropped_expired", left(Leave::kExpired)},
+      {"dropped_asked", left(Leave::kAsked)},        {"dropped_orphaned", left(Leave::kOrphaned)},
+      {"dropped_by_tier", left(Leave::kLostByTier)},
+  };
+  stats->counters.insert(stats->counters.end(), std::begin(all), std::end(all));
+}
+
 }  // namespace
 
 uint64_t CacheStats::Counter(std::string_view name) const {
@@ -27,12 +64,45 @@ uint64_t CacheStats::Counter(std::string_view name) const {
 }
 
 void Core::Stats(ClientNumber client, StatsRequest* request) {
-  ++clients_[client].requests;
-  request->stats = StatsFor(clients_[client].tenant);
+  Client& caller = clients_[client];
+  ++caller.requests;
+  request->stats = caller.sees_all ? StatsOfAll(caller.tenant) : StatsOf(caller.tenant);
   Progress(client, request, 1, true);
 }
 
-CacheStats Core::StatsFor(uint16_t tenant) const {
+// What a tenant may know: of itself, and whether a tier works.
+CacheStats Core::StatsOf(uint16_t tenant) const {
+  CacheStats stats;
+  const Residency::TenantBlocks blocks = residency_->blocks_of(tenant);
+  stats.tiers.push_back({.tier = TierKind::kDram,
+                         .in_service = true,
+                         .capacity_bytes = residency_->DramCeiling(tenant),
+                         .used_bytes = residency_->dram_bytes(tenant),
+                         .blocks = blocks.in_dram,
+                         .tenant_bytes = residency_->dram_bytes(tenant),
+                         .read_gbps = 0,
+                         .drives = {}});
+  if (!options_.cache.nvme_directories.empty()) {
+    stats.tiers.push_back(
+        {.tier = TierKind::kNvme,
+         .in_service = nvme_usable(),
+         .capacity_bytes = residency_->NvmeCeiling(tenant),
+         .used_bytes = residency_->nvme_bytes(tenant),
+         .blocks = blocks.on_nvme,
+         .tenant_bytes = residency_->nvme_bytes(tenant),
+         .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
+         .drives = DriveStatsOf(*nvme_, options_.cache.nvme_directories)});
+    for (DriveStats& drive : stats.tiers.back().drives) drive.directory = drive.why = "";
+  }
+  AddRequests(counters_of_[tenant], &stats);
+  AddLeft([&](Leave why) { return blocks.left[static_cast<size_t>(why)]; }, &stats);
+  uint64_t lent = 0;
+  for (const Client& client : clients_) lent += client.tenant == tenant ? client.leases : 0;
+  stats.counters.emplace_back("lent_slots", lent);
+  return stats;
+}
+
+CacheStats Core::StatsOfAll(uint16_t tenant) const {
   CacheStats stats;
   const DramUsage dram = dram_->dram_usage();
   stats.tiers.push_back({.tier = TierKind::kDram,
@@ -55,36 +125,11 @@ CacheStats Core::StatsFor(uint16_t tenant) const {
          .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
          .drives = DriveStatsOf(*nvme_, options_.cache.nvme_directories)});
   }
-  const auto left = [this](Leave why) { return residency_->left(why); };
   const WriteDownStats& written = write_down_->stats();
   const LoaderStats& loads = loader_->stats();
-  stats.counters = {
-      {"match_requests", counters_.match_requests},
-      {"match_keys", counters_.match_keys},
-      {"match_hits", counters_.match_hits},
-      {"fetch_hits_dram", counters_.fetch_hits_dram},
-      {"fetch_hits_nvme", counters_.fetch_hits_nvme},
-      {"fetch_misses", counters_.fetch_misses},
-      {"fetch_late", counters_.fetch_late},
-      {"fetch_failed", counters_.fetch_failed},
-      {"reserved", counters_.reserved},
-      {"reserve_have", counters_.reserve_have},
-      {"reserve_being_filled", counters_.reserve_being_filled},
-      {"reserve_refused", counters_.reserve_refused},
-      {"committed", counters_.committed},
-      {"aborted", counters_.aborted},
-      {"overdue_reservations", counters_.overdue},
-      {"overdue_leases", counters_.overdue_leases},
-      {"dropped_notes", counters_.dropped_notes},
-      {"prestaged_blocks", counters_.prestaged},
-      {"corrupt_blocks", left(Leave::kCorrupt)},
-      {"corrupt_reported", counters_.reported_corrupt},
-      {"dropped_pressure", left(Leave::kPressure)},
-      {"dropped_quota", left(Leave::kQuota)},
-      {"dropped_expired", left(Leave::kExpired)},
-      {"dropped_asked", left(Leave::kAsked)},
-      {"dropped_orphaned", left(Leave::kOrphaned)},
-      {"dropped_by_tier", left(Leave::kLostByTier)},
+  AddRequests(counters_, &stats);
+  AddLeft([this](Leave why) { return residency_->left(why); }, &stats);
+  const std::pair<std::string, uint64_t> others[] = {
       {"demoted_blocks", residency_->demoted()},
       {"nvme_loads", loads.loads},
       {"nvme_loads_shared", loads.shared_loads},
@@ -101,10 +146,12 @@ CacheStats Core::StatsFor(uint16_t tenant) const {
       {"blocks", residency_->index().size()},
       {"blocks_only_in_dram", residency_->only_in_dram()},
       {"quarantined_bytes", dram.quarantined_bytes},
+      {"withheld_bytes", residency_->withheld_bytes()},
       {"pool_bytes", dram.extent_bytes},
       {"metadata_bytes", residency_->metadata_bytes()},
       {"pending_erasures", eraser_->pending()},
   };
+  stats.counters.insert(stats.counters.end(), std::begin(others), std::end(others));
   for (auto& counter : dram_->Counters()) {
     stats.counters.emplace_back("dram_" + counter.first, counter.second);
   }

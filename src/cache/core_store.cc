@@ -101,7 +101,7 @@ size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
     if (loan == nullptr) continue;
     if (op.corrupt && loan->ref != kNoBlock &&
         residency_->at(loan->ref).state == BlockState::kResident) {
-      ++counters_.reported_corrupt;
+      Count(clients_[client].tenant, &CoreCounters::reported_corrupt);
       residency_->Drop(loan->ref, Leave::kCorrupt);
     }
     EndLoan(loan);
@@ -147,9 +147,8 @@ double Core::FillWaitMs(BlockRef ref) const {
 ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i) {
   const Client& borrower = clients_[client];
   const auto refused = [this, &borrower](Refusal why) {
-    ++counters_.reserve_refused;
+    Count(borrower.tenant, &CoreCounters::reserve_refused);
     ++counters_.refused_for[static_cast<size_t>(why)];
-    ++by_tenant_[borrower.tenant].reserve_refused;
     ReserveOp op;
     op.refusal = why;
     return op;
@@ -168,13 +167,13 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     ref = kNoBlock;
   }
   if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
-    ++counters_.reserve_have;
+    Count(borrower.tenant, &CoreCounters::reserve_have);
     op.outcome = ReserveOutcome::kHave;
     return op;
   }
   if (draining_) return refused(Refusal::kDraining);
   if (ref != kNoBlock && filling(ref).engine != borrower.engine) {
-    ++counters_.reserve_being_filled;
+    Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
     op.wait_ms = FillWaitMs(ref);
     return op;
@@ -217,7 +216,7 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
   op.slot = residency_->SlotBytes(residency_->at(ref).slot).first(block_bytes);
-  ++counters_.reserved;
+  Count(borrower.tenant, &CoreCounters::reserved);
   return op;
 }
 
@@ -293,9 +292,8 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     residency_->Publish(ref, checksum);
     write_down_->Add(ref);
     op->published = true;
-    ++counters_.committed;
-    ++by_tenant_[entry.tenant].committed_blocks;
-    by_tenant_[entry.tenant].committed_bytes += group.block_bytes;
+    Count(entry.tenant, &CoreCounters::committed);
+    Count(entry.tenant, &CoreCounters::committed_bytes, group.block_bytes);
   }
   EndLoan(loan);
 }
@@ -322,7 +320,7 @@ void Core::VoidFilling(BlockRef ref) {
 // One rank's word is enough: what it did not write, nobody else will.
 void Core::AbortLoan(Loan* loan) {
   if (residency_->at(loan->ref).state == BlockState::kFilling) {
-    ++counters_.aborted;
+    Count(clients_[loan->client].tenant, &CoreCounters::aborted);
     VoidFilling(loan->ref);
   }
   EndLoan(loan);
@@ -336,7 +334,7 @@ bool Core::VoidReservations(size_t max) {
       const Loan& loan = loans_[next];
       next = loan.next;
       if (!loan.reservation || residency_->at(loan.ref).state != BlockState::kFilling) continue;
-      ++counters_.aborted;
+      Count(clients_[loan.client].tenant, &CoreCounters::aborted);
       VoidFilling(loan.ref);
     }
     if (next != 0) return true;
@@ -381,9 +379,10 @@ void Core::LookForOverdue() {
     overdue_cursor_ = (overdue_cursor_ + 1) % loans_.size();
     Loan& loan = loans_[overdue_cursor_];
     if (!loan.used || loan.since_nanos > limit || std::exchange(loan.overdue, true)) continue;
-    if (!loan.reservation) ++counters_.overdue_leases;
+    const uint16_t tenant = clients_[loan.client].tenant;
+    if (!loan.reservation) Count(tenant, &CoreCounters::overdue_leases);
     if (loan.reservation && residency_->at(loan.ref).state == BlockState::kFilling) {
-      ++counters_.overdue;
+      Count(tenant, &CoreCounters::overdue);
       VoidFilling(loan.ref);
     }
     if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();

@@ -21,6 +21,67 @@ TEST_F(CoreTest, WhatWasFlushedIsThereAfterARestart) {
   EXPECT_EQ(Counter("fetch_hits_nvme"), 20u);
 }
 
+TEST_F(CoreTest, ATenantSeesItsOwnFiguresAndTheAdministratorSeesAll) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  ASSERT_TRUE(Flush().ok());
+  ManualClient other(world_.get(), {.tenant = "other"}, /*sees_all=*/false);
+  ManualClient own(world_.get(), {.tenant = "local"}, /*sees_all=*/false);
+  StatsRequest others;
+  StatsRequest owns;
+  other.Do(&Core::Stats, &others);
+  own.Do(&Core::Stats, &owns);
+  for (const auto& [name, value] : others.stats.counters) EXPECT_EQ(value, 0u) << name;
+  ASSERT_EQ(others.stats.tiers.size(), 2u);
+  for (const TierStats& tier : others.stats.tiers) {
+    EXPECT_EQ(tier.used_bytes, 0u);
+    EXPECT_EQ(tier.blocks, 0u);
+    for (const DriveStats& drive : tier.drives) EXPECT_EQ(drive.directory, "");
+  }
+  EXPECT_EQ(owns.stats.Counter("committed"), 20u);
+  for (const TierStats& tier : owns.stats.tiers) {
+    EXPECT_EQ(tier.blocks, 20u);
+    EXPECT_EQ(tier.used_bytes, tier.tenant_bytes);
+    EXPECT_GE(tier.used_bytes, 20 * kBlockBytes);
+  }
+  EXPECT_EQ(Counter("blocks"), 20u);
+  // What leaves is counted for whose it was.
+  EvictRequest evict;
+  evict.everything = true;
+  own.Do(&Core::Evict, &evict);
+  own.Do(&Core::Stats, &owns);
+  other.Do(&Core::Stats, &others);
+  EXPECT_EQ(owns.stats.Counter("dropped_asked"), 20u);
+  EXPECT_EQ(owns.stats.tiers[0].blocks + owns.stats.tiers[1].blocks, 0u);
+  EXPECT_EQ(others.stats.Counter("dropped_asked"), 0u);
+}
+
+TEST_F(CoreTest, AManySessionsTenantForgetsItsOwn) {
+  CoreOptions options = SmallCache();
+  options.max_sessions = 10;
+  Make(options);
+  const auto other = AttachAs("other");
+  const auto name = [this](ManualClient* client, const std::string& session) {
+    const Chain chain(layout_, {.seed = 1, .blocks = 1});
+    SessionForecast forecast{.session = session};
+    forecast.chain = Slice(chain);
+    world_->core().Hint(client->number(), forecast, chain[0]);
+  };
+  const auto known = [](ManualClient* client, const std::string& session) {
+    PrestageRequest prestage;
+    prestage.session = session;
+    client->Do(&Core::Prestage, &prestage);
+    return prestage.status.code() != Code::kNotFound;
+  };
+  name(other.get(), "mine");
+  for (int i = 0; i < 100; ++i) name(client_.get(), std::to_string(i));
+  EXPECT_TRUE(known(other.get(), "mine"));
+  EXPECT_TRUE(known(client_.get(), "99"));
+  EXPECT_TRUE(known(client_.get(), "91"));
+  EXPECT_FALSE(known(client_.get(), "90"));
+}
+
 TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
   Make(SmallCache(32));
   const Chain chain(layout_, {.seed = 1, .blocks = 100});

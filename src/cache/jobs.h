@@ -228,6 +228,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void Reset() override;
   void Run() override;
   void Cancel() override {}  // A deletion is carried out.
+  void Drop() override;
 
  private:
   // A slice of what is to go; false when that was all.
@@ -243,6 +244,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
+  bool sweeping_ = false;    // In Core::sweeping_.
   bool unsure_ = false;      // More of what it deletes may come to light.
   size_t unremembered_ = 0;  // That a drive may hold which has not been read.
 };

@@ -63,7 +63,7 @@ class LocalCache final : public Cache, public ClientSink {
   void Drain(DrainRequest* request) override { Submit<&Core::Drain>(request); }
   void Stats(StatsRequest* request) override {
     if (const uint64_t dropped = dropped_notes_.exchange(0); dropped > 0) {
-      owner()->Post([core = core(), dropped] { core->CountDroppedNotes(dropped); });
+      owner()->Post([this, dropped] { core()->CountDroppedNotes(client_, dropped); });
     }
     Submit<&Core::Stats>(request);
   }

@@ -128,6 +128,23 @@ void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
   dram_->Free(slot);
 }
 
+void Residency::Withhold(uint32_t extent) {
+  const ExtentInfo info = dram_->ExtentOf(extent);
+  const Result<uint16_t> tenant = catalog_->Tenant(info.tenant);
+  AQ_CHECK(tenant.ok());  // It has had slots.
+  withheld_.emplace(extent, *tenant);
+  withheld_bytes_ += info.bytes;
+  dram_quota_.ChargeAnyway(*tenant, info.bytes);
+}
+
+void Residency::EndWithholding(uint32_t extent) {
+  const auto found = withheld_.find(extent);
+  const uint64_t bytes = dram_->ExtentOf(extent).bytes;
+  dram_quota_.Uncharge(found->second, bytes);
+  withheld_bytes_ -= bytes;
+  withheld_.erase(found);
+}
+
 // Its own size first: that slot can be used at once. But a ceiling is over all of them.
 bool Residency::EvictForQuota(uint16_t pool) {
   uint32_t victim = dram_order_->Victim(pool);
@@ -170,6 +187,7 @@ Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
     Remove(ref);
     return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
   }
+  index_->SetFlags(ref, kFlagFound);
   ArriveOnNvme(ref);
   return ref;
 }
@@ -183,6 +201,8 @@ void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
   } else {
     order_of_tier->Remove(ref);
   }
+  TenantBlocks& own = MutableBlocksOf(at(ref).tenant);
+  (tier == kTierDram ? own.in_dram : own.on_nvme) += resident ? 1 : -1;
   const bool was_only_in_dram = at(ref).residency == TierBit(kTierDram);
   const BlockRef parent = index_->SetResident(ref, tier, resident);
   const bool is_only_in_dram = at(ref).residency == TierBit(kTierDram);
@@ -252,6 +272,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   }
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];
+  ++MutableBlocksOf(entry.tenant).left[static_cast<size_t>(why)];
   if (entry.leases == 0 && entry.io_tiers == 0) {
     ReleaseSlot(ref);
     Remove(ref);
@@ -481,6 +502,11 @@ bool Residency::ChargeNvme(BlockRef ref) {
     if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
   }
   return false;
+}
+
+Residency::TenantBlocks& Residency::MutableBlocksOf(uint16_t tenant) {
+  if (blocks_of_.size() <= tenant) blocks_of_.resize(size_t{tenant} + 1);
+  return blocks_of_[tenant];
 }
 
 uint64_t Residency::lost_unwritten(uint16_t tenant) const {

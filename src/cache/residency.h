@@ -122,6 +122,8 @@ class Residency {
   [[nodiscard]] bool SetStale(BlockRef ref);
   void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
   bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
+  // Nobody has stored it in this life: NVMe held it over a restart.
+  bool found(BlockRef ref) const { return (at(ref).flags & kFlagFound) != 0; }
   // False: too many pins.
   [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
   void Unpin(BlockRef ref, uint64_t owner);
@@ -153,6 +155,21 @@ class Residency {
 
   // How many were dropped, from every tier, for that reason.
   uint64_t left(Leave why) const { return left_[static_cast<size_t>(why)]; }
+  // The same, and where its blocks are, of one tenant.
+  struct TenantBlocks {
+    std::array<uint64_t, kLeaveReasons> left{};
+    uint64_t in_dram = 0;
+    uint64_t on_nvme = 0;
+  };
+  TenantBlocks blocks_of(uint16_t tenant) const {
+    return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
+  }
+  uint64_t DramCeiling(uint16_t tenant) const {
+    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_quota_.capacity_bytes());
+  }
+  uint64_t NvmeCeiling(uint16_t tenant) const {
+    return std::min(nvme_quota_.quota(tenant).ceiling_bytes, nvme_quota_.capacity_bytes());
+  }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
   // How many of the tenant's were dropped from DRAM before any other tier had them.
@@ -161,6 +178,11 @@ class Residency {
   uint64_t DramLimit(uint16_t tenant) const {
     return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->dram_usage().extent_bytes);
   }
+  // An extent without blocks that other processes do not give back: its tenant pays for all of it.
+  void Withhold(uint32_t extent);
+  void EndWithholding(uint32_t extent);
+  uint64_t withheld_bytes() const { return withheld_bytes_; }
+
   uint64_t dram_bytes(uint16_t tenant) const { return dram_quota_.charged(tenant); }
   uint64_t nvme_bytes(uint16_t tenant) const { return nvme_quota_.charged(tenant); }
   uint64_t nvme_blocks() const { return nvme_order_->size(); }
@@ -175,6 +197,7 @@ class Residency {
   // In the index's flags.
   static constexpr uint8_t kFlagDirtyHeld = 0x80;  // Waits in DRAM to be written down.
   static constexpr uint8_t kFlagStale = 0x40;
+  static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
 
   struct Forecast {
@@ -183,6 +206,7 @@ class Residency {
   };
 
   static uint16_t PayerOf(uint16_t tenant);
+  TenantBlocks& MutableBlocksOf(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
@@ -209,6 +233,8 @@ class Residency {
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
+  std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
+  uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
@@ -219,6 +245,7 @@ class Residency {
   std::vector<std::pair<uint32_t, BlockRef>> reclaim_;  // Its blocks by position: a heap.
   BlockRef expiry_cursor_ = 0;
   std::array<uint64_t, kLeaveReasons> left_{};
+  std::vector<TenantBlocks> blocks_of_;  // By tenant.
   uint64_t demoted_ = 0;
   int64_t only_in_dram_ = 0;
   std::vector<uint64_t> lost_unwritten_;  // By tenant.

@@ -32,6 +32,8 @@ class RunningCore {
 
   Core* core() { return core_.get(); }
   ThreadExecutor* owner() { return owner_.get(); }
+  WorkerPool* workers() { return workers_.get(); }
+  TaskMeter* meter() { return &meter_; }  // On the owner.
 
  private:
   RunningCore() = default;

@@ -376,7 +376,8 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   // The old record may have gone while the new one was on its way: deleted for room, which takes
   // the new one too, or dropped by the tier.
   if (residency_->at(ref).in_tier(kTierNvme) || eraser_->Owes(op.meta.id)) return;
-  if (!target_->Probe(op.meta.id).ok()) return;
+  // Also on a drive that has gone out of service since: it has the record when it is back.
+  if (target_->Probe(op.meta.id).code() == Code::kNotFound) return;
   if (residency_->ChargeNvme(ref)) {
     residency_->ArriveOnNvme(ref);
   } else {

@@ -1,5 +1,6 @@
 // aquifer demo: conversations are stored, the cache is restarted, everything is recalled and
 // compared byte by byte; then one bit is flipped on the disk, and that block alone is refused.
+// With --socket: a few blocks through a node that runs (demo_node.h).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "cli/bench_memory.h"
 #include "cli/cache_caller.h"
 #include "cli/commands.h"
+#include "cli/demo_node.h"
 #include "cli/machine.h"
 #include "cli/progress.h"
 #include "cli/temporary_directory.h"
@@ -37,6 +39,7 @@ struct DemoOptions {
   std::string directory;
   std::string dram;
   std::string nvme;
+  std::string socket;
 };
 
 // How large everything is.
@@ -394,12 +397,19 @@ int RunDemo(const DemoOptions& options) {
   return kExitOk;
 }
 
+int RunNodeDemo(const std::string& socket) {
+  fmt::print("A few blocks through the node on {}\n", socket);
+  const Status status = DemonstrateNode(socket);
+  return status.ok() ? kExitOk : Refuse(status);
+}
+
 constexpr const char* kFooter = R"(
 Sizes are written like 512MiB or 2GiB. All files are removed at the end.
 
 Examples:
   aquifer demo
-  aquifer demo --directory /mnt/nvme0 --dram 1GiB --nvme 8GiB)";
+  aquifer demo --directory /mnt/nvme0 --dram 1GiB --nvme 8GiB
+  aquifer demo --socket /run/aquifer/node.sock     a few blocks through a node that runs)";
 
 }  // namespace
 
@@ -415,8 +425,14 @@ void AddDemoCommand(CLI::App* app, int* exit_status) {
                       "DRAM to use (default: 256MiB, less on small hosts)");
   command->add_option("--nvme", options->nvme,
                       "Disk space to use (default: a bit more than four times the DRAM)");
+  command
+      ->add_option("--socket", options->socket,
+                   "Instead: store and recall a few blocks through the node on this socket")
+      ->type_name("PATH");
   command->footer(kFooter);
-  command->callback([options, exit_status] { *exit_status = RunDemo(*options); });
+  command->callback([options, exit_status] {
+    *exit_status = options->socket.empty() ? RunDemo(*options) : RunNodeDemo(options->socket);
+  });
 }
 
 }  // namespace aquifer

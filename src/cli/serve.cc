@@ -1,11 +1,13 @@
 // `aquifer serve`: a node, with its configuration, log and signals.
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/line_log.h"
 #include "cli/commands.h"
 #include "net/default_socket.h"
 #include "node/http_api.h"
@@ -24,6 +27,7 @@
 #include "node/node.h"
 #include "node/node_config.h"
 #include "node/node_plan.h"
+#include "node/recorder.h"
 #include "tenant/tenants.h"
 
 namespace aquifer {
@@ -32,13 +36,40 @@ namespace {
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr uint32_t kReadyExtents = 4;  // 256 MiB; two workers make 13 GB/s.
 
+// Never waits: the node's owner logs too.
 void Log(const std::string& line) {
+  static LineLog log({.descriptor = STDERR_FILENO}, SystemClock());
   const std::time_t now = SystemClock()->UnixSeconds();
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   char stamp[sizeof("2026-01-01T00:00:00Z")];
   std::strftime(stamp, sizeof(stamp), "%FT%TZ", &utc);
-  fmt::print(stderr, "{} {}\n", stamp, line);
+  log.Write(fmt::format("{} {}", stamp, line));
+}
+
+// Every connection takes seven descriptors, and each extent of the pool one.
+void RaiseOpenFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) Log("cannot raise the limit on open files");
+}
+
+// What is left of the descriptors when the pool has its own.
+uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
+  constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
+  constexpr uint64_t kPerConnection = 8;
+  constexpr uint64_t kOthers = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const uint64_t taken = cache.dram_bytes / kExtentBytes + kOthers;
+  const uint64_t left = limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken);
+  const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(left / kPerConnection, 1, wanted));
+  if (most < wanted) {
+    Log(fmt::format("at most {} clients at a time: the limit on open files is {}", most,
+                    limit.rlim_cur));
+  }
+  return most;
 }
 
 // Tells systemd, where it asked for it. A node that it did not start says nothing.
@@ -112,7 +143,10 @@ class Serving {
     options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {
       return Admit(*tenants_, hello, peer);
     };
+    options.server.max_connections = MostConnections(options.cache, options.server.max_connections);
     options.server.log = Log;
+    options.server.recorder = &recorder_;
+    if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
     if (api_ != nullptr) api_->Serve(node_.get());
     return Status();
@@ -128,6 +162,7 @@ class Serving {
 
   void Drain() {
     Notify("STOPPING=1");
+    StopRecording();
     if (api_ != nullptr) api_->SetStopping();
     const int64_t seconds = plan_.config.drain_seconds;
     Log(fmt::format("draining, for at most {} s", seconds));
@@ -143,6 +178,29 @@ class Serving {
   }
 
  private:
+  Status StartRecording(const NodeConfig& config) {
+    AQ_ASSIGN_OR_RETURN(const std::string file, recorder_.Start(config.record_file));
+    Log("recording what is asked for, without its content, to " + file);
+    return Status();
+  }
+
+  void StopRecording() {
+    if (!recorder_.wanted()) return;
+    const Status stopped = recorder_.Stop();
+    const RecordingStatus status = recorder_.status();
+    Log(fmt::format("recorded {} requests to {}, {} left out{}", status.requests, status.file,
+                    status.left_out, stopped.ok() ? "" : ": " + stopped.message()));
+  }
+
+  // One that cannot begin is no reason to be without the rest of the reload.
+  void ChangeRecording(const NodeConfig& next) {
+    if (next.record_file == plan_.config.record_file) return;
+    StopRecording();
+    plan_.config.record_file = next.record_file;
+    if (next.record_file.empty()) return;
+    if (const Status status = StartRecording(next); !status.ok()) Log(status.message());
+  }
+
   HttpRules Rules() const {
     return {.admin_token_sha256 = plan_.config.admin_token_sha256,
             .has_tenants_file = tenants_->from_file(),
@@ -201,6 +259,7 @@ class Serving {
       done();
     });
     plan_.config.drain_seconds = next.drain_seconds;
+    ChangeRecording(next);
     plan_.config.admin_token_sha256 = next.admin_token_sha256;
     if (api_ != nullptr) api_->SetRules(Rules(), TenantNames());
     for (const std::string& key : changes.applied) Log("reload: " + key + " is changed");
@@ -213,6 +272,7 @@ class Serving {
   const NodeOverrides overrides_;
   NodePlan plan_;
   std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
+  Recorder recorder_{{.log = Log}};
   std::unique_ptr<Node> node_;
   std::unique_ptr<HttpApi> api_;
   std::unique_ptr<HttpServer> http_;
@@ -225,14 +285,13 @@ Status CheckIsThere(const NodeConfig& config) {
                   "--http: this aquifer was built without HTTP; leave it out, or install "
                   "libboost-dev and build it again");
   }
-  if (!config.record_file.empty()) {
-    return Status(Code::kInvalid, "recording is not there yet; leave --record out");
-  }
   return Status();
 }
 
 Status Serve(const NodeOverrides& overrides) {
   const sigset_t signals = BlockSignals();
+  ::signal(SIGPIPE, SIG_IGN);  // Whoever reads what we write may end before we do.
+  RaiseOpenFileLimit();
   AQ_ASSIGN_OR_RETURN(NodeConfig config, LoadNodeConfig(overrides));
   AQ_RETURN_IF_ERROR(CheckIsThere(config));
   if (!HttpIsBuilt()) config.http.reset();

@@ -16,10 +16,28 @@ namespace {
 constexpr int64_t kExtentNanos = 1'000'000'000;  // An offer that is on its way.
 
 constexpr int64_t kGoodbyeNanos = 1'000'000'000;
+constexpr int kUnsentMillis = 5;  // How long to wait for room when nothing tells of it.
 
 int MillisUntil(int64_t deadline_nanos) {
   const int64_t left = deadline_nanos - SystemClock()->NowNanos();
   return static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, INT_MAX));
+}
+
+Status CheckWelcome(const Welcome& welcome) {
+  if (welcome.version < kOldestLocalVersion || welcome.version > kLocalVersion) {
+    return Status(Code::kInvalid,
+                  "the node chose version " + std::to_string(welcome.version) +
+                      " of the local protocol, which this client does not speak; update one of "
+                      "them");
+  }
+  if (welcome.max_requests == 0 || welcome.max_requests > kMaxOpenRequests) {
+    return Status(Code::kInvalid, "the node takes " + std::to_string(welcome.max_requests) +
+                                      " requests at once, which cannot be");
+  }
+  if (welcome.ring_data_bytes > kMaxRingDataBytes) {
+    return Status(Code::kInvalid, "the node's rings are larger than can be");
+  }
+  return Status();
 }
 
 }  // namespace
@@ -50,7 +68,7 @@ Status Link::Shake(const Hello& hello, int64_t deadline_nanos) {
 // A frame on the socket.
 Status Link::ReceiveBy(int64_t deadline_nanos) {
   while (true) {
-    const Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
+    Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
     if (status.code() != Code::kNotFound) return status;
     if (SystemClock()->NowNanos() >= deadline_nanos) {
       return Status(Code::kLate, "the node does not answer");
@@ -66,6 +84,7 @@ Status Link::TakeWelcome(FrameReader* frame) {
     return Status(Code::kInvalid, "the node answers with something else than a welcome");
   }
   AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
+  AQ_RETURN_IF_ERROR(CheckWelcome(welcome));
   max_requests_ = welcome.max_requests;
   for (SharedMemory* const memory : {&to_node_memory_, &to_client_memory_}) {
     AQ_ASSIGN_OR_RETURN(
@@ -83,16 +102,29 @@ Status Link::TakeWelcome(FrameReader* frame) {
   return Status();
 }
 
-Link::~Link() {
-  if (to_node_ == nullptr) return;
+void Link::SayGoodbye() {
+  if (std::exchange(said_goodbye_, true)) return;
   extents_.clear();
   writer_.Begin(static_cast<uint16_t>(FrameKind::kGoodbye), 0);
   Send(writer_.Finish());
+}
+
+Link::~Link() {
+  if (to_node_ == nullptr) return;
+  SayGoodbye();
+  const int64_t deadline_nanos = SystemClock()->NowNanos() + kGoodbyeNanos;
+  while (Flush() && has_unsent() && !NodeIsGone() && SystemClock()->NowNanos() < deadline_nanos) {
+    ::poll(nullptr, 0, kUnsentMillis);
+  }
   if (over_) return;
   // The node closes when it has taken everything back, so that others can count on it.
-  const int64_t deadline_nanos = SystemClock()->NowNanos() + kGoodbyeNanos;
-  while (Flush() && ReceiveBy(deadline_nanos).ok()) {
+  while (ReceiveBy(deadline_nanos).ok()) {
   }
+}
+
+bool Link::NodeIsGone() const {
+  pollfd end{.fd = socket_.descriptor(), .events = 0, .revents = 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 // ---- The rings ----
@@ -134,8 +166,8 @@ bool Link::PrepareToSleep() {
 }
 
 void Link::ClearEvent() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(wake_client_.get(), &count, sizeof(count));
+  std::byte wakes[256];
+  [[maybe_unused]] const ssize_t got = ::read(wake_client_.get(), wakes, sizeof(wakes));
 }
 
 // ---- The socket ----
@@ -163,30 +195,49 @@ Status Link::TakeFrame() {
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kExtent)) {
     return Status(Code::kInvalid, "a kind of frame that there is not");
   }
+  return TakeOffer(&reader);
+}
+
+// What cannot be mapped here costs its own blocks and nothing else.
+Status Link::TakeOffer(FrameReader* frame) {
   ExtentOffer offer;
-  AQ_RETURN_IF_ERROR(Decode(&reader, &offer));
-  AQ_ASSIGN_OR_RETURN(SharedMemory memory,
-                      SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes));
-  memory.CloseDescriptor();
-  extents_[offer.extent].memory = std::move(memory);
+  AQ_RETURN_IF_ERROR(Decode(frame, &offer));
+  Mapped& mapped = extents_[offer.extent];
+  if (!mapped.memory.bytes().empty()) {
+    return Status(Code::kInvalid, "an extent offered that is mapped already");
+  }
+  Result<SharedMemory> memory = SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes);
+  mapped.status = memory.ok() ? Status() : memory.status();
+  if (!memory.ok()) return Status();
+  mapped.memory = *std::move(memory);
+  mapped.memory.CloseDescriptor();
   return Status();
 }
 
 // ---- Extents ----
 
-Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
+// A node that lends what it does not offer is not to be waited for again.
+Result<Link::Mapped*> Link::WaitForExtent(uint32_t extent) {
   const int64_t deadline_nanos = SystemClock()->NowNanos() + kExtentNanos;
-  auto found = extents_.find(slot.extent);
+  auto found = extents_.find(extent);
   while (found == extents_.end()) {
-    AQ_RETURN_IF_ERROR(ReceiveBy(deadline_nanos));
-    AQ_RETURN_IF_ERROR(TakeFrame());
-    found = extents_.find(slot.extent);
+    if (over_) return Status(Code::kUnavailable, "the extent is not mapped, and its node is gone");
+    Status status = ReceiveBy(deadline_nanos);
+    if (status.ok()) status = TakeFrame();
+    over_ = over_ || !status.ok();
+    found = extents_.find(extent);
   }
-  const std::span<std::byte> bytes = found->second.memory.bytes();
+  return &found->second;
+}
+
+Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
+  AQ_ASSIGN_OR_RETURN(Mapped* const mapped, WaitForExtent(slot.extent));
+  AQ_RETURN_IF_ERROR(mapped->status);
+  const std::span<std::byte> bytes = mapped->memory.bytes();
   if (slot.offset > bytes.size() || slot.bytes > bytes.size() - slot.offset) {
     return Status(Code::kInvalid, "a slot outside of its extent");
   }
-  ++found->second.held;
+  ++mapped->held;
   ++held_;
   return bytes.subspan(slot.offset, slot.bytes);
 }
@@ -200,15 +251,16 @@ void Link::LetGo(uint32_t extent) {
 
 void Link::MaybeReturn(uint32_t extent) {
   const auto found = extents_.find(extent);
-  if (found->second.held > 0) return;
-  if (over_) {
-    extents_.erase(found);
-  } else if (found->second.wanted_back) {
-    extents_.erase(found);
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
-    EncodeExtent(extent, &writer_);
-    Send(writer_.Finish());
-  }
+  if (found->second.held > 0 || !(over_ || found->second.wanted_back)) return;
+  extents_.erase(found);
+  TellReturned(extent);
+}
+
+// Also when the node has cut us off: it waits for this.
+void Link::TellReturned(uint32_t extent) {
+  writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
+  EncodeExtent(extent, &writer_);
+  Send(writer_.Finish());
 }
 
 std::vector<SharedMemory> Link::TakeUnheld() {
@@ -219,6 +271,7 @@ std::vector<SharedMemory> Link::TakeUnheld() {
       continue;
     }
     taken.push_back(std::move(entry->second.memory));
+    TellReturned(entry->first);
     entry = extents_.erase(entry);
   }
   return taken;

@@ -20,12 +20,16 @@
 
 namespace aquifer {
 
+// What a node may announce; one that says more has made a mistake.
+inline constexpr uint32_t kMaxOpenRequests = 1u << 16;
+inline constexpr uint64_t kMaxRingDataBytes = uint64_t{64} << 20;
+
 class Link {
  public:
   // Waits for the node's welcome, at most until then (of the system's clock).
   static Result<std::unique_ptr<Link>> Open(const std::string& socket, const Hello& hello,
                                             int64_t deadline_nanos);
-  // Unmaps everything, says goodbye, and waits for the node to have heard it.
+  // Unmaps everything, says goodbye, and waits a while for the node to have heard it.
   ~Link();
 
   uint32_t max_requests() const { return max_requests_; }
@@ -37,6 +41,7 @@ class Link {
   // The next answer; kNotFound when there is none, kInvalid when the ring is broken.
   Status Receive(std::vector<std::byte>* frame);
   bool has_room() const { return outbox_.empty(); }  // As far as is known.
+  bool has_unsent() const { return !outbox_.empty(); }
   bool HasAnswer() const { return from_node_->HasNews(); }
   // Sends what waits for room. False: the ring is broken.
   bool Flush();
@@ -49,11 +54,17 @@ class Link {
 
   // Takes what the node sent on the socket. kUnavailable: the connection is over.
   Status ReadSocket();
+  // Nothing is answered any more. What is given back is still sent: a node that has cut us off
+  // waits for it.
   bool over() const { return over_; }
   void SetOver() { over_ = true; }
+  // The last of it: when it is sent, the link can go without a wait.
+  void SayGoodbye();
+  // The node's end is closed, so that there is nobody to give anything back to.
+  bool NodeIsGone() const;
 
   // The memory of a slot, mapped and held until LetGo(). Waits for the extent's descriptor if that
-  // is still on its way.
+  // is still on its way; an extent that could not be mapped once is not waited for again.
   Result<std::span<std::byte>> Find(const LentSlot& slot);
   void LetGo(uint32_t extent);
   uint64_t held() const { return held_; }
@@ -65,6 +76,7 @@ class Link {
  private:
   struct Mapped {
     SharedMemory memory;
+    Status status;      // Why there is no memory.
     uint64_t held = 0;  // Leases and reservations in it.
     bool wanted_back = false;
   };
@@ -74,7 +86,10 @@ class Link {
   Status TakeWelcome(FrameReader* frame);
   Status ReceiveBy(int64_t deadline_nanos);
   Status TakeFrame();
+  Status TakeOffer(FrameReader* frame);
+  Result<Mapped*> WaitForExtent(uint32_t extent);
   void MaybeReturn(uint32_t extent);
+  void TellReturned(uint32_t extent);
   bool WriteNow(std::span<const std::byte> frame);
 
   FrameSocket socket_;
@@ -87,6 +102,7 @@ class Link {
   uint32_t max_requests_ = 0;
   bool over_ = false;
   bool broken_ = false;
+  bool said_goodbye_ = false;
   std::deque<std::vector<std::byte>> outbox_;  // For when there is room.
   std::map<uint32_t, Mapped> extents_;
   uint64_t held_ = 0;

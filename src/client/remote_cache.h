@@ -1,12 +1,18 @@
 // Connect(): the node's cache, as one client sees it.
 //
-// The caller's thread encodes requests into the ring and applies answers in Poll(). A thread of its
-// own watches the socket, so that extents are unmapped and the node is found again while the caller
-// does something else. Both hold the mutex; nobody holds it for long.
+//   remote_cache.cc           life, Poll() and Wait()
+//   remote_cache_requests.cc  the caller's requests, out into the ring
+//   remote_cache_answers.cc   answers, in from the ring; what becomes of requests without a node
+//   remote_cache_watch.cc     the link thread
+//
+// The caller's thread encodes requests and applies answers; nothing else touches a request. The
+// link thread watches the socket, so that extents are unmapped and the node is found again while
+// the caller does something else. When the node is gone it ends the session: it unmaps what nobody
+// holds and wakes the caller, who settles what was open in Poll(). It alone destroys links. Both
+// threads hold the mutex; nobody holds it for long.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +24,8 @@
 #include "base/descriptor.h"
 #include "base/mutex.h"
 #include "client/link.h"
+#include "client/loans.h"
+#include "client/session.h"
 #include "net/local_protocol.h"
 
 namespace aquifer {
@@ -51,24 +59,9 @@ class RemoteCache final : public Cache {
   bool Wait(const Request& request, int64_t timeout_nanos) override;
 
  private:
-  // A request at the node.
-  struct Sent {
-    Request* request = nullptr;  // Null: the place is free.
-    FrameKind kind = FrameKind::kMatch;
-    uint32_t generation = 1;
-    size_t received = 0;  // Items.
-  };
-  // A lease or a reservation of the caller's.
-  struct Held {
-    uint64_t node_id = 0;
-    Link* link = nullptr;  // Null: the place is free.
-    uint32_t extent = 0;
-    uint32_t place = 0;  // In held_.
-    uint32_t generation = 1;
-    bool reservation = false;
-  };
   struct KnownLayout {
     Layout layout;
+    Digest fingerprint{};
     LayoutHandle at_node = 0;  // 0: the node that is there now does not know it.
   };
   // Answered here, without the node.
@@ -76,81 +69,100 @@ class RemoteCache final : public Cache {
     Request* request = nullptr;
     size_t completed = 0;
   };
+  // What the link thread waits for.
+  struct Watched {
+    int socket = -1;      // Of the session; -1: there is none.
+    bool unsent = false;  // Something waits for room in a ring.
+  };
 
   RemoteCache(const ConnectOptions& options, const ClientOptions& client);
   Status Start();
 
   Result<std::unique_ptr<Link>> Dial(int64_t deadline_nanos) const;
-  // The new link is ours: the event tells of its answers.
+  // A session begins: the event tells of its answers.
   void Adopt(std::unique_ptr<Link> link) AQ_REQUIRES(mutex_);
-  // The node is gone: what is open is settled, and what nobody holds is unmapped.
-  void Lose() AQ_REQUIRES(mutex_);
-  void DropOldLinks() AQ_REQUIRES(mutex_);
+  // The node is gone, or as good as gone. Touches no request.
+  void EndSession() AQ_REQUIRES(mutex_);
+  void SignalSelf() AQ_REQUIRES(mutex_);
+
+  // ---- Requests ----
 
   // Begins a request: its number, or 0 when it was settled at once.
   uint64_t Begin(Request* request, FrameKind kind) AQ_REQUIRES(mutex_);
   void Settle(Request* request, const Status& status, size_t completed) AQ_REQUIRES(mutex_);
-  // There is no node, or it went away while it had the request.
-  void SettleUnavailable(const Sent& sent, const Status& commits) AQ_REQUIRES(mutex_);
-  bool TakeNote() AQ_REQUIRES(mutex_);
-  // The chain's layout as the node knows it; 0: as nobody does.
+  // False: it was refused, since an observer changes nothing.
+  bool MayChange(Request* request) AQ_REQUIRES(mutex_);
+  void SendLayout(RegisterLayoutRequest* request) AQ_REQUIRES(mutex_);
+  // Our handle for it, which stays the same from node to node.
+  LayoutHandle Know(const Layout& layout, LayoutHandle at_node) AQ_REQUIRES(mutex_);
+  // The layout as the node knows it; 0: as nobody does.
   LayoutHandle AtNode(LayoutHandle handle) const AQ_REQUIRES(mutex_);
   template <class R, class Call>
   void SendChain(R* request, FrameKind kind, Call call, std::span<const uint64_t> hashes = {});
-  void Transmit() AQ_REQUIRES(mutex_) { link_->Send(writer_.Finish()); }
+  void PackOps(std::span<const CommitOp> ops) AQ_REQUIRES(mutex_);
+  bool TakeNote() AQ_REQUIRES(mutex_);
+  void Transmit() AQ_REQUIRES(mutex_) { session_->link()->Send(writer_.Finish()); }
 
-  size_t ReadAnswers() AQ_REQUIRES(mutex_);
-  Status TakeAnswer(std::span<const std::byte> frame) AQ_REQUIRES(mutex_);
-  Status TakeItems(Sent* sent, const AnswerHead& head, FrameReader* frame) AQ_REQUIRES(mutex_);
-  void TakeFetched(FetchRequest* request, const AnswerHead& head, FrameReader* frame)
-      AQ_REQUIRES(mutex_);
-  void TakeReserved(ReserveRequest* request, const AnswerHead& head, FrameReader* frame)
-      AQ_REQUIRES(mutex_);
-  void TakeCommitted(CommitRequest* request, const AnswerHead& head, FrameReader* frame)
-      AQ_REQUIRES(mutex_);
-  void TakeSummary(Sent* sent, FrameReader* frame) AQ_REQUIRES(mutex_);
-
-  uint64_t NewHeld(uint64_t node_id, uint32_t extent, bool reservation) AQ_REQUIRES(mutex_);
-  Held* FindHeld(uint64_t id, bool reservation) AQ_REQUIRES(mutex_);
-  void FreeHeld(Held* held) AQ_REQUIRES(mutex_);
   template <class Op>
   void GiveBack(std::span<const Op> ops, FrameKind kind) AQ_REQUIRES(mutex_);
   // In the node's own names for them; at most a frame of them.
   template <class Op>
   void SendBack(std::span<const Op> given, FrameKind kind, Link* to) AQ_REQUIRES(mutex_);
+  // It was committed, or never will be.
+  void EndReservation(ReservationId id) AQ_REQUIRES(mutex_);
+  void LetGo(Link* link, std::vector<uint32_t>* extents) AQ_REQUIRES(mutex_);
 
-  void SignalSelf() AQ_REQUIRES(mutex_);
+  // ---- Answers ----
+
   // Applies what is there; returns how many requests moved on.
   size_t Apply() AQ_REQUIRES(mutex_);
+  size_t ReadAnswers(Session* session) AQ_REQUIRES(mutex_);
+  Status TakeAnswer(Session* session, std::span<const std::byte> frame) AQ_REQUIRES(mutex_);
+  Status TakeItems(Session* session, SentRequest* sent, const AnswerHead& head, FrameReader* frame)
+      AQ_REQUIRES(mutex_);
+  void TakeFetched(Link* link, FetchRequest* request, const AnswerHead& head, FrameReader* frame)
+      AQ_REQUIRES(mutex_);
+  void TakeReserved(Link* link, ReserveRequest* request, const AnswerHead& head, FrameReader* frame)
+      AQ_REQUIRES(mutex_);
+  void TakeCommitted(CommitRequest* request, const AnswerHead& head, FrameReader* frame)
+      AQ_REQUIRES(mutex_);
+  void TakeSummary(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
+  void TakeCounts(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
+  // Its node is gone: everything that is open of it is missing.
+  void SettleAll(Session* session) AQ_REQUIRES(mutex_);
+  // There is no node, or it went away while it had the request.
+  void SettleUnavailable(const SentRequest& sent, const Status& commits) AQ_REQUIRES(mutex_);
+
   // True: there is nothing, and the descriptor will tell when there is.
   bool PrepareToSleep() AQ_REQUIRES(mutex_);
   // Looks for a while, as long as the node is awake too; true when there is something.
   bool Spin(int64_t end_nanos);
 
-  // The thread.
+  // ---- The link thread ----
+
   void Watch();
-  void Reconnect();
-  bool SleepFor(int64_t nanos, int descriptor);
+  Watched LookAtLinks();
+  // One try; true: there is a session.
+  bool Reconnect();
+  // True: it is time to stop.
+  bool SleepFor(int64_t nanos, int one, int other = -1);
   Status RegisterLayoutsAt(Link* link, const std::vector<Layout>& layouts,
                            std::vector<LayoutHandle>* handles);
 
   const ConnectOptions options_;
   const ClientOptions client_;
-  Descriptor event_;       // An epoll of the two below, so that it stays the same.
-  Descriptor self_event_;  // Something was settled here.
+  Descriptor event_;          // An epoll of the next and of the link's, so that it stays the same.
+  Descriptor self_event_;     // Something was settled here, or is to be.
+  Descriptor changed_event_;  // The link thread is to look at its links again.
   Descriptor stop_event_;
 
   Mutex mutex_;
-  std::unique_ptr<Link> link_ AQ_GUARDED_BY(mutex_);  // Null while there is no node.
-  // Links to nodes that are gone, of which the caller still holds something.
-  std::vector<std::unique_ptr<Link>> old_links_ AQ_GUARDED_BY(mutex_);
-  std::vector<Sent> sent_ AQ_GUARDED_BY(mutex_);
-  std::vector<uint32_t> free_sent_ AQ_GUARDED_BY(mutex_);
-  std::deque<Held> held_ AQ_GUARDED_BY(mutex_);
-  std::vector<uint32_t> free_held_ AQ_GUARDED_BY(mutex_);
+  std::unique_ptr<Session> session_ AQ_GUARDED_BY(mutex_);  // Null while there is no node.
+  // Those that still have requests to settle, or of which the caller holds something.
+  std::vector<std::unique_ptr<Session>> ended_ AQ_GUARDED_BY(mutex_);
+  Loans loans_ AQ_GUARDED_BY(mutex_);
   std::vector<KnownLayout> layouts_ AQ_GUARDED_BY(mutex_);
   std::vector<Settled> settled_ AQ_GUARDED_BY(mutex_);
-  bool stopping_ AQ_GUARDED_BY(mutex_) = false;
   uint64_t dropped_notes_ AQ_GUARDED_BY(mutex_) = 0;
   bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;        // The descriptor.
   std::vector<SharedMemory> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.

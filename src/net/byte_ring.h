@@ -60,10 +60,11 @@ class RingWriter {
   bool reader_awake() const;
   // True: there is still no room for `bytes`, and the reader wakes us when there is some.
   bool PrepareToSleep(size_t bytes);
+  // A frame of so many bytes can be written now. Never in a broken ring.
+  bool HasRoom(size_t bytes);
+  bool broken() const { return broken_; }
 
  private:
-  bool HasRoom(size_t bytes);
-
   RingHeader* const header_;
   const std::span<std::byte> data_;
   uint64_t written_ = 0;

@@ -39,11 +39,14 @@ Result<std::unique_ptr<EpollWaiter>> EpollWaiter::New() {
 EpollWaiter::EpollWaiter(Descriptor epoll, Descriptor wake)
     : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
-uint64_t EpollWaiter::Watch(int descriptor, uint32_t events,
-                            std::function<void(uint32_t)> on_ready) {
+Result<uint64_t> EpollWaiter::Watch(int descriptor, uint32_t events,
+                                    std::function<void(uint32_t)> on_ready) {
   const uint64_t number = next_watch_++;
   epoll_event event{.events = events, .data = {.u64 = number}};
-  AQ_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    return Status(Code::kUnavailable, std::string("epoll: ") + std::strerror(errno) +
+                                          "; raise fs.epoll.max_user_watches");
+  }
   watched_[number] = {
       .descriptor = descriptor,
       .on_ready = std::make_shared<std::function<void(uint32_t)>>(std::move(on_ready))};
@@ -66,7 +69,11 @@ void EpollWaiter::Remove(Polled* polled) { std::erase(polled_, polled); }
 
 // One of them at a time, in turn, so that no task of the owner's gets long.
 bool EpollWaiter::Poll() {
-  if (++polls_ >= kPollsBetweenLooks && Dispatch(0)) return true;
+  if (HearOne()) return true;
+  if (++polls_ >= kPollsBetweenLooks) {
+    Look(0);
+    if (HearOne()) return true;
+  }
   for (size_t i = 0; i < polled_.size(); ++i) {
     next_polled_ = (next_polled_ + 1) % polled_.size();
     if (polled_[next_polled_]->Poll()) return true;
@@ -75,10 +82,11 @@ bool EpollWaiter::Poll() {
 }
 
 void EpollWaiter::Sleep(int64_t nanos) {
+  if (!ready_.empty()) return;
   const bool quiet = std::all_of(polled_.begin(), polled_.end(),
                                  [](Polled* polled) { return polled->PrepareToSleep(); });
   if (quiet) ++sleeps_;
-  Dispatch(quiet ? nanos : 0);
+  Look(quiet ? nanos : 0);
   for (Polled* const polled : polled_) polled->WokeUp();
 }
 
@@ -88,25 +96,38 @@ void EpollWaiter::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
-bool EpollWaiter::Dispatch(int64_t nanos) {
+void EpollWaiter::Look(int64_t nanos) {
   polls_ = 0;
   std::array<epoll_event, 16> events;
   const timespec timeout{.tv_sec = nanos / kNanosPerSecond, .tv_nsec = nanos % kNanosPerSecond};
   const int count = ::epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                    &timeout, nullptr);
   AQ_CHECK(count >= 0 || errno == EINTR);
-  for (int i = 0; i < count; ++i) {
+  for (int i = count - 1; i >= 0; --i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     const uint64_t watch = event.data.u64;  // The struct is packed: no reference may point into it.
-    if (watch == kWakeUp) {
-      uint64_t wakes = 0;
-      [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof(wakes));
-    } else if (const auto found = watched_.find(watch); found != watched_.end()) {
-      const auto on_ready = found->second.on_ready;
-      (*on_ready)(uint32_t{event.events});
+    const uint32_t what = event.events;
+    if (watch != kWakeUp) {
+      ready_.push_back({watch, what});
+      continue;
     }
+    uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof(wakes));
   }
-  return count > 0;
+}
+
+bool EpollWaiter::HearOne() {
+  while (!ready_.empty()) {
+    const Ready next = ready_.back();
+    ready_.pop_back();
+    const auto found = watched_.find(next.watch);
+    if (found == watched_.end()) continue;
+    ++heard_;
+    const auto on_ready = found->second.on_ready;
+    (*on_ready)(next.events);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace aquifer

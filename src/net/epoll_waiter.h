@@ -1,5 +1,6 @@
 // How the node's owner waits: for its queue, for descriptors, and for memory that other processes
-// write. Only Wake() may be called from another thread.
+// write. Each Poll() does one thing, which is a task of the owner's: it hears one descriptor, or
+// lets one Polled do a little. Only Wake() may be called from another thread.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ class EpollWaiter final : public Waiter {
   static Result<std::unique_ptr<EpollWaiter>> New();
 
   // Calls `on_ready(events)` on the owner while the descriptor is ready (epoll's events). The
-  // result names the watch.
-  uint64_t Watch(int descriptor, uint32_t events, std::function<void(uint32_t)> on_ready);
+  // result names the watch and is never 0. kUnavailable: the system watches no more for this user.
+  Result<uint64_t> Watch(int descriptor, uint32_t events, std::function<void(uint32_t)> on_ready);
   void Change(uint64_t watch, uint32_t events);
   void Unwatch(uint64_t watch);  // Before the descriptor is closed.
 
@@ -45,6 +46,7 @@ class EpollWaiter final : public Waiter {
   void Wake() override;
 
   uint64_t sleeps() const { return sleeps_; }
+  uint64_t heard() const { return heard_; }  // Descriptors that were ready, each time.
 
  private:
   struct Watched {
@@ -53,7 +55,10 @@ class EpollWaiter final : public Waiter {
   };
 
   EpollWaiter(Descriptor epoll, Descriptor wake);
-  bool Dispatch(int64_t nanos);
+  // Asks which descriptors are ready.
+  void Look(int64_t nanos);
+  // The next of those; false when there is none.
+  bool HearOne();
 
   const Descriptor epoll_;
   const Descriptor wake_;
@@ -61,8 +66,14 @@ class EpollWaiter final : public Waiter {
   uint64_t next_watch_ = 1;
   std::vector<Polled*> polled_;
   size_t next_polled_ = 0;
-  uint32_t polls_ = 0;  // Since descriptors were looked at.
+  struct Ready {
+    uint64_t watch = 0;
+    uint32_t events = 0;
+  };
+  std::vector<Ready> ready_;  // Those still to be heard, the next one last.
+  uint32_t polls_ = 0;        // Since descriptors were looked at.
   uint64_t sleeps_ = 0;
+  uint64_t heard_ = 0;
 };
 
 }  // namespace aquifer

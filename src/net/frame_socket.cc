@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/detached_task.h"
 #include "net/frame.h"
 
 #ifndef SO_PEERPIDFD
@@ -52,6 +53,32 @@ auto Retry(Call call) {
   return result;
 }
 
+// 0, or why not.
+int ConnectSocket(const Descriptor& socket, const sockaddr_un& address) {
+  const int connected = Retry([&] {
+    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  });
+  return connected == 0 ? 0 : errno;
+}
+
+// Nobody listens there, and what is there may be replaced. Anything else than that may be a node
+// that is too busy to answer.
+Status CheckIsFree(const std::string& path, const sockaddr_un& address) {
+  const Descriptor socket = NewSocket();
+  if (!socket.valid()) return Failed("socket");
+  const int error = ConnectSocket(socket, address);
+  if (error == ENOENT) return Status();
+  if (error != ECONNREFUSED) {
+    return Status(Code::kBusy, "another node listens on " + path +
+                                   "; stop it, or choose another path with --socket");
+  }
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
+    return Status(Code::kInvalid, path + " is no socket; choose another path with --socket");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Result<PeerCredentials> FrameSocket::Peer() const {
@@ -69,6 +96,7 @@ Descriptor FrameSocket::PeerProcess() const {
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERPIDFD, &process, &bytes) == 0) {
     return Descriptor(process);
   }
+  if (errno != ENOPROTOOPT) return Descriptor();
   // By its number, which an older kernel makes us trust not to have changed hands since.
   const Result<PeerCredentials> peer = Peer();
   if (!peer.ok()) return Descriptor();
@@ -103,7 +131,7 @@ Status FrameSocket::Flush() {
       }
       const ssize_t sent =
           Retry([&] { return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
-      // Too many descriptors may be on their way, too: the reader has to take some first.
+      too_many_descriptors_ = sent < 0 && errno == ETOOMANYREFS;
       if (sent < 0 && (errno == EAGAIN || errno == ETOOMANYREFS)) return Status();
       if (sent < 0) return Failed("the connection is over");
       next.sent += static_cast<size_t>(sent);
@@ -127,9 +155,33 @@ Status FrameSocket::Receive(std::vector<std::byte>* frame, bool with_descriptors
   }
 }
 
+Result<size_t> FrameSocket::PeekBytes() const {
+  std::byte buffer[kReadBytes];
+  iovec piece{buffer, sizeof(buffer)};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  const ssize_t there =
+      Retry([&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_PEEK); });
+  if (there < 0 && errno == EAGAIN) return Status(Code::kNotFound);
+  if (there < 0) return Failed("the connection is over");
+  // There was no room for what came along, which is how we know that something did.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(Code::kInvalid, "descriptors that nobody asked for");
+  }
+  return static_cast<size_t>(there);
+}
+
 Status FrameSocket::FillInput(bool with_descriptors) {
   std::byte buffer[kReadBytes];
   iovec piece{buffer, sizeof(buffer)};
+  if (!with_descriptors) {
+    // Received without room for them, they would be closed right here, however long that takes.
+    AQ_ASSIGN_OR_RETURN(piece.iov_len, PeekBytes());
+    if (piece.iov_len == 0) {
+      return Status(Code::kUnavailable, "the other side closed the connection");
+    }
+  }
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
@@ -164,14 +216,40 @@ Descriptor FrameSocket::TakeDescriptor() {
   return first;
 }
 
+FrameSocket::News FrameSocket::Look() const {
+  std::byte any{};
+  const ssize_t there =
+      Retry([&] { return ::recv(socket_.get(), &any, sizeof(any), MSG_DONTWAIT | MSG_PEEK); });
+  if (there > 0) return News::kBytes;
+  return there < 0 && errno == EAGAIN ? News::kNone : News::kEnd;
+}
+
+bool FrameSocket::EndAndCheckEmpty() {
+  return ::shutdown(socket_.get(), SHUT_RDWR) == 0 && Look() != News::kBytes &&
+         descriptors_.empty();
+}
+
+void FrameSocket::Discard(FrameSocket socket,
+                          const std::shared_ptr<std::atomic<uint32_t>>& closing) {
+  if (!socket.socket_.valid() || socket.EndAndCheckEmpty()) return;
+  const auto kept = std::make_shared<FrameSocket>(std::move(socket));  // A task can be copied.
+  closing->fetch_add(1);
+  if (RunDetached("aq-close", [kept, closing] {
+        kept->socket_ = Descriptor();
+        kept->descriptors_.clear();
+        closing->fetch_sub(1);
+      })) {
+    return;
+  }
+  // Better lost than waited for.
+  [[maybe_unused]] const int lost = kept->socket_.Take();
+}
+
 void FrameSocket::EndSending() { ::shutdown(socket_.get(), SHUT_WR); }
 
 Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
   AQ_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  if (ConnectTo(path).ok()) {
-    return Status(Code::kBusy, "another node listens on " + path +
-                                   "; stop it, or choose another path with --socket");
-  }
+  AQ_RETURN_IF_ERROR(CheckIsFree(path, address));
   ::unlink(path.c_str());
   Descriptor listener = NewSocket();
   if (!listener.valid()) return Failed("socket");
@@ -184,19 +262,20 @@ Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
   return listener;
 }
 
-Descriptor AcceptOn(const Descriptor& listener) {
-  return Descriptor(Retry(
+Result<Descriptor> AcceptOn(const Descriptor& listener) {
+  Descriptor accepted(Retry(
       [&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
+  if (accepted.valid()) return accepted;
+  const bool used_up = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  return Status(used_up ? Code::kBusy : Code::kNotFound, std::strerror(errno));
 }
 
 Result<Descriptor> ConnectTo(const std::string& path) {
   AQ_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   Descriptor socket = NewSocket();
   if (!socket.valid()) return Failed("socket");
-  const int connected = Retry([&] {
-    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  });
-  if (connected != 0) return Failed("no node answers on " + path);
+  errno = ConnectSocket(socket, address);
+  if (errno != 0) return Failed("no node answers on " + path);
   return socket;
 }
 

@@ -3,9 +3,11 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,14 +37,28 @@ class FrameSocket {
   Status Send(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   Status Flush();
   size_t unsent_frames() const { return unsent_.size(); }
+  // What is unsent waits for descriptors to be taken by whoever they were sent to, not for room:
+  // the socket may be writable all the while. Try again after a time.
+  bool too_many_descriptors() const { return too_many_descriptors_; }
 
   // The next frame. kNotFound: there is none yet. kUnavailable: the connection is over. kInvalid:
-  // it is no frame. Descriptors that came along wait in TakeDescriptor(), in their order.
+  // it is no frame, or descriptors came where there are to be none; those are not taken.
+  // Descriptors that came along wait in TakeDescriptor(), in their order.
   Status Receive(std::vector<std::byte>* frame, bool with_descriptors);
   Descriptor TakeDescriptor();
+  // Bytes that were received behind the last frame.
+  size_t bytes_left() const { return input_.size(); }
+
+  enum class News : uint8_t { kNone, kBytes, kEnd };
+  // What there is to receive. Nothing is taken, and no descriptor becomes ours.
+  News Look() const;
 
   // The other side sees the end of the stream; what it sends is still received.
   void EndSending();
+
+  // Closes it without ever waiting. What the other side sent and nobody received may hold files
+  // whose closing takes for ever, so a thread of its own does that; `closing` counts those.
+  static void Discard(FrameSocket socket, const std::shared_ptr<std::atomic<uint32_t>>& closing);
 
  private:
   struct Unsent {
@@ -52,8 +68,13 @@ class FrameSocket {
   };
 
   Status FillInput(bool with_descriptors);
+  // How many bytes there are, none of which came with a descriptor.
+  Result<size_t> PeekBytes() const;
+  // Nothing of the other side's is in it, and nothing can come any more.
+  bool EndAndCheckEmpty();
 
   Descriptor socket_;
+  bool too_many_descriptors_ = false;
   std::deque<Unsent> unsent_;
   std::vector<std::byte> input_;
   std::deque<Descriptor> descriptors_;
@@ -62,8 +83,9 @@ class FrameSocket {
 // Only the node's own user may connect where `private_to_user`. An old socket file that nobody
 // listens on is replaced; kBusy: another process listens there.
 Result<Descriptor> ListenOn(const std::string& path, bool private_to_user);
-// Invalid: nobody waits.
-Descriptor AcceptOn(const Descriptor& listener);
+// kNotFound: nobody waits. kBusy: this process or the system has no descriptor or memory left, and
+// the listener stays ready meanwhile.
+Result<Descriptor> AcceptOn(const Descriptor& listener);
 Result<Descriptor> ConnectTo(const std::string& path);
 
 }  // namespace aquifer

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,44 +10,48 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/random.h"
 #include "base/request_progress.h"
 
 namespace aquifer {
 namespace {
 
-constexpr int kFramesPerTurn = 8;
-
-void Wake(const Descriptor& event) {
-  const uint64_t one = 1;
-  // A client may fill its own event up; it only hurts itself.
-  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof(one));
-}
-
-void Clear(const Descriptor& event) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(event.get(), &count, sizeof(count));
-}
+// What one turn does at most: about 50 us of work.
+constexpr size_t kItemsPerTurn = 256;
+constexpr uint32_t kOffersPerTurn = 8;  // A system call each.
+constexpr size_t kReturnsPerTurn = 16;  // Extents, which may be closed with it.
+constexpr size_t kForgetsPerTurn = 1024;
+// More than this is freed by a worker.
+constexpr size_t kLargeRequest = 1024;
+constexpr size_t kBytesPerEntry = 16;  // The smallest thing that a frame is full of.
+constexpr int64_t kFlushLaterNanos = 10'000'000;
 
 std::string_view Shortened(std::string_view message) { return message.substr(0, kMaxMessageBytes); }
 
 }  // namespace
 
-Connection::Connection(FrameSocket socket, Descriptor process, const ConnectionLimits& limits,
-                       Host* host)
-    : limits_(limits), host_(host), socket_(std::move(socket)), process_(std::move(process)) {
-  if (Result<PeerCredentials> peer = socket_.Peer(); peer.ok()) peer_ = *peer;
-  socket_watch_ = host_->waiter()->Watch(socket_.descriptor(), EPOLLIN | EPOLLRDHUP,
-                                         [this](uint32_t events) { OnSocket(events); });
-  if (process_.valid()) {
-    process_watch_ = host_->waiter()->Watch(process_.get(), EPOLLIN, [this](uint32_t) {
-      goodbye_ = true;  // Nothing of it runs any more.
-      End("its process has ended");
-    });
-  }
+Connection::Connection(FrameSocket socket, Descriptor process, const PeerCredentials& peer,
+                       const ConnectionLimits& limits, Host* host)
+    : limits_(limits),
+      host_(host),
+      socket_(std::move(socket)),
+      peer_(peer),
+      process_(std::move(process)) {}
+
+Status Connection::Begin() {
+  AQ_ASSIGN_OR_RETURN(process_watch_,
+                      host_->waiter()->Watch(process_.get(), EPOLLIN, [this](uint32_t) {
+                        goodbye_ = true;  // Nothing of it runs any more.
+                        End("its process has ended");
+                      }));
+  AQ_ASSIGN_OR_RETURN(socket_watch_,
+                      host_->waiter()->Watch(socket_.descriptor(), EPOLLIN | EPOLLRDHUP,
+                                             [this](uint32_t events) { OnSocket(events); }));
   host_->owner()->PostAt(host_->clock()->NowNanos() + limits_.greeting_nanos,
                          [this, alive = alive_] {
                            if (*alive && state_ == State::kGreeting) Break("it never said hello");
                          });
+  return Status();
 }
 
 Connection::~Connection() {
@@ -55,21 +60,35 @@ Connection::~Connection() {
   for (const uint64_t watch : {socket_watch_, process_watch_, event_watch_}) {
     host_->waiter()->Unwatch(watch);
   }
+  host_->RemoveItems(*this, items_);
+  FrameSocket::Discard(std::move(socket_), host_->closing());
 }
 
 // ---- The socket ----
 
+// After the hello nothing is received: it could only be descriptors that are ours to close then.
 void Connection::OnSocket(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     if (!socket_.Flush().ok()) return OnHungUp();
     WatchWrites();
   }
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) return;
+  if (state_ == State::kGreeting) return OnGreeting();
+  switch (socket_.Look()) {
+    case FrameSocket::News::kNone:
+      return;
+    case FrameSocket::News::kEnd:
+      return OnHungUp();
+    case FrameSocket::News::kBytes:
+      Break("something on the socket after the hello");
+  }
+}
+
+void Connection::OnGreeting() {
   const Status status = socket_.Receive(&frame_, /*with_descriptors=*/false);
   if (status.code() == Code::kNotFound) return;
   if (status.code() == Code::kUnavailable) return OnHungUp();
   if (!status.ok()) return Break(status.message());
-  if (state_ != State::kGreeting) return Break("something on the socket after the hello");
   FrameReader reader(frame_);
   Hello hello;
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kHello)) {
@@ -78,6 +97,7 @@ void Connection::OnSocket(uint32_t events) {
   if (const Status decoded = Decode(&reader, &hello); !decoded.ok()) {
     return Break(decoded.message());
   }
+  if (socket_.bytes_left() > 0) return Break("something on the socket after the hello");
   Greet(hello);
 }
 
@@ -92,21 +112,20 @@ void Connection::Greet(const Hello& hello) {
   const Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
   observe_ = hello.observe;
+  recorded_as_ =
+      RecordedClientOf(admission->client.tenant, admission->client.engine, SystemRandom());
   may_drain_ = admission->may_drain;
   if (const Status made = MakeRings(*admission); !made.ok()) return Refuse(made);
   state_ = State::kOpen;
   host_->waiter()->Add(this);
-  event_watch_ = host_->waiter()->Watch(wake_node_.get(), EPOLLIN, [this](uint32_t) {
-    Clear(wake_node_);
-    Linger();
-  });
+  host_->OnOpened(this);
   writer_.Begin(static_cast<uint16_t>(FrameKind::kWelcome), 0);
   Encode(Welcome{.version = version,
                  .max_requests = limits_.max_requests,
                  .ring_data_bytes = limits_.ring_data_bytes},
          &writer_);
   const int descriptors[] = {to_node_memory_.descriptor(), to_client_memory_.descriptor(),
-                             wake_node_.get(), wake_client_.get()};
+                             wake_node_.get(), client_wakes_.get()};
   Send(writer_.Finish(), descriptors);
 }
 
@@ -124,18 +143,24 @@ Status Connection::MakeRings(const Admission& admission) {
     FormatRing(memory->bytes(), limits_.ring_data_bytes);
   }
   wake_node_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  wake_client_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_node_.valid() || !wake_client_.valid()) {
+  int ends[2] = {-1, -1};
+  if (!wake_node_.valid() ||
+      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
     return Status(Code::kUnavailable, "the node has no descriptors left");
   }
+  wake_client_ = Descriptor(ends[0]);
+  client_wakes_ = Descriptor(ends[1]);
+  if (::shutdown(wake_client_.get(), SHUT_RD) != 0) return Status(Code::kUnavailable, "shutdown");
+  AQ_ASSIGN_OR_RETURN(event_watch_, host_->waiter()->Watch(wake_node_.get(), EPOLLIN | EPOLLET,
+                                                           [this](uint32_t) { Linger(); }));
   requests_from_ = std::make_unique<RingReader>(to_node_memory_.bytes());
   answers_to_ = std::make_unique<RingWriter>(to_client_memory_.bytes());
-  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this));
+  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this, admission.may_drain));
   return Status();
 }
 
 void Connection::Send(std::span<const std::byte> frame, std::span<const int> descriptors) {
-  if (hung_up_) return;
+  if (hung_up_ || socket_watch_ == 0) return;
   if (!socket_.Send(frame, descriptors).ok()) return;  // OnSocket() hears of it too.
   if (socket_.unsent_frames() > limits_.max_unsent_frames) {
     return Break("it does not read its socket");
@@ -144,32 +169,48 @@ void Connection::Send(std::span<const std::byte> frame, std::span<const int> des
 }
 
 void Connection::WatchWrites() {
-  const uint32_t writes = socket_.unsent_frames() > 0 ? uint32_t{EPOLLOUT} : 0;
-  host_->waiter()->Change(socket_watch_, EPOLLIN | EPOLLRDHUP | writes);
+  if (socket_.too_many_descriptors()) FlushLater();
+  const bool writes = socket_.unsent_frames() > 0 && !socket_.too_many_descriptors();
+  host_->waiter()->Change(socket_watch_, EPOLLIN | EPOLLRDHUP | (writes ? uint32_t{EPOLLOUT} : 0));
 }
+
+// Too many descriptors are on their way to this user's processes. The socket does not tell when
+// some were taken.
+void Connection::FlushLater() {
+  if (std::exchange(flushing_later_, true)) return;
+  host_->owner()->PostAt(host_->clock()->NowNanos() + kFlushLaterNanos, [this, alive = alive_] {
+    if (!*alive) return;
+    flushing_later_ = false;
+    if (socket_watch_ != 0) OnSocket(EPOLLOUT);
+  });
+}
+
+void Connection::StopWatchingSocket() { host_->waiter()->Unwatch(std::exchange(socket_watch_, 0)); }
 
 // What it wrote before is still heard, in its turn: it may have given things back.
 void Connection::OnHungUp() {
   hung_up_ = true;
-  host_->waiter()->Unwatch(std::exchange(socket_watch_, 0));
+  StopWatchingSocket();
   if (state_ != State::kOpen) End("the client closed the connection");
 }
 
 // ---- Requests ----
 
 bool Connection::Poll() {
-  bool any = ReturnSome();
-  if (hostile_) return any;
-  any |= TellWaiting();
-  int read = 0;
-  while (read < kFramesPerTurn && releases_.empty() && aborts_.empty() && ReadOne()) ++read;
-  if (read > 0 && requests_from_->MustWake()) WakeClient();
-  if (read == 0 && hung_up_ && state_ == State::kOpen) End("the client closed the connection");
-  return any || read > 0;
+  if (ReturnSome() || ForgetSome()) return true;
+  if (hostile_) return false;
+  if (TellWaiting()) return true;
+  if (ReadOne()) {
+    if (requests_from_->MustWake()) WakeClient();
+    return true;
+  }
+  if (!hung_up_ || hostile_ || state_ != State::kOpen) return false;
+  End("the client closed the connection");
+  return true;
 }
 
 bool Connection::PrepareToSleep() {
-  if (!releases_.empty() || !aborts_.empty()) return false;
+  if (!releases_.empty() || !aborts_.empty() || !ending_.empty()) return false;
   if (hostile_) return true;
   if (hung_up_ && state_ == State::kOpen) return false;
   if (!waiting_.empty() && !answers_to_->PrepareToSleep(kMaxFrameBytes)) return false;
@@ -178,9 +219,12 @@ bool Connection::PrepareToSleep() {
 
 // Nobody polls a connection that has ended; it hears when it is woken.
 void Connection::Linger() {
-  if (state_ != State::kLingering || (!Poll() && PrepareToSleep())) return;
+  if (state_ != State::kLingering || lingering_later_ || (!Poll() && PrepareToSleep())) return;
+  lingering_later_ = true;
   host_->owner()->Post([this, alive = alive_] {
-    if (*alive) Linger();
+    if (!*alive) return;
+    lingering_later_ = false;
+    Linger();
   });
 }
 
@@ -189,10 +233,11 @@ bool Connection::ReadOne() {
   const Status status = requests_from_->Read(&frame_);
   if (status.code() == Code::kNotFound) return false;
   if (!status.ok()) return Break(status.message()), false;
+  host_->meter()->Count(frame_.size() / kBytesPerEntry);
   FrameReader reader(frame_);
   const Status handled = state_ == State::kOpen ? Handle(&reader) : HandleWhileLingering(&reader);
-  if (!handled.ok()) return Break(handled.message()), false;
-  return state_ != State::kGone;
+  if (!handled.ok()) Break(handled.message());
+  return true;
 }
 
 Status Connection::Handle(FrameReader* frame) {
@@ -266,31 +311,37 @@ Status Connection::HandleWhileLingering(FrameReader* frame) {
   }
 }
 
+// What is refused is refused before anything of it is kept.
 Status Connection::BeginRequest(FrameReader* frame) {
-  std::unique_ptr<OpenRequest> fresh =
-      OpenRequest::New(static_cast<FrameKind>(frame->header().kind));
+  const auto kind = static_cast<FrameKind>(frame->header().kind);
+  const uint64_t number = frame->header().number;
+  std::unique_ptr<OpenRequest> fresh = OpenRequest::New(kind);
   if (fresh == nullptr) return Status(Code::kInvalid, "a kind of frame that there is not");
-  AQ_RETURN_IF_ERROR(fresh->Begin(frame));
-  fresh->number = frame->header().number;
-  OpenRequest* const open = fresh.get();
-  const auto [place, added] = open_.emplace(open->number, std::move(fresh));
-  if (!added) return Status(Code::kInvalid, "the number of a request that is still open");
-  by_request_[open->request()] = open;
-  items_ += open->announced();
-  const bool drain = frame->header().kind == static_cast<uint16_t>(FrameKind::kDrain);
-  if (open_.size() > limits_.max_requests || items_ > limits_.max_items) {
-    open->refused = true;
-    open->request()->status = Status(Code::kBusy, "too many requests under way; wait for some");
-  } else if (drain && !may_drain_) {
-    open->refused = true;
-    open->request()->status =
-        Status(Code::kInvalid, "only the node's administrator can drain it: aquifer ctl drain");
+  if (open_.contains(number)) {
+    return Status(Code::kInvalid, "the number of a request that is still open");
   }
   // One that is refused costs a name until its last frame; a client that sends ever more of them is
   // no client.
-  if (open_.size() > size_t{2} * limits_.max_requests) {
+  if (open_.size() >= size_t{2} * limits_.max_requests) {
     return Status(Code::kInvalid, "far more requests than it may have open");
   }
+  const bool forbidden = kind == FrameKind::kDrain && !may_drain_;
+  fresh->refused = forbidden || open_.size() >= limits_.max_requests;
+  AQ_RETURN_IF_ERROR(
+      fresh->Begin(frame, std::min(limits_.max_items - items_, host_->ItemsLeft(*this))));
+  fresh->number = number;
+  if (forbidden) {
+    fresh->request()->status =
+        Status(Code::kInvalid, "only the node's administrator can drain it: aquifer ctl drain");
+  } else if (fresh->refused) {
+    fresh->request()->status = Status(Code::kBusy, "too many requests under way; wait for some");
+  } else {
+    items_ += fresh->announced();
+    host_->AddItems(*this, fresh->announced());
+  }
+  OpenRequest* const open = fresh.get();
+  by_request_[open->request()] = open;
+  open_.emplace(number, std::move(fresh));
   if (open->complete()) Submit(open);
   return Status();
 }
@@ -310,7 +361,9 @@ Status Connection::ContinueRequest(FrameReader* frame) {
 
 void Connection::Submit(OpenRequest* open) {
   open->submitted = true;
-  if (!open->refused && !observe_) return open->Submit(host_->core(), client_);
+  if (!open->refused && (!observe_ || open->for_observers())) {
+    return open->Submit(host_->core(), client_);
+  }
   if (!open->refused) open->AnswerObserver();
   open->done = true;
   Tell(open);
@@ -332,6 +385,39 @@ bool Connection::ReturnSome() {
   return true;
 }
 
+// What was lent by requests that the client never heard of.
+bool Connection::ForgetSome() {
+  if (ending_.empty()) return false;
+  const auto first = ending_.begin();
+  OpenRequest* const open = first->second.get();
+  const size_t lending = open->submitted ? open->lending() : 0;
+  if (open->told < lending) {
+    const size_t count = std::min(lending - open->told, kForgetsPerTurn);
+    Undelivered left;
+    open->Forget(open->told, count, &left);
+    open->told += count;
+    host_->meter()->Count(count);
+    releases_ = std::move(left.leases);
+    aborts_ = std::move(left.reservations);
+    return true;
+  }
+  std::unique_ptr<OpenRequest> done = std::move(first->second);
+  ending_.erase(first);
+  Free(std::move(done));
+  return true;
+}
+
+// What nobody needs any more is given away, so that it costs the owner nothing.
+void Connection::Record(OpenRequest* open) {
+  Recorder* const recorder = host_->recorder();
+  if (recorder == nullptr || !recorder->wanted()) return;
+  LayoutHandle layout = 0;
+  RecordedCall call = open->TakeRecorded(&layout);
+  call.client = recorded_as_;
+  call.tokens_per_block = host_->core()->TokensPerBlock(client_, layout);
+  if (!call.keys.empty() && call.tokens_per_block != 0) recorder->Record(std::move(call));
+}
+
 // ---- Answers ----
 
 void Connection::OnProgress(Request* request, size_t completed, bool done) {
@@ -341,16 +427,23 @@ void Connection::OnProgress(Request* request, size_t completed, bool done) {
   if (!open->waiting) Tell(open);
 }
 
+bool Connection::CanLocate(uint64_t loan, bool reservation) {
+  const SlotPlace place = host_->core()->PlaceOf(client_, loan, reservation);
+  if (place.extent == 0 || offered_.contains(place.extent)) return true;
+  if (offers_left_ == 0) return false;
+  --offers_left_;
+  offered_.insert(place.extent);
+  const ExtentInfo extent = host_->core()->OfferExtent(place.extent);
+  FrameWriter offer;
+  offer.Begin(static_cast<uint16_t>(FrameKind::kExtent), 0);
+  Encode(ExtentOffer{.extent = extent.extent, .bytes = extent.bytes}, &offer);
+  Send(offer.Finish(), std::span(&extent.descriptor, 1));
+  return true;
+}
+
 LentSlot Connection::Locate(uint64_t loan, bool reservation, uint64_t bytes) {
   const SlotPlace place = host_->core()->PlaceOf(client_, loan, reservation);
   if (place.extent == 0) return {};
-  if (offered_.insert(place.extent).second) {
-    const ExtentInfo extent = host_->core()->OfferExtent(place.extent);
-    FrameWriter offer;
-    offer.Begin(static_cast<uint16_t>(FrameKind::kExtent), 0);
-    Encode(ExtentOffer{.extent = extent.extent, .bytes = extent.bytes}, &offer);
-    Send(offer.Finish(), std::span(&extent.descriptor, 1));
-  }
   return {.extent = place.extent, .offset = place.offset, .bytes = bytes};
 }
 
@@ -358,63 +451,92 @@ bool Connection::Holds(uint64_t loan, bool reservation) {
   return host_->core()->PlaceOf(client_, loan, reservation).extent != 0;
 }
 
-bool Connection::Tell(OpenRequest* open) {
-  if (state_ != State::kOpen) return true;
-  while (open->told < open->ready || open->done) {
-    const size_t count = std::min<size_t>(open->ready - open->told, kMaxItemsPerFrame);
-    const bool last = open->done && open->told + count == open->ready;
-    const Status& status = open->request()->status;
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kAnswer), open->number);
-    Encode(AnswerHead{.done = last,
-                      .code = last ? status.code() : Code::kOk,
-                      .message = last ? Shortened(status.message()) : std::string_view(),
-                      .first = static_cast<uint32_t>(open->told),
-                      .count = static_cast<uint32_t>(count)},
-           &writer_);
-    if (last) open->EncodeSummary(&writer_);
-    open->EncodeItems(open->told, count, this, &writer_);
-    const Status written = answers_to_->Write(writer_.Finish());
-    if (written.code() == Code::kBusy) {
-      if (!std::exchange(open->waiting, true)) waiting_.push_back(open);
-      return false;
-    }
-    if (!written.ok()) return Break(written.message()), true;
-    open->told += count;
-    if (answers_to_->MustWake()) WakeClient();
-    if (!last) continue;
-    items_ -= open->announced();
-    by_request_.erase(open->request());
-    open_.erase(open->number);
-    return true;
+void Connection::Tell(OpenRequest* open) {
+  if (state_ != State::kOpen || hostile_) return;
+  if (open->told == open->ready && !open->done) return;
+  if (!answers_to_->HasRoom(kMaxFrameBytes)) {
+    if (answers_to_->broken()) return Break("it left its ring in a state that cannot be");
+    return Wait(open);
   }
-  return true;
+  offers_left_ = kOffersPerTurn;
+  const size_t most = std::min(open->ready - open->told, kItemsPerTurn);
+  const size_t count = open->CanTell(open->told, most, this);
+  const bool last = open->done && open->told + count == open->ready;
+  WriteAnswer(open, count, last);
+  open->told += count;
+  host_->meter()->Count(count);
+  if (answers_to_->MustWake()) WakeClient();
+  if (last) return Finish(open);
+  if (open->told < open->ready || open->done) Wait(open);
+}
+
+void Connection::WriteAnswer(OpenRequest* open, size_t count, bool last) {
+  const Status& status = open->request()->status;
+  writer_.Begin(static_cast<uint16_t>(FrameKind::kAnswer), open->number);
+  Encode(AnswerHead{.done = last,
+                    .code = last ? status.code() : Code::kOk,
+                    .message = last ? Shortened(status.message()) : std::string_view(),
+                    .first = static_cast<uint32_t>(open->told),
+                    .count = static_cast<uint32_t>(count)},
+         &writer_);
+  if (last) open->EncodeSummary(&writer_);
+  open->EncodeItems(open->told, count, this, &writer_);
+  // There was room for the largest frame; the client may have broken its ring since.
+  if (const Status written = answers_to_->Write(writer_.Finish()); !written.ok()) {
+    Break("it left its ring in a state that cannot be");
+  }
+}
+
+void Connection::Wait(OpenRequest* open) {
+  open->waiting = true;
+  waiting_.push_back(open);
+}
+
+void Connection::Finish(OpenRequest* open) {
+  Record(open);
+  by_request_.erase(open->request());
+  const auto found = open_.find(open->number);
+  std::unique_ptr<OpenRequest> done = std::move(found->second);
+  open_.erase(found);
+  Free(std::move(done));
+}
+
+void Connection::Free(std::unique_ptr<OpenRequest> request) {
+  if (!request->refused) {
+    items_ -= request->announced();
+    host_->RemoveItems(*this, request->announced());
+  }
+  if (request->refused || request->announced() <= kLargeRequest) return;
+  host_->workers()->Run([freed = std::shared_ptr<OpenRequest>(std::move(request))] {});
 }
 
 bool Connection::TellWaiting() {
-  bool any = false;
-  while (!waiting_.empty()) {
-    OpenRequest* const open = waiting_.front();
-    const size_t told = open->told;
-    const uint64_t number = open->number;
-    open->waiting = false;
-    waiting_.pop_front();
-    const bool all = Tell(open);
-    const auto found = open_.find(number);
-    any |= found == open_.end() || found->second->told > told;
-    if (all) continue;
-    std::rotate(waiting_.begin(), waiting_.end() - 1, waiting_.end());  // It was the first.
-    return any;
-  }
-  return any;
+  if (waiting_.empty() || state_ != State::kOpen) return false;
+  if (!answers_to_->HasRoom(kMaxFrameBytes) && !answers_to_->broken()) return false;
+  OpenRequest* const open = waiting_.front();
+  waiting_.pop_front();
+  open->waiting = false;
+  Tell(open);
+  return true;
 }
 
-void Connection::WakeClient() { Wake(wake_client_); }
+void Connection::WakeClient() {
+  const std::byte any{};
+  // When there is no room for it, there is enough to wake the client.
+  [[maybe_unused]] const ssize_t sent =
+      ::send(wake_client_.get(), &any, sizeof(any), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 void Connection::WantBack(uint32_t extent) {
   if (!offered_.contains(extent) || state_ != State::kOpen) return;
   writer_.Begin(static_cast<uint16_t>(FrameKind::kReturnExtent), 0);
   EncodeExtent(extent, &writer_);
   Send(writer_.Finish());
+  host_->owner()->PostAt(host_->clock()->NowNanos() + limits_.return_nanos,
+                         [this, extent, alive = alive_] {
+                           if (!*alive || state_ != State::kOpen) return;
+                           if (offered_.contains(extent)) CutOff("it keeps memory wanted back");
+                         });
 }
 
 // ---- The end ----
@@ -430,6 +552,7 @@ void Connection::CutOff(const std::string& why) { End(why); }
 // Not at once: the core may be in the middle of telling us something.
 void Connection::Break(const std::string& why) {
   if (std::exchange(hostile_, true)) return;
+  StopWatchingSocket();  // It may be ready for ever: nobody reads it any more.
   host_->owner()->Post([this, why, alive = alive_] {
     if (*alive) End(why);
   });
@@ -442,18 +565,15 @@ void Connection::End(const std::string& why) {
     state_ = State::kLingering;
     host_->waiter()->Remove(this);
     host_->OnEnded(this, why);
-    // The client does not know of these, so that nobody else would give them back.
-    Undelivered left;
-    for (const auto& [number, open] : open_) open->Forget(open->told, &left);
-    releases_.insert(releases_.end(), left.leases.begin(), left.leases.end());
-    aborts_.insert(aborts_.end(), left.reservations.begin(), left.reservations.end());
     host_->core()->Disconnect(client_);
+    // The client does not know of all that these were lent, so that it cannot give it back.
+    ending_ = std::move(open_);
     open_.clear();
     by_request_.clear();
     waiting_.clear();
     socket_.EndSending();
   }
-  if (goodbye_ || (hung_up_ && !process_.valid())) return Leave();
+  if (goodbye_) return Leave();
   Linger();
 }
 
@@ -464,11 +584,24 @@ void Connection::Leave() {
     host_->waiter()->Unwatch(std::exchange(*watch, 0));
   }
   if (!attached) return host_->OnGone(this);
+  host_->RemoveItems(*this, std::exchange(items_, 0));
+  if (!ending_.empty()) {
+    host_->workers()->Run([freed = std::make_shared<Requests>(std::move(ending_))] {});
+    ending_.clear();
+  }
   host_->core()->Detach(client_, [this, alive = alive_] {
-    if (!*alive) return;
-    for (const uint32_t extent : offered_) host_->core()->ReturnExtent(extent);
-    offered_.clear();
-    host_->OnGone(this);
+    if (*alive) ReturnExtents();
+  });
+}
+
+void Connection::ReturnExtents() {
+  for (size_t i = 0; i < kReturnsPerTurn && !offered_.empty(); ++i) {
+    host_->core()->ReturnExtent(*offered_.begin());
+    offered_.erase(offered_.begin());
+  }
+  if (offered_.empty()) return host_->OnGone(this);
+  host_->owner()->Post([this, alive = alive_] {
+    if (*alive) ReturnExtents();
   });
 }
 

@@ -26,6 +26,7 @@ namespace aquifer {
 namespace {
 
 constexpr uint64_t kBlockBytes = 4096;
+constexpr size_t kMaxItems = 6000;
 
 class Input {
  public:
@@ -67,8 +68,9 @@ class Harness final : private Connection::Host {
     process_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     Connection::Host* const host = this;
     connection_ = std::make_unique<Connection>(
-        FrameSocket(Descriptor(ends[1])), Descriptor(::dup(process_.get())),
+        FrameSocket(Descriptor(ends[1])), Descriptor(::dup(process_.get())), PeerCredentials{},
         ConnectionLimits{.max_requests = 8, .max_items = 4096}, host);
+    AQ_CHECK(connection_->Begin().ok());
     const Layout layout = LayoutOfBytes(kBlockBytes);
     chain_ = std::make_unique<Chain>(layout, ChainOptions{.seed = 1, .blocks = 32});
   }
@@ -90,11 +92,18 @@ class Harness final : private Connection::Host {
   Executor* owner() override { return world_.owner(); }
   EpollWaiter* waiter() override { return waiter_.get(); }
   Clock* clock() override { return &world_.clock(); }
+  WorkerPool* workers() override { return world_.workers(); }
+  TaskMeter* meter() override { return &world_.meter(); }
+  const std::shared_ptr<std::atomic<uint32_t>>& closing() override { return closing_; }
+  size_t ItemsLeft(const Connection&) override { return kMaxItems - items_; }
+  void AddItems(const Connection&, size_t count) override { items_ += count; }
+  void RemoveItems(const Connection&, size_t count) override { items_ -= count; }
   Result<Admission> Admit(const Hello& hello, const PeerCredentials&) override {
     if (hello.tenant.empty() || hello.tenant.size() > 64) return Status(Code::kInvalid, "no");
     return Admission{.client = {.tenant = std::string(hello.tenant), .engine = "e"},
                      .may_drain = false};
   }
+  void OnOpened(Connection*) override {}
   void OnEnded(Connection*, const std::string&) override {}
   void OnGone(Connection*) override { gone_ = true; }
 
@@ -295,6 +304,8 @@ class Harness final : private Connection::Host {
   std::unique_ptr<RingReader> answers_;
   FrameWriter writer_;
   bool gone_ = false;
+  size_t items_ = 0;
+  std::shared_ptr<std::atomic<uint32_t>> closing_ = std::make_shared<std::atomic<uint32_t>>(0);
 };
 
 }  // namespace

@@ -3,11 +3,19 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,17 +41,23 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
 constexpr int64_t kPatienceNanos = 10'000'000'000;
+constexpr uint64_t kIdleSleeps = 40;
+constexpr uint32_t kMaxGreetingPerUser = 4;
+constexpr uint32_t kMaxItems = 50'000;
+constexpr uint64_t kMostEntries = 10'000;  // As in cache/slices_test.cc.
 
 // Both directions, with nothing checked on the way.
 class RawClient {
  public:
   explicit RawClient(const std::string& path) : socket_(*ConnectTo(path)) {}
 
-  void SendOnSocket(std::span<const std::byte> frame) { AQ_CHECK(socket_.Send(frame).ok()); }
-  void SayHello(const Hello& hello) {
+  void SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {}) {
+    AQ_CHECK(socket_.Send(frame, descriptors).ok());
+  }
+  void SayHello(const Hello& hello, std::span<const int> descriptors = {}) {
     writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
     Encode(hello, &writer_);
-    SendOnSocket(writer_.Finish());
+    SendOnSocket(writer_.Finish(), descriptors);
   }
   // The next frame on the socket; empty when it was closed.
   std::vector<std::byte> Receive() {
@@ -63,8 +77,8 @@ class RawClient {
     while (true) {
       const std::vector<std::byte> frame = Receive();
       if (frame.empty()) return true;
-      if (FrameReader(frame).header().kind != static_cast<uint16_t>(FrameKind::kExtent))
-        return false;
+      const auto kind = static_cast<FrameKind>(FrameReader(frame).header().kind);
+      if (kind != FrameKind::kExtent && kind != FrameKind::kReturnExtent) return false;
     }
   }
   void Enter() {
@@ -109,9 +123,27 @@ class RawClient {
         Decode(&*reader_, &head);
         return head;
       }
+      std::this_thread::yield();
     }
     return std::nullopt;
   }
+
+  // Until the answer to this request is done, however many frames that takes.
+  bool AwaitDone() {
+    while (const std::optional<AnswerHead> head = Answer()) {
+      if (head->done) return true;
+    }
+    return false;
+  }
+  void HangUp() { socket_.EndSending(); }
+  void Register(const Layout& layout) {
+    Write(FrameKind::kRegisterLayout, 1, layout);
+    AQ_CHECK(Answer().has_value());
+    CountsAnswer registered;
+    Decode(&*reader_, &registered);
+    layout_ = static_cast<LayoutHandle>(registered.first);
+  }
+  LayoutHandle layout() const { return layout_; }
 
   RingHeader* request_header() { return reinterpret_cast<RingHeader*>(to_node_.bytes().data()); }
   RingHeader* answer_header() { return reinterpret_cast<RingHeader*>(from_node_.bytes().data()); }
@@ -119,6 +151,10 @@ class RawClient {
   FrameReader& reader() { return *reader_; }
   Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
   uint32_t max_requests() const { return max_requests_; }
+  // All that it shares with the node.
+  std::vector<int> shared() const {
+    return {to_node_.descriptor(), from_node_.descriptor(), wake_node_.get(), wake_client_.get()};
+  }
 
  private:
   FrameSocket socket_;
@@ -132,6 +168,7 @@ class RawClient {
   std::vector<std::byte> answer_;
   std::optional<FrameReader> reader_;
   uint32_t max_requests_ = 0;
+  LayoutHandle layout_ = 0;
 };
 
 class HostileClient : public testing::Test {
@@ -139,7 +176,15 @@ class HostileClient : public testing::Test {
   HostileClient() {
     CacheOptions options;
     options.dram_bytes = 256 * kMiB;
-    node_ = *OwnNode::Start(options, {.greeting_nanos = 200'000'000});
+    options.tenants.push_back({.name = "honest", .dram_floor_bytes = 64 * kMiB});
+    options.keep_available_bytes = 0;  // Without a descriptor, nobody knows how much there is.
+    ServerOptions server;
+    server.limits.greeting_nanos = 200'000'000;
+    server.limits.return_nanos = 200'000'000;
+    server.max_greeting_per_user = kMaxGreetingPerUser;
+    server.max_items_per_user = kMaxItems;
+    server.max_greeting = 2 * kMaxGreetingPerUser;
+    node_ = *OwnNode::Start(options, server);
     honest_ = *Connect({.socket = node_->socket()}, {.tenant = "honest"});
     engine_.emplace(honest_.get(), LayoutOfBytes(kBlockBytes));
     chain_.emplace(engine_->layout(), ChainOptions{.seed = 1, .blocks = 16, .tenant = "honest"});
@@ -160,6 +205,41 @@ class HostileClient : public testing::Test {
     const auto client = Enter();
     act(client.get());
     return client->IsCutOff();
+  }
+
+  template <class Ask>
+  auto OnOwner(Ask ask) {
+    decltype(ask()) answer{};
+    RunAndWait(node_->node().running()->owner(), [&](const std::function<void()>& done) {
+      answer = ask();
+      done();
+    });
+    return answer;
+  }
+  // Of the owner's largest task.
+  uint64_t MostEntries() {
+    const uint64_t most = OnOwner([this] { return node_->node().running()->meter()->most(); });
+    EXPECT_GT(most, 0u);
+    return most;
+  }
+  ServerStats ServerNow() {
+    return OnOwner([this] { return node_->node().server()->stats(); });
+  }
+  // What the owner hears of while it goes to sleep a number of times and nobody wants anything.
+  uint64_t HeardWhileIdle() {
+    struct Counts {
+      uint64_t sleeps = 0;
+      uint64_t heard = 0;
+    };
+    const auto now = [this] {
+      return OnOwner([this] {
+        const EpollWaiter* const waiter = node_->node().waiter();
+        return Counts{.sleeps = waiter->sleeps(), .heard = waiter->heard()};
+      });
+    };
+    const Counts before = now();
+    EXPECT_TRUE(engine_->Eventually([&] { return now().sleeps >= before.sleeps + kIdleSleeps; }));
+    return now().heard - before.heard;
   }
 
   std::shared_ptr<OwnNode> node_;  // Shared with nobody; OwnNode is made that way.
@@ -305,6 +385,27 @@ TEST_F(HostileClient, ThatAsksForTooMuchIsRefusedAndThenCutOff) {
   EXPECT_TRUE(client->IsCutOff());
 }
 
+TEST_F(HostileClient, AnnouncesNoMoreThanItsShareOverAllItsConnections) {
+  const std::vector<Key> keys(1);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (uint64_t i = 0; i < 3; ++i) {
+    clients.push_back(Enter());
+    clients.back()->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, kMaxItems / 2)});
+  }
+  const auto last = Enter();
+  last->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 1)});
+  std::optional<AnswerHead> answer = last->Answer();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kBusy);
+  // It has it again when its connections are gone.
+  for (const auto& client : clients) client->WriteEmpty(FrameKind::kGoodbye, 0);
+  EXPECT_TRUE(engine_->Eventually([&] {
+    last->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 1)});
+    answer = last->Answer();
+    return answer.has_value() && answer->code == Code::kInvalid;  // It knows no layout.
+  }));
+}
+
 TEST_F(HostileClient, GuessesNoLeaseNoReservationAndNoLayout) {
   const auto fetch = engine_->Fetch(*chain_);  // The honest one has leases.
   const auto client = Enter();
@@ -389,6 +490,236 @@ TEST_F(HostileClient, MayChangeItsFramesWhileTheyAreRead) {
     stop = true;
     scribbler.join();
   }
+}
+
+// It clears O_NONBLOCK wherever it can, fills what the node wakes it with, and says each time that
+// it sleeps.
+TEST_F(HostileClient, CannotMakeTheNodeWaitForWhatTheyShare) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto client = Enter();
+  const uint64_t most = UINT64_MAX - 1;
+  [[maybe_unused]] const ssize_t filled = ::write(client->shared().back(), &most, sizeof(most));
+  for (const int descriptor : client->shared()) ASSERT_EQ(::fcntl(descriptor, F_SETFL, 0), 0);
+  for (uint64_t number = 1; number <= 400; ++number) {
+    client->answer_header()->reader_sleeps = 1;
+    client->WriteEmpty(FrameKind::kStats, number);
+    ASSERT_TRUE(client->Answer().has_value());
+  }
+  EXPECT_EQ(engine_->Recall(*chain_), Recalled{.right = 16});
+}
+
+// A connection whose closing waits for as long as its other end wants.
+class SlowToClose {
+ public:
+  SlowToClose() {
+    const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    AQ_CHECK(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+    AQ_CHECK(::listen(listener.get(), 1) == 0);
+    AQ_CHECK(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    slow_ = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    AQ_CHECK(::connect(slow_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+    other_end_ = Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    AQ_CHECK(other_end_.valid());
+    const std::vector<std::byte> bytes(size_t{1} << 20);
+    while (::send(slow_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger wait{.l_onoff = 1, .l_linger = 600};
+    AQ_CHECK(::setsockopt(slow_.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof(wait)) == 0);
+  }
+  // To be closed by the last that has it, not by us.
+  Descriptor Take() { return std::move(slow_); }
+
+ private:
+  Descriptor slow_;
+  Descriptor other_end_;
+};
+
+// Closes it when nobody waits for that.
+void CloseElsewhere(Descriptor slow) {
+  std::thread([slow = std::move(slow)] {}).detach();
+}
+
+TEST_F(HostileClient, SendsFilesWhoseClosingTakesForEver) {
+  SlowToClose with_hello;
+  SlowToClose after_hello;
+  {
+    RawClient client(node_->socket());
+    Descriptor slow = with_hello.Take();
+    client.SayHello({.tenant = "local", .token = "", .engine = "raw"}, std::vector{slow.get()});
+    CloseElsewhere(std::move(slow));
+    EXPECT_TRUE(client.IsCutOff());
+  }
+  {
+    const auto client = Enter();
+    Descriptor slow = after_hello.Take();
+    client->SendOnSocket(Garbage(64), std::vector{slow.get()});
+    CloseElsewhere(std::move(slow));
+    EXPECT_TRUE(client->IsCutOff());
+    client->WriteEmpty(FrameKind::kGoodbye, 0);
+  }
+  // While neither is closed yet, the node serves.
+  EXPECT_EQ(engine_->Recall(*chain_), Recalled{.right = 16});
+  const auto another = Enter();
+  another->WriteEmpty(FrameKind::kStats, 1);
+  EXPECT_TRUE(another->Answer().has_value());
+}
+
+TEST_F(HostileClient, FillsItsSocketAndTheNodeSleeps) {
+  const auto client = Enter();
+  client->SendOnSocket(Garbage(4096));
+  EXPECT_TRUE(client->IsCutOff());
+  EXPECT_LT(HeardWhileIdle(), kIdleSleeps / 2);
+}
+
+TEST_F(HostileClient, MayFindTheNodeWithoutADescriptorLeftAndWaits) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, node_->socket().data(), node_->socket().size());
+  const Descriptor connecting(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlim_t soft = std::exchange(limit.rlim_cur, 3);  // No number below it is free.
+  const uint64_t accepted = ServerNow().accepted;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(
+      ::connect(connecting.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_LT(HeardWhileIdle(), kIdleSleeps / 2);
+  EXPECT_EQ(engine_->Recall(*chain_), Recalled{.right = 16});
+  EXPECT_EQ(ServerNow().accepted, accepted);
+  limit.rlim_cur = soft;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(engine_->Eventually([&] { return ServerNow().accepted > accepted; }));
+}
+
+// SO_PEERCRED says what this thread was when it connected.
+Descriptor ConnectAsNobody(const std::string& path) {
+  Descriptor connected;
+  std::thread([&] {
+    constexpr uid_t kNobody = 65534;
+    AQ_CHECK(::syscall(SYS_setresuid, kNobody, kNobody, -1) == 0);
+    // The node takes one at a time; where too many wait to be taken, more are sent away.
+    Result<Descriptor> made = ConnectTo(path);
+    for (; !made.ok(); made = ConnectTo(path)) std::this_thread::yield();
+    connected = *std::move(made);
+  }).join();
+  return connected;
+}
+
+TEST_F(HostileClient, ConnectsOftenAndOnlyItsOwnUserFindsNoRoom) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs a second user";
+  const std::filesystem::path socket(node_->socket());
+  ASSERT_EQ(::chmod(socket.c_str(), 0666), 0);
+  ASSERT_EQ(::chmod(socket.parent_path().c_str(), 0755), 0);
+  std::vector<FrameSocket> silent;
+  const uint64_t before = ServerNow().turned_away;
+  // Those that say nothing for too long make room for others.
+  while (silent.size() < 500 && ServerNow().turned_away == before) {
+    silent.emplace_back(ConnectAsNobody(node_->socket()));
+  }
+  EXPECT_GT(ServerNow().turned_away, before);
+  const auto client = Enter();
+  client->WriteEmpty(FrameKind::kStats, 1);
+  EXPECT_TRUE(client->Answer().has_value());
+}
+
+// A request of many frames, each as large as can be.
+template <class Call>
+void SendLong(RawClient* client, FrameKind kind, Call call) {
+  constexpr uint32_t kFrames = 40;
+  std::vector<Key> keys(kMaxItemsPerFrame);
+  SeededRandom random(static_cast<uint64_t>(kind));
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    for (Key& key : keys) {
+      for (std::byte& byte : key.bytes) byte = static_cast<std::byte>(random.Below(256));
+    }
+    if (i == 0) {
+      call.chain = ChainOf(keys, kFrames * kMaxItemsPerFrame);
+      call.chain.layout = client->layout();
+      client->Write(kind, 2, call);
+    } else {
+      client->Write(FrameKind::kMore, 2, KeyItems{.keys = keys, .engine_hashes = {}});
+    }
+  }
+}
+
+TEST_F(HostileClient, OfManyLargeFramesMakesNoLongTask) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  OnOwner([this] { return node_->node().running()->meter()->ResetMost(), true; });
+  const auto finish = [&](FrameKind kind, const auto& call) {
+    SendLong(client.get(), kind, call);
+    EXPECT_TRUE(client->AwaitDone()) << static_cast<int>(kind);
+  };
+  finish(FrameKind::kMatch, MatchCall{});
+  finish(FrameKind::kFetch, FetchCall{.chain = {}, .timeout_nanos = kPatienceNanos});
+  finish(FrameKind::kPin, PinCall{.chain = {}, .seconds = 1});
+  finish(FrameKind::kPrestage,
+         PrestageCall{.chain = {}, .session = {}, .timeout_nanos = kPatienceNanos});
+  finish(FrameKind::kEvict, EvictCall{});
+  finish(FrameKind::kReserve, ReserveCall{});
+  const std::vector<ReleaseOp> releases(kMaxItemsPerFrame, ReleaseOp{.lease = 1});
+  const std::vector<ReservationId> aborts(kMaxItemsPerFrame, ReservationId{1});
+  const std::vector<std::byte> commits(kCommitOpBytes * kMaxItemsPerFrame);
+  for (uint64_t i = 0; i < 20; ++i) {
+    client->Write(FrameKind::kRelease, 0, std::span<const ReleaseOp>(releases));
+    client->Write(FrameKind::kAbort, 0, std::span<const ReservationId>(aborts));
+    client->Write(FrameKind::kCommit, 3, CommitCall{.total = kMaxItemsPerFrame, .ops = commits});
+    EXPECT_TRUE(client->AwaitDone());
+  }
+  EXPECT_LT(MostEntries(), kMostEntries);
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+}
+
+TEST_F(HostileClient, ThatLeavesMuchBehindMakesNoLongTask) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(4096));
+  OnOwner([this] { return node_->node().running()->meter()->ResetMost(), true; });
+  SendLong(client.get(), FrameKind::kReserve, ReserveCall{});
+  // Its answer is larger than the ring, and nobody reads that.
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("reserved") > 30'000; }));
+  client->HangUp();
+  EXPECT_TRUE(engine_->Eventually([&] { return ServerNow().lingering == 1; }));
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("lent_slots") < 10'000; }));
+  EXPECT_GT(engine_->Counter("lent_slots"), 0u) << "it was told of these, and may write to them";
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+  EXPECT_TRUE(engine_->Eventually([&] { return engine_->Counter("lent_slots") == 0; }));
+  EXPECT_LT(MostEntries(), kMostEntries);
+}
+
+TEST_F(HostileClient, KeepsMemoryThatItIsAskedForAndIsCutOff) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  SendLong(client.get(), FrameKind::kReserve, ReserveCall{});
+  std::vector<ReservationId> given;
+  for (bool done = false; !done;) {
+    const std::optional<AnswerHead> head = client->Answer();
+    ASSERT_TRUE(head.has_value());
+    done = head->done;
+    for (uint32_t i = 0; i < head->count; ++i) {
+      ReserveAnswer answer;
+      Decode(&client->reader(), &answer);
+      if (answer.reservation != 0) given.push_back(answer.reservation);
+    }
+  }
+  ASSERT_GT(given.size(), 1024u);
+  for (std::span<const ReservationId> left(given); !left.empty();) {
+    const size_t count = std::min<size_t>(left.size(), kMaxItemsPerFrame);
+    client->Write(FrameKind::kAbort, 0, left.first(count));
+    left = left.subspan(count);
+  }
+  // Others need the memory now.
+  const Chain large(engine_->layout(), {.seed = 2, .blocks = 2048, .tenant = "honest"});
+  const auto reserve = engine_->Reserve(large);
+  std::vector<ReservationId> aborts;
+  for (const ReserveOp& op : reserve->ops) aborts.push_back(op.reservation);
+  honest_->Abort(aborts);
+  EXPECT_TRUE(client->IsCutOff());
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+  EXPECT_EQ(engine_->Store(*chain_), 16u);  // They had to make room as well.
 }
 
 // It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.

@@ -25,7 +25,8 @@ class Node {
   static Result<std::unique_ptr<Node>> Start(const Options& options);
 
   RunningCore* running() { return running_.get(); }
-  Server* server() { return server_.get(); }  // On the owner.
+  Server* server() { return server_.get(); }             // On the owner.
+  const EpollWaiter* waiter() { return waiter_.get(); }  // On the owner.
 
  private:
   Node() = default;

@@ -11,30 +11,39 @@ namespace {
 // The keys of a request, as they arrive.
 class Chain {
  public:
-  Status Begin(const ChainCall& call) {
+  Status Begin(const ChainCall& call, bool keep) {
     total_ = call.total;
+    keep_ = keep;
     slice_.layout = call.layout;
     slice_.group = call.group;
     slice_.part = call.part;
     named_ = !call.items.engine_hashes.empty();
-    keys_.reserve(total_);  // Costs nothing until they are there.
+    if (keep_) keys_.reserve(total_);  // Costs nothing until they are there.
     return Add(call.items);
   }
 
   Status Add(const KeyItems& items) {
-    if (keys_.size() + items.keys.size() > total_) {
+    if (arrived_ + items.keys.size() > total_) {
       return Status(Code::kInvalid, "more keys than were announced");
     }
     if (!items.keys.empty() && items.engine_hashes.empty() == named_) {
       return Status(Code::kInvalid, "names for some keys and not for others");
     }
+    arrived_ += items.keys.size();
+    if (!keep_) return Status();
     keys_.insert(keys_.end(), items.keys.begin(), items.keys.end());
     for (size_t i = 0; named_ && i < items.keys.size(); ++i) names_.push_back(items.engine_hash(i));
     return Status();
   }
 
   size_t total() const { return total_; }
-  size_t size() const { return keys_.size(); }
+  size_t arrived() const { return arrived_; }
+  // For the trace. Requests of one engine for its other groups and parts are the same request.
+  RecordedCall TakeRecorded(RecordedCall::Kind kind, LayoutHandle* layout) {
+    *layout = slice_.layout;
+    if (slice_.group != 0 || slice_.part != 0) return {};
+    return {.kind = kind, .keys = std::move(keys_)};
+  }
   std::span<const uint64_t> names() const { return names_; }
   ChainSlice Slice() {
     slice_.keys = keys_;
@@ -43,11 +52,21 @@ class Chain {
 
  private:
   uint32_t total_ = 0;
+  size_t arrived_ = 0;
+  bool keep_ = true;
   bool named_ = false;
   ChainSlice slice_;
   std::vector<Key> keys_;
   std::vector<uint64_t> names_;
 };
+
+// How many of `count` from `first` on, in a row.
+template <class Predicate>
+size_t CountWhile(size_t first, size_t count, Predicate holds) {
+  size_t counted = 0;
+  while (counted < count && holds(first + counted)) ++counted;
+  return counted;
+}
 
 template <class R, auto kCall>
 class Typed : public OpenRequest {
@@ -71,23 +90,24 @@ class Typed : public OpenRequest {
 template <class R, auto kCall, class Call>
 class ChainRequest : public Typed<R, kCall> {
  public:
-  Status Begin(FrameReader* frame) final {
+  Status Begin(FrameReader* frame, size_t max_items) final {
     Call call;
     AQ_RETURN_IF_ERROR(Decode(frame, &call));
+    this->refused = this->refused || call.chain.total > max_items;
     Take(call);
-    AQ_RETURN_IF_ERROR(chain_.Begin(call.chain));
-    Grow();
+    AQ_RETURN_IF_ERROR(chain_.Begin(call.chain, !this->refused));
+    if (!this->refused) Grow();
     return Status();
   }
   Status More(FrameReader* frame) final {
     KeyItems items;
     AQ_RETURN_IF_ERROR(Decode(frame, &items));
     AQ_RETURN_IF_ERROR(chain_.Add(items));
-    Grow();
+    if (!this->refused) Grow();
     return Status();
   }
   size_t announced() const final { return chain_.total(); }
-  size_t arrived() const final { return chain_.size(); }
+  size_t arrived() const final { return chain_.arrived(); }
 
  protected:
   virtual void Take(const Call& call) = 0;
@@ -95,7 +115,7 @@ class ChainRequest : public Typed<R, kCall> {
   template <class Op>
   void GrowOps(std::vector<Op>* ops) const {
     ops->reserve(chain_.total());
-    ops->resize(chain_.size());
+    ops->resize(chain_.arrived());
   }
   void Complete() override { this->request_.chain = chain_.Slice(); }
 
@@ -104,8 +124,9 @@ class ChainRequest : public Typed<R, kCall> {
 
 class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::RegisterLayout> {
  public:
-  Status Begin(FrameReader* frame) override { return Decode(frame, &request_.layout); }
+  Status Begin(FrameReader* frame, size_t) override { return Decode(frame, &request_.layout); }
   size_t items(size_t, bool) const override { return 0; }
+  bool for_observers() const override { return true; }
   void EncodeSummary(FrameWriter* to) override {
     Encode(CountsAnswer{.first = request_.handle}, to);
   }
@@ -113,6 +134,9 @@ class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::Regi
 
 class MatchOpen final : public ChainRequest<MatchRequest, &Core::Match, MatchCall> {
  public:
+  RecordedCall TakeRecorded(LayoutHandle* layout) override {
+    return chain_.TakeRecorded(RecordedCall::Kind::kAsked, layout);
+  }
   size_t items(size_t, bool done) const override { return done ? request_.runs.size() : 0; }
   void EncodeItems(size_t first, size_t count, SlotLocator*, FrameWriter* to) override {
     for (size_t i = first; i < first + count; ++i) Encode(request_.runs[i], to);
@@ -135,6 +159,12 @@ class FetchOpen final : public ChainRequest<FetchRequest, &Core::Fetch, FetchCal
     for (FetchOp& op : request_.ops) op.status = Status(Code::kNotFound);
     ready = request_.ops.size();
   }
+  size_t CanTell(size_t first, size_t count, SlotLocator* locator) override {
+    return CountWhile(first, count, [&](size_t i) {
+      const LeaseId lease = request_.ops[i].lease;
+      return lease == 0 || locator->CanLocate(lease, false);
+    });
+  }
   void EncodeItems(size_t first, size_t count, SlotLocator* locator, FrameWriter* to) override {
     for (size_t i = first; i < first + count; ++i) {
       const FetchOp& op = request_.ops[i];
@@ -147,8 +177,9 @@ class FetchOpen final : public ChainRequest<FetchRequest, &Core::Fetch, FetchCal
       Encode(answer, to);
     }
   }
-  void Forget(size_t told, Undelivered* left) override {
-    for (size_t i = told; i < request_.ops.size(); ++i) {
+  size_t lending() const override { return request_.ops.size(); }
+  void Forget(size_t first, size_t count, Undelivered* left) override {
+    for (size_t i = first; i < first + count; ++i) {
       if (request_.ops[i].lease != 0) left->leases.push_back({.lease = request_.ops[i].lease});
     }
   }
@@ -160,7 +191,18 @@ class FetchOpen final : public ChainRequest<FetchRequest, &Core::Fetch, FetchCal
 
 class ReserveOpen final : public ChainRequest<ReserveRequest, &Core::Reserve, ReserveCall> {
  public:
+  RecordedCall TakeRecorded(LayoutHandle* layout) override {
+    RecordedCall call = chain_.TakeRecorded(RecordedCall::Kind::kStored, layout);
+    call.parent = request_.parent;
+    return call;
+  }
   void AnswerObserver() override { ready = request_.ops.size(); }
+  size_t CanTell(size_t first, size_t count, SlotLocator* locator) override {
+    return CountWhile(first, count, [&](size_t i) {
+      const ReservationId reservation = request_.ops[i].reservation;
+      return reservation == 0 || locator->CanLocate(reservation, true);
+    });
+  }
   void EncodeItems(size_t first, size_t count, SlotLocator* locator, FrameWriter* to) override {
     for (size_t i = first; i < first + count; ++i) {
       const ReserveOp& op = request_.ops[i];
@@ -175,8 +217,9 @@ class ReserveOpen final : public ChainRequest<ReserveRequest, &Core::Reserve, Re
       Encode(answer, to);
     }
   }
-  void Forget(size_t told, Undelivered* left) override {
-    for (size_t i = told; i < request_.ops.size(); ++i) {
+  size_t lending() const override { return request_.ops.size(); }
+  void Forget(size_t first, size_t count, Undelivered* left) override {
+    for (size_t i = first; i < first + count; ++i) {
       if (request_.ops[i].reservation != 0) {
         left->reservations.push_back(request_.ops[i].reservation);
       }
@@ -197,10 +240,11 @@ class ReserveOpen final : public ChainRequest<ReserveRequest, &Core::Reserve, Re
 
 class CommitOpen final : public Typed<CommitRequest, &Core::Commit> {
  public:
-  Status Begin(FrameReader* frame) override {
+  Status Begin(FrameReader* frame, size_t max_items) override {
     CommitCall call;
     AQ_RETURN_IF_ERROR(Decode(frame, &call));
     total_ = call.total;
+    refused = refused || total_ > max_items;
     return Add(call.ops);
   }
   Status More(FrameReader* frame) override {
@@ -209,7 +253,7 @@ class CommitOpen final : public Typed<CommitRequest, &Core::Commit> {
     return Add(ops);
   }
   size_t announced() const override { return total_; }
-  size_t arrived() const override { return request_.ops.size(); }
+  size_t arrived() const override { return arrived_; }
   void AnswerObserver() override {
     for (CommitOp& op : request_.ops) op.status = Status(Code::kInvalid);
     ready = request_.ops.size();
@@ -227,9 +271,11 @@ class CommitOpen final : public Typed<CommitRequest, &Core::Commit> {
  private:
   Status Add(std::span<const std::byte> ops) {
     const size_t count = ops.size() / kCommitOpBytes;
-    if (request_.ops.size() + count > total_) {
+    if (arrived_ + count > total_) {
       return Status(Code::kInvalid, "more operations than were announced");
     }
+    arrived_ += count;
+    if (refused) return Status();
     for (size_t i = 0; i < count; ++i) {
       request_.ops.push_back(
           DecodeCommitOp(ops.subspan(i * kCommitOpBytes).first<kCommitOpBytes>()));
@@ -238,11 +284,12 @@ class CommitOpen final : public Typed<CommitRequest, &Core::Commit> {
   }
 
   uint32_t total_ = 0;
+  size_t arrived_ = 0;
 };
 
 class FlushOpen final : public Typed<FlushRequest, &Core::Flush> {
  public:
-  Status Begin(FrameReader* frame) override {
+  Status Begin(FrameReader* frame, size_t) override {
     FlushCall call;
     AQ_RETURN_IF_ERROR(Decode(frame, &call));
     request_.tier = call.tier;
@@ -293,7 +340,7 @@ class EvictOpen final : public ChainRequest<EvictRequest, &Core::Evict, EvictCal
 
 class DrainOpen final : public Typed<DrainRequest, &Core::Drain> {
  public:
-  Status Begin(FrameReader* frame) override {
+  Status Begin(FrameReader* frame, size_t) override {
     DrainCall call;
     AQ_RETURN_IF_ERROR(Decode(frame, &call));
     request_.timeout_nanos = call.timeout_nanos;
@@ -305,7 +352,8 @@ class DrainOpen final : public Typed<DrainRequest, &Core::Drain> {
 
 class StatsOpen final : public Typed<StatsRequest, &Core::Stats> {
  public:
-  Status Begin(FrameReader* frame) override { return frame->End(); }
+  Status Begin(FrameReader* frame, size_t) override { return frame->End(); }
+  bool for_observers() const override { return true; }
   size_t items(size_t, bool) const override { return 0; }
   void EncodeSummary(FrameWriter* to) override { Encode(request_.stats, to); }
 };

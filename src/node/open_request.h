@@ -13,12 +13,15 @@
 #include "cache/core.h"
 #include "net/frame.h"
 #include "net/local_protocol.h"
+#include "node/recorder.h"
 
 namespace aquifer {
 
 // Where lent memory lies, for the one client who may know.
 class SlotLocator {
  public:
+  // False: not in this turn. Its memory would have to be offered first, and enough was.
+  virtual bool CanLocate(uint64_t loan, bool reservation) = 0;
   virtual LentSlot Locate(uint64_t loan, bool reservation, uint64_t bytes) = 0;
   virtual bool Holds(uint64_t loan, bool reservation) = 0;
 
@@ -38,8 +41,10 @@ class OpenRequest {
   static std::unique_ptr<OpenRequest> New(FrameKind kind);
   virtual ~OpenRequest() = default;
 
-  // Takes the first frame, or another one. kInvalid: the client broke the protocol.
-  virtual Status Begin(FrameReader* frame) = 0;
+  // Takes the first frame, or another one. kInvalid: the client broke the protocol. A request that
+  // is refused, or announces more than `max_items` and so is refused, keeps none of its items: it
+  // only counts those that are still to come.
+  virtual Status Begin(FrameReader* frame, size_t max_items) = 0;
   virtual Status More(FrameReader* frame);
   // How many items the client announced, and how many are there.
   virtual size_t announced() const { return 0; }
@@ -50,13 +55,21 @@ class OpenRequest {
   virtual void Submit(Core* core, ClientNumber client) = 0;
   // What an observer is told, who stores and loads nothing.
   virtual void AnswerObserver() {}
+  // Changes nothing and says nothing of blocks: an observer is answered like everyone.
+  virtual bool for_observers() const { return false; }
+  // For the trace, of one that is answered: takes its keys away. Without keys: it is not recorded.
+  virtual RecordedCall TakeRecorded(LayoutHandle* /*layout*/) { return {}; }
 
   // Items that can be told when so many operations are answered.
   virtual size_t items(size_t completed, bool /*done*/) const { return completed; }
+  // How many of them in a row this turn can tell.
+  virtual size_t CanTell(size_t /*first*/, size_t count, SlotLocator* /*locator*/) { return count; }
   virtual void EncodeItems(size_t /*first*/, size_t /*count*/, SlotLocator* /*locator*/,
                            FrameWriter* /*to*/) {}
   virtual void EncodeSummary(FrameWriter* /*to*/) {}
-  virtual void Forget(size_t /*told*/, Undelivered* /*left*/) {}
+  // Operations that may have lent something, and what some of them have.
+  virtual size_t lending() const { return 0; }
+  virtual void Forget(size_t /*first*/, size_t /*count*/, Undelivered* /*left*/) {}
 
   uint64_t number = 0;
   size_t ready = 0;        // Items that can be told,
@@ -64,7 +77,7 @@ class OpenRequest {
   bool done = false;       // The core has forgotten it.
   bool submitted = false;  // The core has it.
   bool refused = false;    // It never will: request()->status says why.
-  bool waiting = false;    // For room in the ring.
+  bool waiting = false;    // For its turn, or for room in the ring.
 };
 
 }  // namespace aquifer

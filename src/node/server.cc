@@ -9,15 +9,23 @@
 #include "base/clock.h"
 
 namespace aquifer {
+namespace {
+
+constexpr int64_t kPauseNanos = 100'000'000;
+constexpr uint32_t kMaxClosing = 256;
+
+}  // namespace
 
 Result<std::unique_ptr<Server>> Server::New(const ServerOptions& options, RunningCore* running,
                                             EpollWaiter* waiter) {
   AQ_ASSIGN_OR_RETURN(Descriptor listener, ListenOn(options.socket, options.private_to_user));
   std::unique_ptr<Server> server(new Server(options, running, waiter, std::move(listener)));
-  RunAndWait(running->owner(), [&server](const std::function<void()>& done) {
-    server->Start();
+  Status started;
+  RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+    started = server->Start();
     done();
   });
+  if (!started.ok()) return started;
   return server;
 }
 
@@ -36,32 +44,118 @@ Server::~Server() {
   ::unlink(options_.socket.c_str());
 }
 
-void Server::Start() {
+Status Server::Start() {
   core()->on_extent_wanted = [this](uint32_t extent) {
-    for (const auto& connection : connections_) connection->WantBack(extent);
+    for (const auto& [connection, kept] : connections_) connection->WantBack(extent);
   };
-  watch_ = waiter_->Watch(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+  AQ_ASSIGN_OR_RETURN(watch_,
+                      waiter_->Watch(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); }));
+  return Status();
 }
 
 void Server::Close() {
   waiter_->Unwatch(std::exchange(watch_, 0));
-  for (const auto& connection : connections_) connection->CutOff("the node is shutting down");
+  for (const auto& [connection, kept] : connections_) {
+    connection->CutOff("the node is shutting down");
+  }
 }
 
 // One in each turn of the owner.
 void Server::Accept() {
-  Descriptor accepted = AcceptOn(listener_);
-  if (!accepted.valid()) return;
-  if (connections_.size() >= options_.max_connections) {
+  if (closing_->load() >= kMaxClosing) return Pause("too many connections are being closed");
+  Result<Descriptor> accepted = AcceptOn(listener_);
+  if (accepted.status().code() == Code::kBusy) return Pause(accepted.status().message());
+  if (!accepted.ok()) return;
+  pause_logged_ = false;
+  Take(FrameSocket(std::move(*accepted)));
+}
+
+// Whoever nothing is known of, or whose end could not be noticed, is not let in.
+void Server::Take(FrameSocket socket) {
+  const Result<PeerCredentials> peer = socket.Peer();
+  Descriptor process = socket.PeerProcess();
+  if (!peer.ok() || !process.valid() || !HasRoomFor(peer->uid)) {
     ++stats_.turned_away;
-    return;
+    return FrameSocket::Discard(std::move(socket), closing_);
+  }
+  Connection::Host* const host = this;
+  auto made = std::make_unique<Connection>(std::move(socket), std::move(process), *peer,
+                                           options_.limits, host);
+  if (const Status begun = made->Begin(); !begun.ok()) {
+    ++stats_.turned_away;
+    return Pause(begun.message());
   }
   ++stats_.accepted;
-  Connection::Host* const host = this;
-  FrameSocket socket(std::move(accepted));
-  Descriptor process = socket.PeerProcess();
-  connections_.push_back(
-      std::make_unique<Connection>(std::move(socket), std::move(process), options_.limits, host));
+  ++counts_.greeting;
+  ++users_[peer->uid].counts.greeting;
+  Connection* const connection = made.get();
+  connections_[connection].connection = std::move(made);
+}
+
+bool Server::HasRoomFor(uid_t user) const {
+  const auto found = users_.find(user);
+  const Counts own = found == users_.end() ? Counts{} : found->second.counts;
+  return counts_.greeting < options_.max_greeting &&
+         counts_.greeting + counts_.open < options_.max_connections &&
+         own.greeting < options_.max_greeting_per_user &&
+         own.greeting + own.open < options_.max_connections_per_user &&
+         own.lingering < options_.max_lingering_per_user;
+}
+
+void Server::CountAs(Connection* connection, uint32_t Counts::* state) {
+  uint32_t Counts::*& counted = connections_.at(connection).counted;
+  Counts& own = users_.at(connection->peer().uid).counts;
+  --(counts_.*counted);
+  --(own.*counted);
+  counted = state;
+  ++(counts_.*counted);
+  ++(own.*counted);
+}
+
+void Server::Forget(Connection* connection) {
+  const auto found = connections_.find(connection);
+  const auto user = users_.find(connection->peer().uid);
+  --(counts_.*found->second.counted);
+  --(user->second.counts.*found->second.counted);
+  connections_.erase(found);
+  const User& left = user->second;
+  if (left.counts.greeting + left.counts.open + left.counts.lingering == 0) users_.erase(user);
+  Resume();
+}
+
+// The listener is ready all the while: heard of each time, it would be all that the owner does.
+void Server::Pause(const std::string& why) {
+  if (watch_ == 0 || std::exchange(paused_, true)) return;
+  waiter_->Change(watch_, 0);
+  if (!std::exchange(pause_logged_, true)) Log("no new client can come in for now: " + why);
+  owner()->PostAt(clock()->NowNanos() + kPauseNanos, [this, alive = alive_] {
+    if (*alive) Resume();
+  });
+}
+
+void Server::Resume() {
+  if (watch_ == 0 || !std::exchange(paused_, false)) return;
+  waiter_->Change(watch_, EPOLLIN);
+}
+
+void Server::Log(const std::string& line) const {
+  if (options_.log) options_.log(line);
+}
+
+size_t Server::ItemsLeft(const Connection& connection) {
+  const size_t own = users_.at(connection.peer().uid).items;
+  return std::min(options_.max_items - items_, options_.max_items_per_user - own);
+}
+
+void Server::AddItems(const Connection& connection, size_t count) {
+  items_ += count;
+  users_.at(connection.peer().uid).items += count;
+}
+
+void Server::RemoveItems(const Connection& connection, size_t count) {
+  if (count == 0) return;
+  items_ -= count;
+  users_.at(connection.peer().uid).items -= count;
 }
 
 Clock* Server::clock() { return SystemClock(); }
@@ -70,28 +164,24 @@ Result<Admission> Server::Admit(const Hello& hello, const PeerCredentials& peer)
   return options_.admit(hello, peer);
 }
 
+void Server::OnOpened(Connection* connection) { CountAs(connection, &Counts::open); }
+
 void Server::OnEnded(Connection* connection, const std::string& why) {
   ++stats_.cut_off;
-  if (options_.log) {
-    options_.log("client of process " + std::to_string(connection->peer().pid) + ": " + why);
-  }
+  CountAs(connection, &Counts::lingering);
+  Log("client of process " + std::to_string(connection->peer().pid) + ": " + why);
 }
 
 void Server::OnGone(Connection* connection) {
   owner()->Post([this, connection, alive = alive_] {
-    if (!*alive) return;
-    std::erase_if(connections_, [connection](const std::unique_ptr<Connection>& each) {
-      return each.get() == connection;
-    });
+    if (*alive) Forget(connection);
   });
 }
 
 ServerStats Server::stats() const {
   ServerStats stats = stats_;
-  for (const auto& connection : connections_) {
-    if (connection->state() == Connection::State::kOpen) ++stats.open;
-    if (connection->state() == Connection::State::kLingering) ++stats.lingering;
-  }
+  stats.open = counts_.open;
+  stats.lingering = counts_.lingering;
   return stats;
 }
 

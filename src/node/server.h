@@ -1,12 +1,14 @@
-// Listens on the node's socket and keeps its connections. Runs on the owner, but for New() and the
+// Listens on the node's socket and keeps its connections. No user of the host can take so many of
+// them, in whatever state, that another finds none. Runs on the owner, but for New() and the
 // destructor.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
@@ -20,17 +22,27 @@ namespace aquifer {
 struct ServerOptions {
   std::string socket;
   bool private_to_user = true;  // Other users cannot even connect.
+  // Those that have ended but may still touch what they were lent count apart, for each user: they
+  // keep that user's new ones out, and nobody else's.
   uint32_t max_connections = 1024;
+  uint32_t max_connections_per_user = 512;
+  uint32_t max_lingering_per_user = 512;
+  uint32_t max_greeting = 256;  // Of those that have not said who they are yet.
+  uint32_t max_greeting_per_user = 64;
+  // Announced by all clients; a request that would exceed it is kBusy.
+  size_t max_items = size_t{8} << 20;
+  size_t max_items_per_user = size_t{4} << 20;
   ConnectionLimits limits;
   // Who the client is, or why it may not come in. On the owner.
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
   // A line for the log; may be empty. On the owner.
   std::function<void(const std::string&)> log;
+  Recorder* recorder = nullptr;  // Hears what is asked for. Outlives the server; may be null.
 };
 
 struct ServerStats {
   uint64_t accepted = 0;
-  uint64_t turned_away = 0;  // There were too many.
+  uint64_t turned_away = 0;  // There were too many, or nothing is known of the process.
   uint64_t cut_off = 0;      // Ended by us, or by the client without a goodbye.
   uint64_t open = 0;
   uint64_t lingering = 0;
@@ -56,20 +68,58 @@ class Server final : private Connection::Host {
   Executor* owner() override { return running_->owner(); }
   EpollWaiter* waiter() override { return waiter_; }
   Clock* clock() override;
+  WorkerPool* workers() override { return running_->workers(); }
+  TaskMeter* meter() override { return running_->meter(); }
+  const std::shared_ptr<std::atomic<uint32_t>>& closing() override { return closing_; }
+  size_t ItemsLeft(const Connection& connection) override;
+  void AddItems(const Connection& connection, size_t count) override;
+  void RemoveItems(const Connection& connection, size_t count) override;
+  Recorder* recorder() override { return options_.recorder; }
   Result<Admission> Admit(const Hello& hello, const PeerCredentials& peer) override;
+  void OnOpened(Connection* connection) override;
   void OnEnded(Connection* connection, const std::string& why) override;
   void OnGone(Connection* connection) override;
 
-  void Start();
+  // How many connections are in each state.
+  struct Counts {
+    uint32_t greeting = 0;
+    uint32_t open = 0;
+    uint32_t lingering = 0;
+  };
+  struct User {
+    Counts counts;
+    size_t items = 0;
+  };
+  struct Kept {
+    std::unique_ptr<Connection> connection;
+    uint32_t Counts::* counted = &Counts::greeting;
+  };
+
+  Status Start();
   void Accept();
+  void Take(FrameSocket socket);
+  bool HasRoomFor(uid_t user) const;
+  void CountAs(Connection* connection, uint32_t Counts::* state);
+  void Forget(Connection* connection);
+  // Takes no connection for a while.
+  void Pause(const std::string& why);
+  void Resume();
+  void Log(const std::string& line) const;
 
   const ServerOptions options_;
   RunningCore* const running_;
   EpollWaiter* const waiter_;
   Descriptor listener_;
   uint64_t watch_ = 0;
-  std::vector<std::unique_ptr<Connection>> connections_;
+  bool paused_ = false;
+  bool pause_logged_ = false;
+  std::map<Connection*, Kept> connections_;
+  Counts counts_;
+  std::map<uid_t, User> users_;  // Those that have connections.
+  size_t items_ = 0;
   ServerStats stats_;
+  // Shared with the threads that close, which may outlast the node.
+  std::shared_ptr<std::atomic<uint32_t>> closing_ = std::make_shared<std::atomic<uint32_t>>(0);
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Guards tasks; the owner's.
 };
 

@@ -30,11 +30,14 @@ QuotaTake Quota::CanTake(uint16_t tenant, uint64_t bytes) const {
 
 bool Quota::Charge(uint16_t tenant, uint64_t bytes) {
   if (CanTake(tenant, bytes) != QuotaTake::kFits) return false;
-  if (bytes == 0) return true;
-  Account& own = MutableAccount(tenant);
-  own.charged += bytes;
-  charged_ += bytes;
+  ChargeAnyway(tenant, bytes);
   return true;
+}
+
+void Quota::ChargeAnyway(uint16_t tenant, uint64_t bytes) {
+  if (bytes == 0) return;
+  MutableAccount(tenant).charged += bytes;
+  charged_ += bytes;
 }
 
 void Quota::Uncharge(uint16_t tenant, uint64_t bytes) {

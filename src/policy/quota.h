@@ -44,6 +44,8 @@ class Quota {
   // False, and nothing is charged, unless CanTake() says kFits.
   [[nodiscard]] bool Charge(uint16_t tenant, uint64_t bytes);
   void Uncharge(uint16_t tenant, uint64_t bytes);
+  // What the tenant already has and does not give back, whatever its ceiling says.
+  void ChargeAnyway(uint16_t tenant, uint64_t bytes);
 
   // The most that a tenant may be made to give up for another's sake.
   uint64_t OverFloor(uint16_t tenant) const;

@@ -47,6 +47,18 @@ TEST(QuotaTest, ATenantAtItsCeilingPaysByItself) {
   EXPECT_FALSE(quota.Charge(1, 10));
 }
 
+TEST(QuotaTest, WhatIsNotGivenBackCountsAlsoAboveTheCeiling) {
+  Quota quota({.capacity_bytes = 100});
+  ASSERT_TRUE(quota.SetTenant(1, {.floor_bytes = 0, .ceiling_bytes = 30}).ok());
+  ASSERT_TRUE(quota.Charge(1, 20));
+  quota.ChargeAnyway(1, 50);
+  EXPECT_EQ(quota.charged(1), 70u);
+  EXPECT_EQ(quota.CanTake(1, 10), QuotaTake::kOwnPays);
+  EXPECT_EQ(quota.CanTake(2, 31), QuotaTake::kSomeonePays);
+  quota.Uncharge(1, 50);
+  EXPECT_TRUE(quota.Charge(1, 10));
+}
+
 TEST(QuotaTest, OnlyWhatIsOverTheFloorMayBeTaken) {
   Quota quota({.capacity_bytes = 100});
   ASSERT_TRUE(quota.SetTenant(1, {.floor_bytes = 55}).ok());

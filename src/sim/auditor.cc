@@ -57,7 +57,7 @@ void Auditor::Unpin(const Conversation& conversation) {
   PinRequest pin;
   pin.chain = SliceOf(conversation);
   pin.seconds = 0;
-  truth_->PinSent(conversation.blocks);
+  truth_->PinSent(conversation.blocks, pin.seconds);
   if (Do(&Core::Pin, &pin, "pin")) truth_->Answered(request_);
 }
 

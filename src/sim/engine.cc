@@ -160,7 +160,7 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
     }
   }
   if (request == &pin_) {
-    world_.truth->PinSent(pinned_);
+    world_.truth->PinSent(pinned_, pin_.seconds);
     if (pin_.seconds > 0 && pin_.status.ok() && pin_.pinned == pinned_.size()) {
       world_.truth->Pinned(pinned_, pin_.seconds, request_, world_.calm());
     }

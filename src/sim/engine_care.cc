@@ -58,7 +58,7 @@ void Engine::Pin() {
   world_.trace->Add(TraceKind::kPin, options_.number, pin_.chain.keys.size(), conversation_,
                     static_cast<uint64_t>(pin_.seconds));
   Submit(&Core::Pin, &pin_, "pin", kSecond);
-  world_.truth->PinSent(pinned_);
+  world_.truth->PinSent(pinned_, pin_.seconds);
 }
 
 void Engine::Prestage() {

@@ -169,7 +169,7 @@ void Truth::CheckLoans() {
 uint32_t Truth::Reserved(BlockNumber number, std::span<const std::byte> slot, uint64_t extent,
                          RequestNumber request) {
   Block& block = blocks_[number];
-  block.pinned = 0;  // It was gone, and with it its pins.
+  Unpin(&block);  // It was gone, and with it its pins.
   Version& version = block.versions.emplace_back();
   version.life = life_;
   if (const int64_t ttl = options_.tenants[block.tenant].ttl_seconds; ttl > 0) {
@@ -281,9 +281,12 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
 bool Truth::MustStay(BlockNumber number, const OpenRequest& request) const {
   if (damaged_) return false;
   const int64_t unix_high = std::max(request.unix_high, clock_->UnixSeconds());
+  const uint64_t since = blocks_[number].pinned_since;
   for (; number != kNoParent; number = blocks_[number].parent) {
     const Block& block = blocks_[number];
     if (block.pinned == 0 || block.pinned > request.asked) return false;
+    // What was pinned below it before may have gone with it meanwhile.
+    if (block.pinned_since > since) return false;
     if (unix_high >= block.pinned_until || block.spoiled > block.pinned) return false;
     if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
     if (block.hinted || options_.tenants[block.tenant].ttl_seconds > 0) return false;
@@ -300,7 +303,7 @@ void Truth::Missed(BlockNumber block, RequestNumber number, bool calm) {
   if (calm && MustStay(block, request)) {
     Violate(fmt::format("{} is gone, though it is pinned", NameOf(block)));
   }
-  blocks_[block].pinned = 0;
+  Unpin(&blocks_[block]);
 }
 
 void Truth::Corrupt(BlockNumber block) {
@@ -392,22 +395,35 @@ void Truth::Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds) {
   if (version.state == State::kAcked && version.life == life_) version.hinted_by = expires_by;
 }
 
-void Truth::PinSent(std::span<const BlockNumber> blocks) {
-  for (const BlockNumber number : blocks) blocks_[number].pinned = 0;
+void Truth::PinSent(std::span<const BlockNumber> blocks, int64_t seconds) {
+  const int64_t until = clock_->UnixSeconds() + seconds;
+  for (const BlockNumber number : blocks) {
+    Block& block = blocks_[number];
+    block.pinned = 0;
+    if (seconds == 0) Unpin(&block);
+    block.pinned_until = std::min(block.pinned_until, until);
+  }
 }
 
 void Truth::Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
                    bool calm) {
   const uint64_t now = Moment();
   const int64_t unix_low = std::min(requests_.at(request).unix_low, clock_->UnixSeconds());
+  const int64_t unix_high = std::max(requests_.at(request).unix_high, clock_->UnixSeconds());
+  uint64_t since = 0;  // Of the one above.
   for (const BlockNumber number : blocks) {
-    blocks_[number].pinned = calm ? now : 0;
-    blocks_[number].pinned_until = unix_low + seconds;
+    Block& block = blocks_[number];
+    const bool was_pinned = block.pinned_since != 0 && unix_high < block.pinned_until &&
+                            block.spoiled <= block.pinned_since;
+    since = std::max(since, was_pinned ? block.pinned_since : now);
+    block.pinned = calm ? now : 0;
+    block.pinned_since = calm ? since : 0;
+    block.pinned_until = unix_low + seconds;
   }
 }
 
 void Truth::UnpinAll() {
-  for (Block& block : blocks_) block.pinned = 0;
+  for (Block& block : blocks_) Unpin(&block);
 }
 
 // ---- Faults ----

@@ -104,8 +104,9 @@ class Truth {
   // Of a chain from its root on. These blocks may expire in `ttl_seconds`, and may have got that
   // into them just now; the last one surely, if it is there and no other chain shares it.
   void Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds);
-  // Sent for a chain from its root on: what was promised of these is open again.
-  void PinSent(std::span<const BlockNumber> blocks);
+  // Sent for a chain from its root on: what was promised of these is open again, until it is
+  // answered. 0 seconds: their pins are taken away.
+  void PinSent(std::span<const BlockNumber> blocks, int64_t seconds);
   // Before it is answered, and only if every one of them was there: none is evicted for so long.
   // `calm`: no fault could excuse it.
   void Pinned(std::span<const BlockNumber> blocks, int64_t seconds, RequestNumber request,
@@ -161,7 +162,8 @@ class Truth {
     uint32_t evictions = 0;         // Open ones that name it.
     bool hinted = false;            // It may have got an expiry by that.
     uint64_t pinned = 0;            // Moment; 0: it is not.
-    int64_t pinned_until = 0;       // Unix seconds.
+    uint64_t pinned_since = 0;  // Moment: without a gap, with everything above it; 0: it is not.
+    int64_t pinned_until = 0;   // Unix seconds.
   };
   // Memory that an engine holds.
   struct Loan {
@@ -193,6 +195,7 @@ class Truth {
   }
   // It is pinned since before the request, with everything above it, and nothing else took it.
   bool MustStay(BlockNumber block, const OpenRequest& request) const;
+  static void Unpin(Block* block) { block->pinned = block->pinned_since = 0; }
   void UnpinAll();
   void Spoil(BlockNumber block);
   void SpoilBelow(std::span<const BlockNumber> blocks);  // And these.

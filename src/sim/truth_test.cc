@@ -297,7 +297,7 @@ TEST_F(TruthTest, WhatIsPinnedWithAllAboveItStays) {
   const BlockNumber block = truth_.Add(1, kBytes, parent);
   const auto pin = [&](const std::vector<BlockNumber>& blocks, bool calm = true) {
     const Truth::RequestNumber request = Ask();
-    truth_.PinSent(blocks);
+    truth_.PinSent(blocks, 10);
     truth_.Pinned(blocks, 10, request, calm);
     truth_.Answered(request);
   };
@@ -322,7 +322,7 @@ TEST_F(TruthTest, WhatIsPinnedWithAllAboveItStays) {
     truth->EvictSent(request, std::vector{parent});
     return request;
   };
-  EXPECT_TRUE(excused([&](Truth* truth) { truth->PinSent(std::vector{parent}); }));
+  EXPECT_TRUE(excused([&](Truth* truth) { truth->PinSent(std::vector{parent}, 10); }));
   EXPECT_TRUE(excused([&](Truth* truth) { evict(truth); }));
   EXPECT_TRUE(excused([&](Truth* truth) { truth->Answered(evict(truth)); }));
   EXPECT_TRUE(excused([&](Truth* truth) { truth->ReportedCorrupt(block); }));
@@ -334,6 +334,30 @@ TEST_F(TruthTest, WhatIsPinnedWithAllAboveItStays) {
   EXPECT_TRUE(gone(truth_));
   clock_.SetUnixSeconds(clock_.UnixSeconds() + 10);
   EXPECT_FALSE(gone(truth_));
+}
+
+TEST_F(TruthTest, APinBelowOneThatWasTakenAwayMeanwhilePromisesNothing) {
+  const BlockNumber parent = truth_.Add(1, kBytes, kNoParent);
+  const BlockNumber block = truth_.Add(1, kBytes, parent);
+  const auto pin = [&](const std::vector<BlockNumber>& blocks, int64_t seconds) {
+    const Truth::RequestNumber request = Ask();
+    truth_.PinSent(blocks, seconds);
+    if (seconds > 0) truth_.Pinned(blocks, seconds, request, true);
+    truth_.Answered(request);
+  };
+  const auto gone = [&](Truth truth) {
+    truth.Missed(block, truth.Asked("fetch", 1'000), true);
+    return !truth.violation().empty();
+  };
+  pin({parent, block}, 100);
+  pin({parent}, 100);  // Without a gap.
+  EXPECT_TRUE(gone(truth_));
+  pin({parent}, 0);
+  EXPECT_FALSE(gone(truth_));
+  pin({parent}, 100);
+  EXPECT_FALSE(gone(truth_));
+  pin({parent, block}, 100);
+  EXPECT_TRUE(gone(truth_));
 }
 
 TEST_F(TruthTest, NothingIsCorruptUnlessADriveWasDamaged) {

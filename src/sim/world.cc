@@ -365,8 +365,13 @@ void World::Settle() {
   // What a drive missed while it was out is made up for.
   Rest();
   if (failed()) return;
-  // What could not be read at the start is neither found nor deleted.
-  if (reads_failed_at_start_) return inspector_.CheckAll();
+  // What could not be read at the start is neither found nor deleted; after another one it is.
+  if (reads_failed_at_start_) {
+    inspector_.CheckAll();
+    RestartWell();
+    Rest();
+    if (failed()) return;
+  }
   inspector_.CheckAtRest();
   auditor_->FindAll();
   if (!failed() && scenario_.ends_with_deletion) DeleteEverything();
@@ -383,10 +388,14 @@ void World::DeleteEverything() {
   Rest();
   if (failed()) return;
   inspector_.CheckEmpty();
+  RestartWell();
+  if (!failed()) auditor_->FindNothing();
+}
+
+void World::RestartWell() {
   KillNode(Death::kProcess, 0);
   const bool back = RunUntil([this] { return node_.ready(); }, 3600 * kSecond);
   if (!back && !failed()) truth_.Violate("the node does not come back");
-  if (!failed()) auditor_->FindNothing();
 }
 
 }  // namespace aquifer

@@ -58,6 +58,7 @@ class World {
   // The faults are over: everything is answered, found again, deleted, and given back.
   void Settle();
   void Rest();
+  void RestartWell();
   void DeleteEverything();
   bool RunUntil(const std::function<bool()>& holds, int64_t nanos);
 

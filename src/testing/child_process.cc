@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "base/check.h"
 
@@ -29,17 +31,23 @@ std::string OwnPath() {
   return path;
 }
 
-}  // namespace
+void WriteLine(int pipe, std::string_view line) {
+  std::string text(line);
+  text.push_back('\n');
+  // A pipe takes it whole, once there is room.
+  AQ_CHECK(write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
 
-std::unique_ptr<ChildProcess> ChildProcess::Start(const std::vector<std::string>& arguments,
-                                                  const std::vector<std::string>& wrapper) {
+struct Spawned {
+  pid_t pid = -1;
+  int input = -1;
+  int output = -1;
+};
+
+Spawned Spawn(std::vector<std::string> words, bool with_errors) {
   int input[2];
   int output[2];
   AQ_CHECK(pipe2(input, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0);
-
-  std::vector<std::string> words = wrapper;
-  words.push_back(OwnPath());
-  words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
   for (std::string& word : words) argv.push_back(word.data());
@@ -49,12 +57,33 @@ std::unique_ptr<ChildProcess> ChildProcess::Start(const std::vector<std::string>
   AQ_CHECK(posix_spawn_file_actions_init(&actions) == 0);
   AQ_CHECK(posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO) == 0);
   AQ_CHECK(posix_spawn_file_actions_adddup2(&actions, output[1], STDOUT_FILENO) == 0);
+  if (with_errors) {
+    AQ_CHECK(posix_spawn_file_actions_adddup2(&actions, output[1], STDERR_FILENO) == 0);
+  }
   pid_t pid = -1;
   AQ_CHECK(posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   close(input[0]);
   close(output[1]);
-  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, input[1], output[0]));
+  return {.pid = pid, .input = input[1], .output = output[0]};
+}
+
+}  // namespace
+
+std::unique_ptr<ChildProcess> ChildProcess::Start(const std::vector<std::string>& arguments,
+                                                  const std::vector<std::string>& wrapper) {
+  std::vector<std::string> words = wrapper;
+  words.push_back(OwnPath());
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const Spawned spawned = Spawn(std::move(words), /*with_errors=*/false);
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(spawned.pid, spawned.input, spawned.output));
+}
+
+std::unique_ptr<ChildProcess> ChildProcess::StartCommand(std::vector<std::string> words) {
+  const Spawned spawned = Spawn(std::move(words), /*with_errors=*/true);
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(spawned.pid, spawned.input, spawned.output));
 }
 
 ChildProcess::~ChildProcess() {
@@ -90,9 +119,20 @@ std::optional<std::string> ChildProcess::ReadLine(milliseconds timeout) {
   }
 }
 
+void ChildProcess::Tell(std::string_view line) { WriteLine(input_, line); }
+
 void ChildProcess::EndInput() {
   if (input_ >= 0) close(input_);
   input_ = -1;
+}
+
+std::optional<std::string> ChildProcess::ReadUntil(std::string_view text, milliseconds timeout) {
+  const auto end = steady_clock::now() + timeout;
+  while (true) {
+    const auto left = duration_cast<milliseconds>(end - steady_clock::now());
+    std::optional<std::string> line = ReadLine(std::max(left, milliseconds(0)));
+    if (!line.has_value() || line->find(text) != std::string::npos) return line;
+  }
 }
 
 void ChildProcess::Signal(int signal) {
@@ -109,11 +149,16 @@ int ChildProcess::Wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-void TellParent(std::string_view line) {
-  std::string text(line);
-  text.push_back('\n');
-  // Short enough for a pipe to take it whole or not at all.
-  AQ_CHECK(write(STDOUT_FILENO, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+void TellParent(std::string_view line) { WriteLine(STDOUT_FILENO, line); }
+
+std::optional<std::string> HearParent() {
+  std::string line;
+  char next = 0;
+  while (read(STDIN_FILENO, &next, 1) == 1) {
+    if (next == '\n') return line;
+    line.push_back(next);
+  }
+  return std::nullopt;
 }
 
 void WaitForParent() {

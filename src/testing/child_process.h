@@ -1,6 +1,7 @@
-// This same program, started again with other arguments: for tests about processes that die. The
-// child reads its standard input, which ends when the parent says so, and answers in lines on its
-// standard output. It dies with its parent.
+// This same program, started again with other arguments, or any other: for tests about processes
+// that die. The child reads its standard input, which ends when the parent says so, and answers in
+// lines on its standard output. It dies with its parent, where it asks for that (DieWithParent()),
+// and with this object.
 #pragma once
 
 #include <sys/types.h>
@@ -19,12 +20,20 @@ class ChildProcess {
   // `arguments` follow the program's name; `wrapper`, if any, is a command that runs the program.
   static std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments,
                                              const std::vector<std::string>& wrapper = {});
+  // Another program. What it says on its standard error is among the lines.
+  static std::unique_ptr<ChildProcess> StartCommand(std::vector<std::string> words);
   ~ChildProcess();  // Kills it if it still runs.
 
   // The next line it wrote; nothing when the time is over or no more will come (see at_end()).
   std::optional<std::string> ReadLine(std::chrono::milliseconds timeout);
   bool at_end() const { return at_end_; }
+  // Reads on until a line has this in it, and returns that line.
+  std::optional<std::string> ReadUntil(std::string_view text, std::chrono::milliseconds timeout);
 
+  pid_t pid() const { return pid_; }
+
+  // A line for the child, which hears it with HearParent().
+  void Tell(std::string_view line);
   void EndInput();
   void Signal(int signal);
   void Kill();  // SIGKILL.
@@ -43,6 +52,8 @@ class ChildProcess {
 
 // For the child: one line, written at once.
 void TellParent(std::string_view line);
+// For the child: the next line that the parent tells; nothing when there will be no more.
+std::optional<std::string> HearParent();
 // For the child: returns when the parent ended the input.
 void WaitForParent();
 // For the child, first of all: die when the parent does.

@@ -168,8 +168,9 @@ class ManualWorld {
 // A client whose requests complete as the world runs.
 class ManualClient final : public ClientSink {
  public:
-  ManualClient(ManualWorld* world, const ClientOptions& options) : world_(world) {
-    Result<ClientNumber> number = world_->core().Attach(options, this);
+  ManualClient(ManualWorld* world, const ClientOptions& options, bool sees_all = true)
+      : world_(world) {
+    Result<ClientNumber> number = world_->core().Attach(options, this, sees_all);
     AQ_CHECK(number.ok());
     number_ = *number;
   }

@@ -44,14 +44,11 @@ class ClientOfOwnNode final : public Cache {
 
 }  // namespace
 
-Result<std::shared_ptr<OwnNode>> OwnNode::Start(const CacheOptions& options,
-                                                const ConnectionLimits& limits) {
+Result<std::shared_ptr<OwnNode>> OwnNode::Start(const CacheOptions& options, ServerOptions server) {
   auto own = std::make_shared<OwnNode>();
-  AQ_ASSIGN_OR_RETURN(own->node_, Node::Start({.cache = options,
-                                               .server = {.socket = own->socket(),
-                                                          .limits = limits,
-                                                          .admit = AdmitOwnUser,
-                                                          .log = {}}}));
+  server.socket = own->socket();
+  if (!server.admit) server.admit = AdmitOwnUser;
+  AQ_ASSIGN_OR_RETURN(own->node_, Node::Start({.cache = options, .server = std::move(server)}));
   return own;
 }
 

@@ -13,8 +13,9 @@ namespace aquifer {
 
 class OwnNode {
  public:
+  // Everyone of this user may come in, where `server` does not say otherwise.
   static Result<std::shared_ptr<OwnNode>> Start(const CacheOptions& options,
-                                                const ConnectionLimits& limits = {});
+                                                ServerOptions server = {});
 
   Node& node() { return *node_; }
   std::string socket() const { return scratch_.path() + "/node.sock"; }

@@ -90,6 +90,9 @@ class DramTierImpl final : public DramTier {
             },
             [this](uint32_t extent) {
               if (on_wanted_back) on_wanted_back(extent);
+            },
+            [this](uint32_t extent) {
+              if (on_returned) on_returned(extent);
             }) {}
 
   // --- Slots

@@ -114,6 +114,8 @@ class DramTier : public Tier {
   std::function<void(std::span<std::byte>, bool)> on_extent;
   // This extent is to be closed, and waits for its mappers. Once for each.
   std::function<void(uint32_t extent)> on_wanted_back;
+  // The last mapper of one that was wanted back has returned it.
+  std::function<void(uint32_t extent)> on_returned;
 };
 
 Result<std::unique_ptr<DramTier>> NewDramTier(const DramTierOptions& options, ExtentSource* source,

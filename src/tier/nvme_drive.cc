@@ -209,6 +209,7 @@ void NvmeDrive::ReleaseSegment(uint32_t index) {
   Segment& segment = segments_[index];
   segment.records.clear();
   segment.records.shrink_to_fit();
+  segment.unread.clear();
   segment.live_bytes = 0;
   segment.map_dirty = segment.map_unmirrored = false;
   if (segment.bytes == options().segment_bytes && file_bytes_ <= capacity_bytes_) {
@@ -290,13 +291,14 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
     const NvmeIndex::EntryId known = index.Find(item->meta.id);
     if (known == NvmeIndex::kNone) {
       entry = index.Insert(item->meta, sequence, place);
-    } else if (item->replace || index.checksum(known) != item->meta.checksum) {
+    } else if (item->replace || !index.HasSame(known, item->meta)) {
       const BlockPlace old = index.Place(known);
       owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.raw_bytes(known)));
       item->replaced_on = old.drive;
       index.Replace(known, item->meta, sequence, place);
       entry = known;
     }
+    if (entry != NvmeIndex::kNone) index.SetStored(entry);
     ++shared_->counters.blocks_written;
     shared_->counters.bytes_written += item->meta.raw_bytes;
   } else if (index.Holds(item->moved_entry, item->meta.id) &&
@@ -416,7 +418,7 @@ void NvmeDrive::WriteMaps(std::vector<uint32_t> todo, size_t from) {
     PageBuffer map(MapBytes(segment.bytes));
     const std::span<std::byte> bitmap = MapBitmap(map.span());
     for (size_t i = 0; i < segment.records.size(); ++i) {
-      bitmap[i / 8] |= std::byte{segment.records[i] == NvmeIndex::kNone} << i % 8;
+      bitmap[i / 8] |= std::byte{segment.dead(i)} << i % 8;
     }
     FinishMap({.use = segment.use,
                .sequence = segment.map_sequence + 1,
@@ -487,6 +489,8 @@ void NvmeDrive::SweepExpired(uint32_t segment, size_t record) {
       if (entry == NvmeIndex::kNone || !shared_->index.Expired(entry, unix_seconds)) continue;
       ++shared_->recovery.blocks_expired;
       --shared_->recovery.blocks;
+      // An older record of it, with more time, may have been found on another drive before.
+      owner_->OnLost({shared_->index.Id(entry)}, Code::kNotFound);
       DropUnmarked(entry);  // For good: the calendar may be set back.
     }
   }

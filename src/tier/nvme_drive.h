@@ -182,9 +182,11 @@ class NvmeDrive final : public SegmentWriter::Host {
     uint32_t file = 0;
     uint64_t bytes = 0;
     SegmentUse use;
-    std::vector<NvmeIndex::EntryId> records;  // By number; kNone: dead.
-    uint64_t live_bytes = 0;                  // Payload pages of live records.
-    int64_t spared_until_nanos = INT64_MIN;   // Too much of it must not be lost, for now.
+    std::vector<NvmeIndex::EntryId> records;  // By number; kNone: dead, or not read.
+    // By number: it could not be read when we started, and may be alive. Empty: all were read.
+    std::vector<bool> unread;
+    uint64_t live_bytes = 0;                 // Payload pages of live records.
+    int64_t spared_until_nanos = INT64_MIN;  // Too much of it must not be lost, for now.
     uint32_t readers = 0;
 
     uint64_t map_sequence = 0;
@@ -192,6 +194,10 @@ class NvmeDrive final : public SegmentWriter::Host {
     bool map_dirty = false;       // A bit is set that no copy has.
     bool map_unmirrored = false;  // The other copy lacks a bit that one has.
     bool map_writing = false;
+
+    bool dead(size_t record) const {
+      return records[record] == NvmeIndex::kNone && (record >= unread.size() || !unread[record]);
+    }
   };
 
   struct Move;

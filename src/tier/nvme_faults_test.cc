@@ -45,6 +45,31 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
   }
 }
 
+// A record that a drive brought late is there with the time that an earlier life gave it.
+TEST(NvmeFaultsTest, WhatWasStoredLastHasItsOwnTime) {
+  TestBlock block(1, 8192);
+  for (const bool at_once : {false, true}) {
+    NvmeHarness harness(Small());
+    block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
+    Batch<WriteOp> one;
+    one.ops = {block.ToWrite()};
+    block.meta().expiry_unix_seconds = 0;
+    Batch<WriteOp> two;
+    two.ops = {block.ToWrite()};
+    harness.tier()->Write(&one);
+    if (!at_once) harness.executor.RunAll();
+    harness.tier()->Write(&two);
+    harness.executor.RunAll();
+    EXPECT_TRUE(one.ops[0].status.ok());
+    EXPECT_TRUE(two.ops[0].status.ok());
+    EXPECT_EQ(harness.tier()->Usage().block_count, 1u);
+    harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + 20);
+    EXPECT_TRUE(harness.Read(block).ok());
+    harness.Restart();
+    EXPECT_TRUE(harness.Read(block).ok());
+  }
+}
+
 // Each waits for the marks of the same drive; the one that comes later is not the other's doubt.
 TEST(NvmeFaultsTest, TwoErasuresAtOnceAreBothAcknowledged) {
   NvmeHarness harness(Small());
@@ -332,6 +357,132 @@ TEST(NvmeFaultsTest, ABlockThatIsPinnedWhileItsSegmentIsReclaimedIsNotDropped) {
   ASSERT_EQ(harness.listener.pinned.size(), 1u);
   EXPECT_FALSE(harness.listener.lost.empty());
   EXPECT_FALSE(harness.listener.lost.contains(*harness.listener.pinned.begin()));
+}
+
+// The page that was to name them, and the footer, never got to the drive; only the map, which says
+// that they are deleted.
+TEST(NvmeFaultsTest, ARecordIsNotGivenTheNumberOfOneThatWasDeadFromTheStart) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  harness.disks[0]->SetFault([](const IoRequest& request) {
+    const bool page = request.kind == IoKind::kWrite && request.data.size() == kPageBytes;
+    return page && request.offset >= DataOffset(kSegment) ? Status(Code::kNoSpace) : Status();
+  });
+  const TestBlock failed(2, 8192);
+  ASSERT_EQ(harness.Write(failed).code(), Code::kNoSpace);
+  ASSERT_EQ(harness.Erase(failed.id()).code(), Code::kNotFound);
+  ASSERT_GT(harness.Counter("map_writes"), 0u);
+  SeededRandom tearing(1);
+  harness.Crash(&tearing);
+  harness.Mount();
+  const TestBlock block(3, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Restart();
+  EXPECT_TRUE(harness.Read(block).ok());
+}
+
+// Its map is written again when another block of the drive is deleted.
+TEST(NvmeFaultsTest, WhatWasDeletedOfASegmentThatCannotBeReadStaysDeleted) {
+  NvmeHarness harness(Small());
+  const TestBlock deleted(1, 8192);
+  const TestBlock kept(2, 8192);
+  ASSERT_TRUE(harness.Write(deleted).ok());
+  ASSERT_TRUE(harness.Write(kept).ok());
+  // It is marked in one of its two maps when the process dies.
+  Batch<EraseOp> erase;
+  erase.ops.push_back({.id = deleted.id(), .status = {}});
+  bool erased = false;
+  erase.on_done = [&](Batch<EraseOp>&) {
+    erased = true;
+    harness.disks[0]->StopAfter(harness.disks[0]->requests_done());
+  };
+  harness.tier()->Erase(&erase);
+  ASSERT_TRUE(harness.RunUntil([&] { return erased; }));
+  ASSERT_TRUE(erase.ops[0].status.ok());
+  harness.Unmount();
+
+  // Its header and maps can be read, its records cannot.
+  harness.MountWithoutRecovery();
+  harness.disks[0]->SetFault([](const IoRequest& request) {
+    const bool of_records = request.offset == DataOffset(kSegment) && request.file == 0;
+    return request.kind == IoKind::kRead && of_records ? Status(Code::kUnavailable) : Status();
+  });
+  ASSERT_TRUE(harness.RecoverNow().ok());
+  ASSERT_EQ(harness.Read(kept).code(), Code::kNotFound);
+  const TestBlock other(3, 8192);
+  ASSERT_TRUE(harness.Write(other).ok());
+  EXPECT_EQ(harness.Erase(other.id()).code(), Code::kUnavailable);  // It may be there, too.
+  harness.Restart();
+  EXPECT_EQ(harness.Read(deleted).code(), Code::kNotFound);
+  EXPECT_TRUE(harness.Read(kept).ok());
+}
+
+// A process that dies leaves writes behind which were not synced. They are read at the next start.
+TEST(NvmeFaultsTest, WhatAStartFindsIsNotLostWithThePowerAfterwards) {
+  NvmeTierOptions options = Small();
+  options.sync = true;
+  NvmeHarness harness(options);
+  harness.media[0]->set_reorder_until_sync(true);
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  Batch<EraseOp> erase;
+  erase.ops.push_back({.id = block.id(), .status = {}});
+  harness.tier()->Erase(&erase);
+  // The mark is written, and not synced.
+  const uint64_t before = harness.disks[0]->requests_done();
+  harness.disks[0]->StopAfter(before + 1);
+  harness.executor.RunAll();
+  harness.Unmount();
+  harness.Mount();
+  ASSERT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    NvmeHarness after(options, std::vector{harness.media[0]->Clone()});
+    SeededRandom losing(seed);
+    after.media[0]->LoseUnsynced(&losing);
+    after.Mount();
+    EXPECT_EQ(after.Read(block).code(), Code::kNotFound);
+  }
+}
+
+TEST(NvmeFaultsTest, ADriveThatCannotBeSyncedAtTheStartIsTriedAgain) {
+  NvmeTierOptions options = Small();
+  options.sync = true;
+  NvmeHarness harness(options);
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.Unmount();
+  harness.MountWithoutRecovery();
+  harness.disks[0]->FailAll(IoKind::kSync, Code::kUnavailable);
+  EXPECT_FALSE(harness.RecoverNow().ok());
+  EXPECT_EQ(harness.Read(block).code(), Code::kUnavailable);
+  harness.disks[0]->FailAll(IoKind::kSync, Code::kOk);
+  harness.Advance(2 * kSecond);
+  EXPECT_TRUE(harness.Read(block).ok());
+}
+
+// It was found on one drive; a later record, on a drive that came late, had given it less time.
+TEST(NvmeFaultsTest, ABlockWhoseTimeIsOverByALateDrivesRecordIsReportedLost) {
+  NvmeHarness early(Small());
+  NvmeHarness late(Small());
+  TestBlock block(1, 8192);
+  block.meta().expiry_unix_seconds = early.clock.UnixSeconds() + 1000;
+  ASSERT_TRUE(early.Write(block).ok());
+  late.Unmount();
+  late.clock.SetUnixSeconds(late.clock.UnixSeconds() + 1);
+  late.Mount();
+  block.meta().expiry_unix_seconds = late.clock.UnixSeconds() + 10;
+  ASSERT_TRUE(late.Write(block).ok());
+
+  NvmeHarness both(Small(16), std::vector{early.media[0]->Clone(), late.media[0]->Clone()});
+  both.clock.SetUnixSeconds(late.clock.UnixSeconds() + 100);
+  both.MountWithoutRecovery();
+  both.disks[1]->FailAll(IoKind::kRead, Code::kUnavailable);
+  ASSERT_TRUE(both.RecoverNow().ok());
+  ASSERT_TRUE(both.Read(block).ok());
+  both.disks[1]->FailAll(IoKind::kRead, Code::kOk);
+  both.Advance(2 * kSecond);
+  EXPECT_EQ(both.Read(block).code(), Code::kNotFound);
+  EXPECT_TRUE(both.listener.lost.contains(block.id()));
 }
 
 TEST(NvmeFaultsTest, WritesThatWaitForReclaimAreAnsweredThoughNothingMayGo) {

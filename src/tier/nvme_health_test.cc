@@ -65,6 +65,8 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(harness.Read(*blocks[1]).code(), Code::kUnavailable);
   EXPECT_EQ(harness.Write(TestBlock(60, 8192)).code(), Code::kUnavailable);
   EXPECT_EQ(harness.tier()->Probe(blocks[1]->id()).code(), Code::kUnavailable);
+  // What the drives held was known before they went.
+  EXPECT_EQ(harness.tier()->Probe(TestBlock(80, 8192).id()).code(), Code::kNotFound);
   harness.Advance(10'000'000'000);
   EXPECT_FALSE(harness.tier()->in_service());
   harness.disks[0]->Hang(false);

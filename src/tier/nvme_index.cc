@@ -38,6 +38,7 @@ NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
     if (entry / kChunkEntries == chunks_.size()) chunks_.push_back(std::make_unique<Chunk>());
   }
   Fill(&At(entry), meta);
+  At(entry).stored = false;
   Move(entry, sequence, place);
   table_.Reserve(++size_);
   table_.Insert(meta.id.Hash(), entry);

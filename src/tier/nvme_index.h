@@ -89,10 +89,19 @@ class NvmeIndex {
   uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
   Checksum checksum(EntryId entry) const { return At(entry).checksum; }
   uint64_t sequence(EntryId entry) const { return At(entry).sequence; }
+  // What would be written for it is there already.
+  bool HasSame(EntryId entry, const BlockMeta& meta) const {
+    return At(entry).checksum == meta.checksum &&
+           At(entry).expiry_unix_seconds == meta.expiry_unix_seconds;
+  }
   bool Expired(EntryId entry, int64_t unix_seconds) const {
     const int64_t expiry = At(entry).expiry_unix_seconds;
     return expiry != 0 && expiry <= unix_seconds;
   }
+
+  // It was stored since the start, and is younger than all that drives held then.
+  void SetStored(EntryId entry) { At(entry).stored = true; }
+  bool stored(EntryId entry) const { return At(entry).stored; }
 
   bool Used(EntryId entry) const { return At(entry).record != kUnused; }
 
@@ -136,6 +145,7 @@ class NvmeIndex {
     uint32_t record = kUnused;
     uint16_t group = 0;
     uint16_t part = 0;
+    bool stored = false;
   };
   static constexpr uint32_t kUnused = UINT32_MAX;  // As `record`: the entry is free.
 

@@ -221,7 +221,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
       ++shared_.counters.blocks_expired;
       drive->Drop(entry);
       entry = NvmeIndex::kNone;
-    } else if (!op.replace && shared_.index.checksum(entry) == op.meta.checksum) {
+    } else if (!op.replace && shared_.index.HasSame(entry, op.meta)) {
       return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
     } else if (!drive->writable()) {  // The old record could not be marked.
       return settle(Status(Code::kUnavailable, drive->why().message()));
@@ -350,7 +350,9 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     drives_[shared_.index.Place(entry).drive]->DropUnmarked(entry);
   } else if (status.ok()) {
     std::erase_if(followers, [this, write](PendingWrite* follower) {
-      if (follower->meta.checksum != write->meta.checksum) follower->replace = true;
+      const bool same = follower->meta.checksum == write->meta.checksum &&
+                        follower->meta.expiry_unix_seconds == write->meta.expiry_unix_seconds;
+      if (!same) follower->replace = true;
       if (follower->replace) return false;
       Settle(follower, Status());
       Retire(follower);

@@ -37,6 +37,7 @@ struct DriveRecovery::Job {
   uint64_t segment_bytes = 0;  // By its header.
   PageBuffer maps;
   std::span<const std::byte> deleted;  // The bitmap of the map that counts.
+  uint32_t mapped_records = 0;         // How many records it knew of.
   PageBuffer tail;
   PageBuffer footer;  // All of it, where the tail is not enough.
   bool has_trailer = false;
@@ -55,6 +56,11 @@ struct DriveRecovery::Job {
   bool ends_clean = false;  // The scan met the end of the log, and nothing damaged.
   std::vector<bool> seen;
   std::unique_ptr<FooterBuilder> builder;  // For a segment that was never sealed.
+
+  bool Deleted(size_t record) const {
+    return record / 8 < deleted.size() &&
+           (deleted[record / 8] >> record % 8 & std::byte{1}) != std::byte{0};
+  }
 };
 
 void DriveRecovery::Say(uint32_t segment, const std::string& what) {
@@ -127,20 +133,38 @@ void DriveRecovery::ReadHeaders() {
       continue;
     }
     ++running_;
+    SyncAndReadHeader(segment);
+  }
+  if (running_ > 0 || next_file_ < headers_.size()) return;
+  const bool nothing = !headers_.empty() && unreadable_headers_ == headers_.size();
+  if (nothing || unsynced_) return drive_->OnRecovered(last_error_);
+  ChooseDriveId();
+  next_file_ = 0;
+  shared_->Post([this] { StartJobs(); });
+}
+
+// What a process wrote before it died may be read now, and still be lost with the power; and
+// others rely on what is found. Without a sync the drive is not used, and is tried again.
+void DriveRecovery::SyncAndReadHeader(uint32_t segment) {
+  std::vector<IoRequest> sync;
+  if (shared_->options.sync) {
+    sync.push_back(
+        {.kind = IoKind::kSync, .file = drive_->segments_[segment].file, .data = {}, .status = {}});
+  }
+  const auto read = [this, segment](std::vector<IoRequest>& synced) {
+    if (const Status status = FirstError(synced); !status.ok()) {
+      unsynced_ = true;
+      last_error_ = status;
+    }
     auto page = std::make_shared<PageBuffer>(kPageBytes);
     Read(segment, {{0, page->span()}}, page, [this, segment, page](std::vector<IoRequest>& done) {
       --running_;
       OnHeader(segment, done[0].status, page->page(0));
       ReadHeaders();
     });
-  }
-  if (running_ > 0 || next_file_ < headers_.size()) return;
-  if (!headers_.empty() && unreadable_headers_ == headers_.size()) {
-    return drive_->OnRecovered(last_error_);
-  }
-  ChooseDriveId();
-  next_file_ = 0;
-  shared_->Post([this] { StartJobs(); });
+  };
+  if (sync.empty()) return read(sync);
+  drive_->io_.Submit(std::move(sync), read);
 }
 
 void DriveRecovery::OnHeader(uint32_t segment, const Status& status,
@@ -299,6 +323,7 @@ bool DriveRecovery::ChooseMap(const JobPointer& job) {
       valid[0] && (!valid[1] || headers[0].sequence > headers[1].sequence) ? 0 : 1;
   job->deleted =
       MapBitmap(std::span<const std::byte>(job->maps.span().subspan(best * map_bytes, map_bytes)));
+  job->mapped_records = headers[best].records;
   segment.map_sequence = headers[best].sequence;
   segment.map_copy = best ^ 1;
   segment.map_dirty = false;
@@ -432,15 +457,15 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     return Say(job->segment, fmt::format("record {} is damaged", number));
   }
   shared_->next_sequence = std::max(shared_->next_sequence, record.sequence + 1);
-  if ((job->deleted[number / 8] >> number % 8 & std::byte{1}) != std::byte{0} &&
-      !Planted(PlantedBug::kTombstoneForgotten)) {
+  if (job->Deleted(number) && !Planted(PlantedBug::kTombstoneForgotten)) {
     ++found.blocks_deleted;
     return;
   }
   // The same block twice: it was being moved or replaced. The newer copy counts, also when its time
-  // is over: the older one may have been given more.
+  // is over: the older one may have been given more. What was stored since the start is newer than
+  // all that a drive brings which is read only now, also where the calendar was set back.
   if (const auto other = shared_->index.Find(record.meta.id); other != NvmeIndex::kNone) {
-    if (shared_->index.sequence(other) >= record.sequence) {
+    if (shared_->index.stored(other) || shared_->index.sequence(other) >= record.sequence) {
       segment.map_dirty = true;
       drive_->unmarked_ = true;
       return;
@@ -469,8 +494,21 @@ void DriveRecovery::Unreadable(const JobPointer& job, const Status& status) {
   job->builder = nullptr;
   if (drive_->segments_[job->segment].state == NvmeDrive::State::kBarred) {
     ++shared_->recovery.segments_skipped;
+  } else {
+    KeepMarksOfUnread(job);
   }
   EndJob(job);
+}
+
+// Its map is written again when something of it is deleted, and must say the same of what was not
+// read: those that were deleted stay so, and the others are there when a later start can read them.
+void DriveRecovery::KeepMarksOfUnread(const JobPointer& job) {
+  NvmeDrive::Segment& segment = drive_->segments_[job->segment];
+  const size_t count = std::max<size_t>(segment.records.size(), job->mapped_records);
+  segment.records.resize(count, NvmeIndex::kNone);
+  job->seen.resize(count);
+  segment.unread.resize(count);
+  for (size_t i = 0; i < count; ++i) segment.unread[i] = !job->seen[i] && !job->Deleted(i);
 }
 
 void DriveRecovery::EndJob(const JobPointer& job) {
@@ -482,7 +520,9 @@ void DriveRecovery::EndJob(const JobPointer& job) {
   if (job->builder != nullptr && segment.state == NvmeDrive::State::kSealed) {
     if (job->records == 0) {
       segment.state = NvmeDrive::State::kFree;  // Opened, and nothing was ever written to it.
-    } else if (!job->ends_clean) {
+    } else if (!job->ends_clean || job->mapped_records > job->records) {
+      // Damaged, or its last records never got here: their numbers are marked as deleted, and new
+      // ones would have the same.
       Seal(job);
     } else if (unsealed_ == nullptr || unsealed_->use.generation < job->use.generation) {
       if (unsealed_ != nullptr) Seal(unsealed_);

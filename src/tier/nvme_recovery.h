@@ -26,6 +26,7 @@ class DriveRecovery {
   using JobPointer = std::shared_ptr<Job>;  // Held by the requests and tasks that work on it.
 
   void ReadHeaders();
+  void SyncAndReadHeader(uint32_t segment);
   void OnHeader(uint32_t segment, const Status& status,
                 std::span<const std::byte, kPageBytes> page);
   void ChooseDriveId();
@@ -44,6 +45,7 @@ class DriveRecovery {
   void Resume(const JobPointer& job);
   void Seal(const JobPointer& job);
   void Unreadable(const JobPointer& job, const Status& status);
+  void KeepMarksOfUnread(const JobPointer& job);
   void Finish();
 
   void Skip(uint32_t segment, NvmeDrive::State state, const std::string& why);
@@ -59,6 +61,7 @@ class DriveRecovery {
   size_t next_file_ = 0;
   size_t running_ = 0;
   size_t unreadable_headers_ = 0;
+  bool unsynced_ = false;  // A file could not be synced.
   bool finished_ = false;
   JobPointer unsealed_;  // The youngest segment that can be filled further.
   Status last_error_;

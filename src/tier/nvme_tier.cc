@@ -208,7 +208,10 @@ void NvmeTierImpl::VisitSlice(const std::shared_ptr<Enumeration>& enumeration) {
 
 Status NvmeTierImpl::Probe(const BlockId& id) const {
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
-  if (entry == NvmeIndex::kNone) return Status(in_service() ? Code::kNotFound : Code::kUnavailable);
+  if (entry == NvmeIndex::kNone) {
+    const bool known = in_service() || DrivesRead() == drives_.size();
+    return Status(known ? Code::kNotFound : Code::kUnavailable);
+  }
   if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) return Status(Code::kNotFound);
   if (!drives_[shared_.index.Place(entry).drive]->in_service()) return Status(Code::kUnavailable);
   return Status();

@@ -44,13 +44,15 @@ Status SlotPool::Validate(const DramTierOptions& options) {
 }
 
 SlotPool::SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-                   Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back)
+                   Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back,
+                   OnReturned on_returned)
     : options_(options),
       source_(source),
       workers_(workers),
       executor_(executor),
       on_extent_(std::move(on_extent)),
       on_wanted_back_(std::move(on_wanted_back)),
+      on_returned_(std::move(on_returned)),
       max_extents_(options.capacity_bytes / options.extent_bytes),
       slot_bits_(SlotBitsFor(options.extent_bytes)),
       extents_(max_extents_) {
@@ -309,6 +311,7 @@ void SlotPool::CloseAssigned(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   AQ_CHECK(extent.retired && extent.used == 0 && extent.mappers == 0);
   if (extent.returning_ticks > 0 && extent.returning_ticks <= kPatienceTicks) --returning_;
+  if (extent.returning_ticks > 0) on_returned_(extent.name);
   --retired_;
   --empty_;
   total_slots_ -= extent.slots;

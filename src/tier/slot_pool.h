@@ -72,12 +72,14 @@ class SlotPool {
   // Not told of extents that go with the pool itself: who listens may be gone by then.
   using OnExtent = std::function<void(std::span<std::byte>, bool added)>;
   using OnWantedBack = std::function<void(uint32_t extent)>;
+  using OnReturned = std::function<void(uint32_t extent)>;
 
   static Status Validate(const DramTierOptions& options);
 
   // Makes nothing before the first Tick() or Allocate().
   SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-           Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back);
+           Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back,
+           OnReturned on_returned);
   // What others have mapped keeps its contents: they may still be reading.
   ~SlotPool();
 
@@ -197,6 +199,7 @@ class SlotPool {
   Executor* const executor_;  // Outlives the pool and the workers' tasks.
   const OnExtent on_extent_;
   const OnWantedBack on_wanted_back_;
+  const OnReturned on_returned_;
   const uint64_t max_extents_;
   const uint32_t slot_bits_;
 

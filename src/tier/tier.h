@@ -129,8 +129,8 @@ class Tier {
   virtual void Read(Batch<ReadOp>* batch) = 0;
 
   // An id names its content, so writing one that is already there succeeds and writes nothing,
-  // unless it is to `replace` what is there or a lasting tier has it with another checksum: engines
-  // do not always compute the same bytes twice, and then the last ones count.
+  // unless it is to `replace` what is there or a lasting tier has it with another checksum or
+  // expiry: engines do not always compute the same bytes twice, and then the last ones count.
   virtual void Write(Batch<WriteOp>* batch) = 0;
 
   virtual void Erase(Batch<EraseOp>* batch) = 0;

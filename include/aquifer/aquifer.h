@@ -1,0 +1,589 @@
+/* Aquifer for C, and for whatever binds to C. This header says all that there is to know; nothing
+ * else has to be read. Link with -laquifer (pkg-config aquifer).
+ *
+ * Aquifer keeps the KV cache of inference engines in host memory and on drives, and lends it back
+ * in place. A model's KV is cut into blocks of a fixed number of tokens. A block's key is a hash of
+ * everything in front of its end, so a prompt is a chain of keys:
+ *
+ *     once      aquifer_connect -> aquifer_register_layout
+ *     a prompt  aquifer_derive_root, aquifer_derive_chain
+ *     recall    aquifer_match -> aquifer_fetch -> (copy, or use in place) -> aquifer_release
+ *     store     aquifer_reserve -> (write KV into the slots) -> aquifer_commit
+ *
+ * The cache may always answer "not there": then compute. It never answers with wrong bytes, and
+ * never later than the deadline that a request carries. examples/engine.c is a whole program.
+ *
+ * Calls. Whatever can fail returns an aquifer_code: AQUIFER_OK is 0, and aquifer_error() is the
+ * text of the last failure on this thread. A null or senseless argument is AQUIFER_INVALID, never a
+ * crash. Nothing that is passed to a call has to outlive the call.
+ *
+ * Requests. A call that takes an aquifer_request returns at once: AQUIFER_OK means that it has
+ * begun. It goes on in aquifer_poll() and aquifer_wait(), and nowhere else; no other thread ever
+ * touches a request. When it is done, aquifer_request_status() tells about the request as a whole,
+ * and the functions of the section "Answers" give the rest. Blocks of one request are answered in
+ * the order given, so the first can be copied while the last are still being read:
+ * aquifer_request_completed() says how many are. A request can be used again, for anything, once it
+ * is done; that saves memory.
+ *
+ * Threads. A cache, with the requests begun on it, is used by one thread at a time; aquifer_join()
+ * makes another one for another thread. All else can be called from anywhere. After a fork() the
+ * child uses nothing that its parent made.
+ *
+ * Versions. A struct that begins with `size` may grow: set it to the size of the struct as it was
+ * compiled, and everything else that is not used to 0. Structs without one, which are those in
+ * arrays, never change. Fields named `reserved` are 0. A number that has a default takes it when it
+ * is 0. Texts are UTF-8 and end with a 0; a null one is empty.
+ */
+/* NOLINTBEGIN: this is C. */
+#ifndef AQUIFER_AQUIFER_H
+#define AQUIFER_AQUIFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Codes and other numbers ---- */
+
+/* A code is there where a caller would do something different. */
+typedef int32_t aquifer_code;
+enum {
+  AQUIFER_OK = 0,
+  AQUIFER_NOT_FOUND = 1,   /* A miss: compute it. */
+  AQUIFER_BUSY = 2,        /* Too much is under way. Poll, then come back. */
+  AQUIFER_NO_SPACE = 3,    /* Memory, a disk or a table is full. */
+  AQUIFER_UNAVAILABLE = 4, /* The node or a drive is gone. The cache goes on, without it. */
+  AQUIFER_CORRUPT = 5,     /* It was there, damaged, and is no more. A miss. */
+  AQUIFER_LATE = 6,        /* Not by the deadline, or cancelled. */
+  AQUIFER_INVALID = 7      /* The call was wrong. Mend the caller. */
+};
+
+/* Where a block is, from near to far. */
+enum { AQUIFER_DRAM = 0, AQUIFER_NVME = 1, AQUIFER_PEER = 2, AQUIFER_DURABLE = 3 };
+
+/* What an element is. */
+enum {
+  AQUIFER_FLOAT32 = 1,
+  AQUIFER_FLOAT16 = 2,
+  AQUIFER_BFLOAT16 = 3,
+  AQUIFER_FLOAT8_E4M3 = 4,
+  AQUIFER_FLOAT8_E5M2 = 5,
+  AQUIFER_INT8 = 6,
+  AQUIFER_UINT8 = 7
+};
+
+/* What a group of layers keeps. */
+enum {
+  AQUIFER_KV_FULL = 1,   /* Every token attends to every earlier one. */
+  AQUIFER_KV_WINDOW = 2, /* Only the last `window_tokens` are attended to. */
+  AQUIFER_KV_LATENT = 3, /* MLA: one latent vector a token; kv_heads is 1 and value_dim 0. */
+  AQUIFER_KV_STATE = 4   /* State-space: a snapshot at the block's end, `opaque_bytes` long. */
+};
+
+/* Of a run of matched blocks. */
+enum {
+  AQUIFER_RUN_READY = 0,        /* aquifer_fetch() will find it. */
+  AQUIFER_RUN_BEING_FILLED = 1, /* Another engine computes it right now. Ask again later. */
+  AQUIFER_RUN_PENDING = 2       /* A far tier must be asked first. Ask again later. */
+};
+
+/* What became of a block that was to be reserved. */
+enum {
+  AQUIFER_REFUSED = 0,      /* See `refusal`. */
+  AQUIFER_HAVE = 1,         /* It is there already. Write nothing. */
+  AQUIFER_BEING_FILLED = 2, /* Another engine fills it, for about `wait_ms` more. */
+  AQUIFER_SLOT = 3          /* Write the block into `slot`, then commit or abort. */
+};
+
+/* Why a block is not to be stored. None of them is an error: this block is just not kept. */
+enum {
+  AQUIFER_REFUSAL_NONE = 0,
+  AQUIFER_REFUSAL_FULL = 1,     /* No memory that could be freed now. */
+  AQUIFER_REFUSAL_QUOTA = 2,    /* The tenant's own ceiling. */
+  AQUIFER_REFUSAL_WARMING = 3,  /* Memory is being prepared; a later block may fit. */
+  AQUIFER_REFUSAL_DRAINING = 4, /* The node is shutting down. */
+  AQUIFER_REFUSAL_TOO_MANY = 5  /* This client holds too many reservations. */
+};
+
+/* What is known about a conversation. */
+enum {
+  AQUIFER_SESSION_UNKNOWN = 0,
+  AQUIFER_SESSION_WILL_CONTINUE = 1,
+  AQUIFER_SESSION_FINISHED = 2
+};
+
+/* How drives are read and written. */
+enum { AQUIFER_NVME_AUTO = 0, AQUIFER_NVME_URING = 1, AQUIFER_NVME_THREADS = 2 };
+
+/* Grows when something is added; what was there stays as it was. Now 1. */
+uint32_t aquifer_abi_version(void);
+/* The release: "0.1.0". */
+const char* aquifer_version(void);
+
+/* "ok", "not found", ... and "unknown" for what is none. */
+const char* aquifer_code_name(aquifer_code code);
+const char* aquifer_refusal_name(int32_t refusal);
+/* Why the last call on this thread that failed did so; "" when none has. Good until the next call
+ * on this thread. */
+const char* aquifer_error(void);
+
+/* ---- Layouts: how a model's KV looks ---- */
+
+/* Layers that share one shape. Their blocks hold the bytes in the order layer, K then V, head,
+ * token. */
+typedef struct aquifer_kv_group {
+  int32_t kind;  /* AQUIFER_KV_... */
+  int32_t dtype; /* AQUIFER_FLOAT32, ... */
+  uint32_t layers;
+  uint32_t kv_heads;
+  uint32_t key_dim;       /* Elements of one head's K for one token. */
+  uint32_t value_dim;     /* The same for V. */
+  uint32_t window_tokens; /* AQUIFER_KV_WINDOW only. */
+  uint32_t reserved;
+  /* Blocks that the engine packs in its own way have this many bytes, and the fields above only
+   * describe. 0: the bytes follow from the fields. */
+  uint64_t opaque_bytes;
+} aquifer_kv_group;
+
+/* Two engines share blocks exactly when their layouts are equal. */
+typedef struct aquifer_layout {
+  uint32_t size;
+  uint32_t tokens_per_block; /* aquifer_tokens_per_block() has the rule that all engines follow. */
+  uint8_t model[32];         /* A digest of the model's configuration and weights. */
+  /* 1 to 128 bytes, the engine's own: changes when the meaning of the bytes does, and not else. */
+  const char* kv_format;
+  const aquifer_kv_group* groups; /* 1 to 16. */
+  size_t group_count;
+} aquifer_layout;
+
+/* The largest power of two in 16...256 whose largest block has at most 8 MiB, else 16.
+ * layout->tokens_per_block is ignored. */
+aquifer_code aquifer_tokens_per_block(const aquifer_layout* layout, uint32_t* tokens);
+/* Fits an engine's pages to the model's blocks: pages that divide them are grouped, larger
+ * multiples are cut if they can be and else raise the answer to their own size. Others are refused.
+ */
+aquifer_code aquifer_fit_pages(uint32_t tokens_per_block, uint32_t page_tokens, int32_t can_cut,
+                               uint32_t* tokens);
+aquifer_code aquifer_block_bytes(const aquifer_layout* layout, size_t group, uint64_t* bytes);
+/* For aquifer_derive_root(). AQUIFER_INVALID, and which field, when it cannot be stored. */
+aquifer_code aquifer_layout_fingerprint(const aquifer_layout* layout, uint8_t fingerprint[32]);
+
+/* ---- Keys: the names of blocks ---- */
+
+typedef struct aquifer_key {
+  uint8_t bytes[32];
+} aquifer_key;
+
+/* What the first key of a chain depends on besides tokens. */
+typedef struct aquifer_chain_root {
+  uint32_t size;
+  uint32_t reserved;
+  const char* tenant; /* 1 to 64 bytes; the one that the client connects as. */
+  uint8_t layout_fingerprint[32];
+  uint8_t adapter_digest[32]; /* All 0: no adapter. */
+  const char* cache_salt;     /* Keeps users of one tenant apart; at most 256 bytes. */
+} aquifer_chain_root;
+
+aquifer_code aquifer_derive_root(const aquifer_chain_root* root, aquifer_key* key);
+
+/* Something besides tokens that a block depends on, such as the hash of an image in it. */
+typedef struct aquifer_extra {
+  size_t block; /* The block of the prompt that it belongs to. */
+  uint32_t tag; /* What kind of thing it is, 1 for an image; docs/formats/key.md. */
+  uint32_t reserved;
+  const void* value; /* At most 4096 bytes. */
+  size_t value_bytes;
+} aquifer_extra;
+
+/* One prompt, or what is new of one. */
+typedef struct aquifer_prompt {
+  aquifer_key parent; /* The root, or the last key of a chain that goes on. */
+  const uint32_t* tokens;
+  size_t token_count;
+  const aquifer_extra* extras; /* Sorted by block. */
+  size_t extra_count;
+  aquifer_key* keys; /* Filled in: one for each whole block of tokens. */
+  size_t key_room;   /* How many fit there. */
+  size_t key_count;  /* Answer: how many there are now. */
+} aquifer_prompt;
+
+/* The keys of every whole block of every prompt; tokens of a last partial block get none. On a
+ * failure the prompts in front of the one at fault are done, and that one's key_count is 0. */
+aquifer_code aquifer_derive_chains(aquifer_prompt* prompts, size_t prompt_count,
+                                   uint32_t tokens_per_block);
+/* The same for one prompt without extras. */
+aquifer_code aquifer_derive_chain(const aquifer_key* parent, const uint32_t* tokens,
+                                  size_t token_count, uint32_t tokens_per_block, aquifer_key* keys,
+                                  size_t key_room, size_t* key_count);
+
+/* ---- Checksums: what a commit carries ---- */
+
+/* A partial sum. Pieces of a block can be summed by anyone and in any order, and added field by
+ * field. docs/formats/checksum.md has the arithmetic, for whoever does it on a GPU. */
+typedef struct aquifer_lane_sums {
+  uint64_t a;
+  uint64_t b;
+} aquifer_lane_sums;
+
+typedef struct aquifer_checksum {
+  uint64_t low;
+  uint64_t high;
+} aquifer_checksum;
+
+/* `offset` is where the piece begins in its block, a multiple of 16. Only a block's last piece may
+ * have a length that is not a multiple of 16. */
+aquifer_code aquifer_sum_lanes(const void* piece, size_t bytes, uint64_t offset,
+                               aquifer_lane_sums* sums);
+/* The same while copying to `target`, which does not overlap the piece: one pass, at the speed of a
+ * copy. */
+aquifer_code aquifer_copy_and_sum_lanes(const void* piece, size_t bytes, uint64_t offset,
+                                        void* target, aquifer_lane_sums* sums);
+/* Of a whole block, to compare with that of aquifer_fetched. */
+aquifer_code aquifer_finish_checksum(const aquifer_lane_sums* sums, uint64_t block_bytes,
+                                     aquifer_checksum* checksum);
+
+/* ---- Caches ---- */
+
+/* One client of a cache: one tenant, and one engine or one rank of one. */
+typedef struct aquifer_cache aquifer_cache;
+
+typedef struct aquifer_connect_options {
+  uint32_t size;
+  /* 1: store and load nothing; the node only records what is asked for. */
+  int32_t observe;
+  const char* tenant; /* 1 to 64 bytes; null: "local". */
+  /* One name for all ranks of an engine, a new one when it restarts; null: a random one. */
+  const char* engine;
+  /* The node's; null: $AQUIFER_SOCKET, else the first of /run/aquifer/node.sock,
+   * $XDG_RUNTIME_DIR/aquifer.sock and /tmp/aquifer-<uid>/node.sock that is there. */
+  const char* socket;
+  const char* token;     /* Where the node has a tenants file. */
+  int64_t timeout_nanos; /* For this call; 0: five seconds. */
+} aquifer_connect_options;
+
+/* The cache of the host's node (`aquifer serve`), which must be there. When it goes away later,
+ * everything is AQUIFER_UNAVAILABLE until it is back; the client finds it by itself. Bytes that
+ * were leased stay what they were until they are released. Null options are the defaults. */
+aquifer_code aquifer_connect(const aquifer_connect_options* options, aquifer_cache** cache);
+
+typedef struct aquifer_tenant_options {
+  const char* name;
+  uint64_t dram_floor_bytes;   /* Never evicted below this for another tenant's sake. */
+  uint64_t dram_ceiling_bytes; /* 0: none. */
+  uint64_t nvme_floor_bytes;
+  uint64_t nvme_ceiling_bytes; /* 0: none. */
+  int64_t ttl_seconds;         /* 0: blocks do not expire. */
+} aquifer_tenant_options;
+
+typedef struct aquifer_open_options {
+  uint32_t size;
+  uint32_t worker_threads; /* 0: 2. */
+  const char* tenant;      /* As in aquifer_connect_options. */
+  const char* engine;
+  uint64_t dram_bytes;                 /* 0: 1 GiB. */
+  uint64_t keep_available_bytes;       /* Left free for the rest of the host; 0: 512 MiB. */
+  const char* const* nvme_directories; /* One a drive; none: no NVMe tier. */
+  size_t nvme_directory_count;
+  uint64_t nvme_bytes;             /* Over all of them; 0: 8 GiB. */
+  uint64_t nvme_segment_bytes;     /* 0: chosen from nvme_bytes. */
+  uint64_t write_bytes_per_second; /* 0: no limit. */
+  int32_t nvme_sync;               /* 1: survive power loss too. */
+  int32_t nvme_engine;             /* AQUIFER_NVME_AUTO, ... */
+  const aquifer_tenant_options* tenants;
+  size_t tenant_count;
+  int64_t overdue_nanos;               /* When reservations become void; 0: a minute. */
+  double assumed_prefill_ms_per_token; /* Until an engine has reported; 0: loading always pays. */
+} aquifer_open_options;
+
+/* A cache inside this process, for an engine that shares it with nobody. Null options are the
+ * defaults. */
+aquifer_code aquifer_open(const aquifer_open_options* options, aquifer_cache** cache);
+
+/* Another client of the same cache, for another thread. Null tenant and engine as above. */
+aquifer_code aquifer_join(aquifer_cache* cache, const char* tenant, const char* engine,
+                          aquifer_cache** joined);
+
+/* Gives back all that this client holds: nobody may touch its slots any more. Its open requests are
+ * done, with AQUIFER_UNAVAILABLE. Null is ignored. */
+void aquifer_close(aquifer_cache* cache);
+
+/* ---- Requests ---- */
+
+typedef struct aquifer_request aquifer_request;
+
+/* Null when there is no memory. */
+aquifer_request* aquifer_request_new(void);
+/* At any time. One that is not done is cancelled, and what it would have been lent goes back.
+ * Leases and reservations of one that is done stay the caller's. Null is ignored. */
+void aquifer_request_free(aquifer_request* request);
+
+/* Applies what has arrived; `moved`, which may be null, is how many requests went on. */
+aquifer_code aquifer_poll(aquifer_cache* cache, size_t* moved);
+/* Polls until the request is done. AQUIFER_LATE: it is not, and the time is over; negative: there
+ * is no such time. What became of it, aquifer_request_status() says. */
+aquifer_code aquifer_wait(aquifer_cache* cache, aquifer_request* request, int64_t timeout_nanos);
+/* For select, poll and epoll: readable when there is something new since aquifer_poll() last moved
+ * nothing. Stays the same. -1 for a null cache. */
+int aquifer_event_fd(const aquifer_cache* cache);
+/* Settles what is open of it with AQUIFER_LATE, soon; it still has to be waited for. */
+aquifer_code aquifer_cancel(aquifer_cache* cache, aquifer_request* request);
+
+/* Which blocks a request speaks of: a run of a chain, in one group of the layout. */
+typedef struct aquifer_chain {
+  uint32_t layout; /* aquifer_request_layout(); good for this client only. */
+  uint16_t group;  /* Index into the layout's groups. */
+  uint16_t part;   /* 0 unless the ranks of one engine span hosts. */
+  const aquifer_key* keys;
+  size_t key_count; /* At most 1048576. */
+} aquifer_chain;
+
+aquifer_code aquifer_register_layout(aquifer_cache* cache, aquifer_request* request,
+                                     const aquifer_layout* layout);
+
+/* How much of a chain is there. Answered from memory; reads nothing and lends nothing. */
+typedef struct aquifer_match_args {
+  uint32_t size;
+  uint32_t reserved;
+  aquifer_chain chain;
+  uint64_t have; /* The engine holds this many blocks of it already, and wants none of those. */
+} aquifer_match_args;
+aquifer_code aquifer_match(aquifer_cache* cache, aquifer_request* request,
+                           const aquifer_match_args* args);
+
+/* Lends blocks, bringing them to memory first where needed. */
+typedef struct aquifer_fetch_args {
+  uint32_t size;
+  uint32_t reserved;
+  aquifer_chain chain;
+  int64_t timeout_nanos; /* By then every block is answered; 0: a second. */
+} aquifer_fetch_args;
+aquifer_code aquifer_fetch(aquifer_cache* cache, aquifer_request* request,
+                           const aquifer_fetch_args* args);
+
+/* Asks for slots to store blocks in. Ranks of one engine that reserve the same key get the same
+ * slot, and each writes its own heads. */
+typedef struct aquifer_reserve_args {
+  uint32_t size;
+  uint32_t position; /* Which block of its chain the first key is. */
+  aquifer_chain chain;
+  aquifer_key parent;            /* Of the first key: the key before it, or the root. */
+  const uint64_t* engine_hashes; /* The engine's own names, one a key; or null. */
+} aquifer_reserve_args;
+aquifer_code aquifer_reserve(aquifer_cache* cache, aquifer_request* request,
+                             const aquifer_reserve_args* args);
+
+/* Publishes what was written, each block at once and whole. */
+typedef struct aquifer_commit_op {
+  uint64_t reservation;
+  /* The heads that this client wrote, and the sums over their bytes at their places in the block. 0
+   * and 0: all heads. */
+  uint32_t head_begin;
+  uint32_t head_end;
+  aquifer_lane_sums sums;
+} aquifer_commit_op;
+aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
+                            const aquifer_commit_op* ops, size_t op_count);
+
+/* Done with AQUIFER_OK when all that this tenant committed before has reached the tier, and so
+ * survives what the tier survives. Timeout 0: ten seconds. */
+aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
+                           int64_t timeout_nanos);
+
+/* Keeps blocks from being evicted for so many seconds; 0 takes the pin away. */
+typedef struct aquifer_pin_args {
+  uint32_t size;
+  uint32_t reserved;
+  aquifer_chain chain;
+  int64_t seconds;
+} aquifer_pin_args;
+aquifer_code aquifer_pin(aquifer_cache* cache, aquifer_request* request,
+                         const aquifer_pin_args* args);
+
+/* Brings blocks to memory ahead of a fetch and lends nothing. By chain or, when it has no keys, by
+ * the name of a session. */
+typedef struct aquifer_prestage_args {
+  uint32_t size;
+  uint32_t reserved;
+  aquifer_chain chain;
+  const char* session;
+  int64_t timeout_nanos; /* 0: ten seconds. */
+} aquifer_prestage_args;
+aquifer_code aquifer_prestage(aquifer_cache* cache, aquifer_request* request,
+                              const aquifer_prestage_args* args);
+
+/* Deletes: with AQUIFER_OK the blocks are gone from every tier, for good. By chain; when it has no
+ * keys, by session; or all that the tenant has. */
+typedef struct aquifer_evict_args {
+  uint32_t size;
+  int32_t everything;
+  aquifer_chain chain;
+  const char* session;
+} aquifer_evict_args;
+aquifer_code aquifer_evict(aquifer_cache* cache, aquifer_request* request,
+                           const aquifer_evict_args* args);
+
+/* Before the process that holds the cache ends: writes everything not yet safe to the lower tiers
+ * and takes no new blocks from then on, of any tenant. Timeout 0: thirty seconds. */
+aquifer_code aquifer_drain(aquifer_cache* cache, aquifer_request* request, int64_t timeout_nanos);
+
+aquifer_code aquifer_stats(aquifer_cache* cache, aquifer_request* request);
+
+/* ---- Without an answer ---- */
+
+/* What these name and is not there is ignored. */
+
+typedef struct aquifer_release_op {
+  uint64_t lease;
+  int32_t corrupt; /* 1: the reader's own check failed; the block is dropped and counted. */
+  uint32_t reserved;
+} aquifer_release_op;
+/* Gives leases back: nobody may touch their bytes any more. */
+aquifer_code aquifer_release(aquifer_cache* cache, const aquifer_release_op* leases,
+                             size_t lease_count);
+/* Gives reservations back that are not to be committed. */
+aquifer_code aquifer_abort(aquifer_cache* cache, const uint64_t* reservations,
+                           size_t reservation_count);
+
+/* What the engine knows about a conversation's future. Improves what is kept; never needed. */
+typedef struct aquifer_hint_args {
+  uint32_t size;
+  int32_t state;       /* AQUIFER_SESSION_... */
+  aquifer_chain chain; /* Its last key is enough. */
+  const char* session; /* A name for a chain that grows; 1 to 256 bytes. */
+  int64_t ttl_seconds; /* The chain's blocks are deleted after that; 0: the tenant's rule. */
+  int32_t priority;    /* -8, first to go, to 7. */
+  uint32_t reserved;
+} aquifer_hint_args;
+aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args);
+
+/* How long the engine took to compute, so that the cache can tell what is worth loading. */
+aquifer_code aquifer_report_prefill(aquifer_cache* cache, uint32_t layout, uint32_t tokens,
+                                    uint32_t context_tokens, double milliseconds);
+
+/* ---- Answers ---- */
+
+/* 1 or 0. A fresh one is done. */
+int32_t aquifer_request_done(const aquifer_request* request);
+/* How many blocks (keys, operations) are answered, from the front. */
+size_t aquifer_request_completed(const aquifer_request* request);
+/* About the request as a whole, once it is done. AQUIFER_OK even when every block of it failed.
+ * What it says is aquifer_error() as well. */
+aquifer_code aquifer_request_status(const aquifer_request* request);
+/* Why; "" when there is nothing to say. This and every other text of an answer is good until the
+ * request is used again or freed. */
+const char* aquifer_request_message(const aquifer_request* request);
+/* The same for one block of a fetch or a commit that is answered. */
+const char* aquifer_request_block_message(const aquifer_request* request, size_t block);
+
+/* The functions below copy answers out. AQUIFER_INVALID: the request was for something else, or
+ * that much is not answered yet. Those with `first` and `count` fill so many items of an array. */
+
+/* Of aquifer_register_layout(). */
+aquifer_code aquifer_request_layout(const aquifer_request* request, uint32_t* layout);
+
+typedef struct aquifer_matched {
+  uint32_t size;
+  uint32_t reserved;
+  uint64_t matched;    /* Blocks that can be fetched, from keys[have] on without a gap. */
+  uint64_t run_count;  /* aquifer_request_runs(): those blocks, then at most one run not ready. */
+  uint64_t pays;       /* So many of them are faster loaded than computed. */
+  double load_ms;      /* For those. */
+  double recompute_ms; /* For the same; 0 while nothing was reported. */
+} aquifer_matched;
+aquifer_code aquifer_request_matched(const aquifer_request* request, aquifer_matched* matched);
+
+/* Neighbouring blocks in the same state and tier. */
+typedef struct aquifer_run {
+  uint64_t first; /* Index into the keys. */
+  uint64_t count;
+  int32_t tier;
+  int32_t state;       /* AQUIFER_RUN_... */
+  double estimated_ms; /* To load this run alone, as things are now. */
+} aquifer_run;
+aquifer_code aquifer_request_runs(const aquifer_request* request, size_t first, aquifer_run* runs,
+                                  size_t count);
+
+typedef struct aquifer_fetched {
+  aquifer_code code;   /* AQUIFER_OK, or why there are no bytes. */
+  int32_t tier;        /* Where it was. */
+  const uint8_t* data; /* The block, in place, until the lease is released. */
+  uint64_t data_bytes;
+  uint64_t lease;            /* For aquifer_release(). 0: none. */
+  aquifer_checksum checksum; /* Of the bytes. A reader may check it in the pass that copies. */
+} aquifer_fetched;
+aquifer_code aquifer_request_fetched(const aquifer_request* request, size_t first,
+                                     aquifer_fetched* blocks, size_t count);
+
+typedef struct aquifer_reserved {
+  int32_t outcome; /* AQUIFER_SLOT, ... */
+  int32_t refusal; /* AQUIFER_REFUSAL_... */
+  double wait_ms;
+  uint64_t reservation; /* For aquifer_commit() or aquifer_abort(). 0: none. */
+  uint8_t* slot;        /* Exactly one block, to be written. */
+  uint64_t slot_bytes;
+} aquifer_reserved;
+aquifer_code aquifer_request_reserved(const aquifer_request* request, size_t first,
+                                      aquifer_reserved* blocks, size_t count);
+
+typedef struct aquifer_committed {
+  aquifer_code code; /* AQUIFER_INVALID: the reservation is unknown, void or overlapping. */
+  int32_t published; /* 1: every head is there; from now on the block is served. */
+} aquifer_committed;
+aquifer_code aquifer_request_committed(const aquifer_request* request, size_t first,
+                                       aquifer_committed* blocks, size_t count);
+
+/* Of pin, prestage, evict and drain; what is not of the request is 0. */
+typedef struct aquifer_counts {
+  uint32_t size;
+  uint32_t reserved;
+  uint64_t pinned; /* Keys that were there. */
+  uint64_t found;  /* Blocks known under that name, */
+  uint64_t staged; /* and of those, in memory now. */
+  uint64_t evicted;
+  uint64_t left; /* Blocks that are still in memory alone. */
+} aquifer_counts;
+aquifer_code aquifer_request_counts(const aquifer_request* request, aquifer_counts* counts);
+
+/* Of aquifer_stats(): how many tiers and counters there are. Either may be null. */
+aquifer_code aquifer_request_stats(const aquifer_request* request, size_t* tier_count,
+                                   size_t* counter_count);
+
+typedef struct aquifer_tier_stats {
+  int32_t tier;
+  int32_t in_service;
+  uint64_t capacity_bytes;
+  uint64_t used_bytes;
+  uint64_t blocks;
+  uint64_t tenant_bytes; /* Of the asking tenant. */
+  double read_gbps;      /* Observed; 0: nothing yet. */
+  uint64_t drive_count;  /* aquifer_request_drives(). */
+} aquifer_tier_stats;
+aquifer_code aquifer_request_tiers(const aquifer_request* request, size_t first,
+                                   aquifer_tier_stats* tiers, size_t count);
+
+typedef struct aquifer_drive_stats {
+  const char* directory;
+  const char* why; /* Why it is not in service, or not writable. */
+  int32_t in_service;
+  int32_t writable;
+} aquifer_drive_stats;
+/* `tier` is an index, as in aquifer_request_tiers(). */
+aquifer_code aquifer_request_drives(const aquifer_request* request, size_t tier, size_t first,
+                                    aquifer_drive_stats* drives, size_t count);
+
+/* By name, in a fixed order; docs/operating/metrics.md lists them. */
+typedef struct aquifer_counter {
+  const char* name;
+  uint64_t value;
+} aquifer_counter;
+aquifer_code aquifer_request_counters(const aquifer_request* request, size_t first,
+                                      aquifer_counter* counters, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AQUIFER_AQUIFER_H */
+/* NOLINTEND */

@@ -1,0 +1,126 @@
+#include "base/line_log.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <string_view>
+#include <utility>
+
+#include "base/detached_task.h"
+#include "base/mutex.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
+// Waits for as long as it takes. What cannot be written at all is lost.
+void WriteWhole(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      pollfd ready{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      ::poll(&ready, 1, -1);
+    } else if (written == 0 || errno != EINTR) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+class LineLog::Queue {
+ public:
+  Queue(const LineLogOptions& options, Clock* clock)
+      : options_(options), clock_(clock), allowed_(options.burst_lines) {}
+
+  void Add(std::string line) {
+    const MutexLock lock(&mutex_);
+    if (lines_.size() >= options_.max_queued_lines || !Allow()) {
+      ++left_out_;
+    } else {
+      lines_.push_back(std::move(line));
+    }
+    changed_.NotifyAll();
+  }
+
+  // For the thread: writes until the log has ended and all is written.
+  void WriteAll() {
+    for (std::string text = Next(); !text.empty(); text = Next()) {
+      WriteWhole(options_.descriptor, text);
+    }
+    const MutexLock lock(&mutex_);
+    done_ = true;
+    changed_.NotifyAll();
+  }
+
+  void EndAndWait() {
+    const int64_t end = SystemClock()->NowNanos() + options_.goodbye_nanos;
+    const MutexLock lock(&mutex_);
+    ended_ = true;
+    changed_.NotifyAll();
+    for (int64_t left = options_.goodbye_nanos; !done_ && left > 0;
+         left = end - SystemClock()->NowNanos()) {
+      changed_.WaitFor(&mutex_, left);
+    }
+  }
+
+ private:
+  bool Allow() AQ_REQUIRES(mutex_) {
+    const int64_t now = clock_->NowNanos();
+    const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
+    const int64_t fresh = (now - counted_nanos_) / nanos_per_line;
+    if (fresh > 0) {
+      allowed_ = std::min<int64_t>(options_.burst_lines, allowed_ + fresh);
+      counted_nanos_ = now - (now - counted_nanos_) % nanos_per_line;
+    }
+    if (allowed_ == 0) return false;
+    --allowed_;
+    return true;
+  }
+
+  // What is to be written next; empty when that was all.
+  std::string Next() {
+    const MutexLock lock(&mutex_);
+    while (lines_.empty() && left_out_ == 0 && !ended_) changed_.Wait(&mutex_);
+    std::string text;
+    // Those that are left out came after all that are queued.
+    if (lines_.empty() && left_out_ > 0) {
+      return std::to_string(std::exchange(left_out_, 0)) + " lines of the log were left out\n";
+    }
+    while (!lines_.empty()) {
+      text += lines_.front() + '\n';
+      lines_.pop_front();
+    }
+    return text;
+  }
+
+  const LineLogOptions options_;
+  Clock* const clock_;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::string> lines_ AQ_GUARDED_BY(mutex_);
+  uint64_t left_out_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t allowed_ AQ_GUARDED_BY(mutex_);
+  int64_t counted_nanos_ AQ_GUARDED_BY(mutex_) = 0;
+  bool ended_ AQ_GUARDED_BY(mutex_) = false;
+  bool done_ AQ_GUARDED_BY(mutex_) = false;
+};
+
+LineLog::LineLog(const LineLogOptions& options, Clock* clock)
+    : queue_(std::make_shared<Queue>(options, clock)) {
+  // Without a thread everything is left out; the queue's bound holds either way.
+  [[maybe_unused]] const bool started =
+      RunDetached("aq-log", [queue = queue_] { queue->WriteAll(); });
+}
+
+LineLog::~LineLog() { queue_->EndAndWait(); }
+
+void LineLog::Write(std::string line) { queue_->Add(std::move(line)); }
+
+}  // namespace aquifer

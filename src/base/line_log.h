@@ -1,0 +1,40 @@
+// Lines for a log, from threads that must not wait: writing to a pipe that nobody reads takes for
+// ever. They are queued, and a thread of the log's own writes them. What the queue has no room for,
+// or comes faster than anyone would read, is left out and counted; the log says how many that were.
+//
+// Any thread may write. The thread may outlast the log, stuck in a write.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+
+namespace aquifer {
+
+struct LineLogOptions {
+  int descriptor = 2;  // Stays the caller's.
+  size_t max_queued_lines = 1024;
+  // So many lines at once, and then so many a second.
+  uint32_t burst_lines = 1000;
+  uint32_t lines_per_second = 100;
+  int64_t goodbye_nanos = 1'000'000'000;  // That the destructor waits for the last lines.
+};
+
+class LineLog {
+ public:
+  LineLog(const LineLogOptions& options, Clock* clock);
+  ~LineLog();
+
+  // Without its end of line.
+  void Write(std::string line);
+
+ private:
+  class Queue;
+
+  const std::shared_ptr<Queue> queue_;  // Shared with the thread.
+};
+
+}  // namespace aquifer

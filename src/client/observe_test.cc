@@ -1,0 +1,74 @@
+// A client that only observes: what it asks for is missing, and what would change something is
+// refused in words, not answered as if it had been done.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "aquifer/cache.h"
+#include "testing/chain.h"
+#include "testing/own_node.h"
+#include "testing/test_engine.h"
+
+namespace aquifer {
+namespace {
+
+class ObserveTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    CacheOptions options;
+    options.dram_bytes = uint64_t{128} << 20;
+    auto node = OwnNode::Start(options);
+    ASSERT_TRUE(node.ok()) << node.status().ToString();
+    node_ = *node;
+    cache_ = *Connect({.socket = node_->socket()}, {});
+    observer_ = *Connect({.socket = node_->socket(), .observe = true}, {});
+  }
+  void ExpectRefused(const Request& request) {
+    observer_->Wait(request);
+    EXPECT_EQ(request.status.code(), Code::kInvalid);
+    EXPECT_NE(request.status.message().find("observe"), std::string::npos)
+        << request.status.message();
+  }
+
+  std::shared_ptr<OwnNode> node_;  // Shared with nobody here; OwnNode is made that way.
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Cache> observer_;
+};
+
+TEST_F(ObserveTest, EverythingIsMissingAndNothingIsStored) {
+  TestEngine engine(cache_.get(), LayoutOfBytes(64 << 10));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  ASSERT_EQ(engine.Store(chain), 4u);
+
+  TestEngine observer(observer_.get(), engine.layout());  // Which registers its layout.
+  EXPECT_NE(observer.handle(), 0u);
+  const auto match = observer.Match(chain);
+  EXPECT_TRUE(match->status.ok()) << match->status.ToString();
+  EXPECT_EQ(match->matched, 0u);
+  EXPECT_EQ(observer.Recall(chain), Recalled{.missed = 4});
+  const auto reserve = observer.Reserve(Chain(engine.layout(), {.seed = 2, .blocks = 1}));
+  EXPECT_EQ(reserve->ops[0].outcome, ReserveOutcome::kRefused);
+  EXPECT_EQ(observer.StatsOf(TierKind::kDram).capacity_bytes, uint64_t{128} << 20);
+}
+
+TEST_F(ObserveTest, WhatWouldChangeSomethingIsRefusedInWords) {
+  TestEngine engine(cache_.get(), LayoutOfBytes(64 << 10));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  ASSERT_EQ(engine.Store(chain), 4u);
+
+  EvictRequest evict;
+  evict.everything = true;
+  observer_->Evict(&evict);
+  ExpectRefused(evict);
+  FlushRequest flush;
+  observer_->Flush(&flush);
+  ExpectRefused(flush);
+  DrainRequest drain;
+  observer_->Drain(&drain);
+  ExpectRefused(drain);
+  EXPECT_EQ(engine.Recall(chain), Recalled{.right = 4});
+}
+
+}  // namespace
+}  // namespace aquifer

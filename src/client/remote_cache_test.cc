@@ -1,0 +1,285 @@
+// Connect(), with a node that a test plays step by step: requests change in Poll() alone, what was
+// lent is given back whatever became of the node, and a node that is gone is looked for again.
+#include "client/remote_cache.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "testing/chain.h"
+#include "testing/scripted_node.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kExtentBytes = uint64_t{64} << 10;
+constexpr uint64_t kSlotBytes = 4096;
+
+class RemoteCacheTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(node_.Greet([this] {
+      auto cache = Connect({.socket = node_.socket()}, {});
+      ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+      cache_ = *std::move(cache);
+    }));
+  }
+  void TearDown() override {
+    node_.Die();  // Nothing is to be waited for.
+    cache_.reset();
+  }
+
+  // Until the link thread has something to tell.
+  void AwaitEvent() {
+    pollfd ready{.fd = cache_->event_fd(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
+  }
+  // The number of the next request, which is of this kind.
+  uint64_t TakeRequest(FrameKind kind) {
+    const std::optional<FrameHeader> header = node_.Next();
+    EXPECT_TRUE(header.has_value());
+    if (!header.has_value()) return 0;
+    EXPECT_EQ(header->kind, static_cast<uint16_t>(kind));
+    return header->number;
+  }
+  // Lends one block for each key, all in one extent.
+  void FetchAll(FetchRequest* fetch, std::span<const Key> keys) {
+    fetch->chain.keys = keys;
+    cache_->Fetch(fetch);
+    const auto count = static_cast<uint32_t>(keys.size());
+    node_.Answer(TakeRequest(FrameKind::kFetch), count, [&](FrameWriter* to) {
+      for (uint32_t i = 0; i < count; ++i) {
+        Encode(FetchAnswer{.slot = {.extent = 1, .offset = 0, .bytes = kSlotBytes},
+                           .lease = ++lent_,
+                           .checksum = {}},
+               to);
+      }
+    });
+    cache_->Wait(*fetch);
+    ASSERT_TRUE(fetch->ops[0].status.ok()) << fetch->ops[0].status.ToString();
+  }
+  // More than fit in the ring when they are given back one by one.
+  std::vector<LeaseId> HoldMany() {
+    node_.Offer(1, kExtentBytes, kExtentBytes);
+    const std::vector<Key> keys(512);
+    std::vector<LeaseId> leases;
+    for (int i = 0; i < 8; ++i) {
+      FetchRequest fetch;
+      FetchAll(&fetch, keys);
+      for (const FetchOp& op : fetch.ops) leases.push_back(op.lease);
+    }
+    return leases;
+  }
+  void ReleaseOneByOne(const std::vector<LeaseId>& leases) {
+    for (const LeaseId lease : leases) {
+      const ReleaseOp release{.lease = lease};
+      cache_->Release(std::span(&release, 1));
+      cache_->Release(std::span(&release, 1));  // Nobody's by now.
+    }
+  }
+  // A reservation, in an extent of its own.
+  ReservationId ReserveOne() {
+    ReserveRequest reserve;
+    reserve.chain.keys = keys_;
+    cache_->Reserve(&reserve);
+    node_.Offer(2, kExtentBytes, kExtentBytes);
+    node_.Answer(TakeRequest(FrameKind::kReserve), 1, [](FrameWriter* to) {
+      Encode(ReserveAnswer{.outcome = ReserveOutcome::kSlot,
+                           .slot = {.extent = 2, .offset = 0, .bytes = kSlotBytes},
+                           .reservation = 77},
+             to);
+    });
+    cache_->Wait(reserve);
+    EXPECT_EQ(reserve.ops[0].outcome, ReserveOutcome::kSlot);
+    return reserve.ops[0].reservation;
+  }
+  void Lose() {
+    node_.Die();
+    ASSERT_NO_FATAL_FAILURE(AwaitEvent());
+  }
+
+  ScriptedNode node_;
+  std::unique_ptr<Cache> cache_;
+  std::vector<Key> keys_{Key{}};
+  LeaseId lent_ = 0;
+};
+
+TEST_F(RemoteCacheTest, ALossChangesNoRequestBeforeThePoll) {
+  FetchRequest fetch;
+  fetch.chain.keys = keys_;
+  cache_->Fetch(&fetch);
+  TakeRequest(FrameKind::kFetch);
+  ASSERT_NO_FATAL_FAILURE(Lose());
+  // The link thread has seen it, and left the request to us.
+  EXPECT_FALSE(fetch.done());
+  EXPECT_TRUE(fetch.status.ok());
+  EXPECT_TRUE(fetch.ops[0].status.ok());
+
+  EXPECT_EQ(cache_->Poll(), 1u);
+  EXPECT_TRUE(fetch.done());
+  EXPECT_EQ(fetch.completed(), 1u);
+  EXPECT_EQ(fetch.status.code(), Code::kUnavailable);
+  EXPECT_EQ(fetch.ops[0].status.code(), Code::kUnavailable);
+}
+
+TEST_F(RemoteCacheTest, WithoutANodeEverythingIsMissingAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(Lose());
+  MatchRequest match;
+  match.chain.keys = keys_;
+  match.matched = 5;  // Of an earlier answer.
+  cache_->Match(&match);
+  ReserveRequest reserve;
+  reserve.chain.keys = keys_;
+  cache_->Reserve(&reserve);
+  EXPECT_FALSE(match.done());  // In Poll(), as ever.
+  EXPECT_EQ(cache_->Poll(), 2u);
+  EXPECT_EQ(match.status.code(), Code::kUnavailable);
+  EXPECT_EQ(match.matched, 0u);
+  EXPECT_EQ(reserve.status.code(), Code::kUnavailable);
+  EXPECT_EQ(reserve.ops[0].outcome, ReserveOutcome::kRefused);
+}
+
+TEST_F(RemoteCacheTest, WhatWasAnsweredBeforeTheEndCounts) {
+  MatchRequest match;
+  match.chain.keys = keys_;
+  cache_->Match(&match);
+  MatchRequest open;
+  open.chain.keys = keys_;
+  cache_->Match(&open);
+  node_.Answer(TakeRequest(FrameKind::kMatch), 0,
+               [](FrameWriter* to) { Encode(MatchAnswer{.matched = 1}, to); });
+  ASSERT_NO_FATAL_FAILURE(Lose());
+  cache_->Wait(match);
+  cache_->Wait(open);
+  EXPECT_TRUE(match.status.ok());
+  EXPECT_EQ(match.matched, 1u);
+  EXPECT_EQ(open.status.code(), Code::kUnavailable);
+}
+
+TEST_F(RemoteCacheTest, ANodeThatMakesNoSenseIsLeftAndLookedForAgain) {
+  node_.Offer(1, kExtentBytes, kExtentBytes);
+  FetchRequest fetch;  // Something is held, so that the old link stays.
+  ASSERT_NO_FATAL_FAILURE(FetchAll(&fetch, keys_));
+  MatchRequest match;
+  match.chain.keys = keys_;
+  cache_->Match(&match);
+  const uint64_t number = TakeRequest(FrameKind::kMatch);
+  node_.Answer(number + 1, 0, [](FrameWriter*) {});
+  cache_->Wait(match);
+  EXPECT_EQ(match.status.code(), Code::kUnavailable);
+  // Nothing happens on the old socket: the link thread must be told.
+  ASSERT_TRUE(node_.Greet([] {}));
+  StatsRequest stats;
+  do {  // Until the client knows of it, too.
+    cache_->Stats(&stats);
+    if (const auto header = node_.TryNext(); header.has_value()) {
+      node_.Answer(header->number, 0, [](FrameWriter* to) { Encode(CacheStats{}, to); });
+    }
+    cache_->Wait(stats, 10'000'000);
+  } while (!stats.done() || !stats.status.ok());
+}
+
+TEST_F(RemoteCacheTest, WhatIsGivenBackReachesASlowNodeThoughNobodyPolls) {
+  const std::vector<LeaseId> leases = HoldMany();
+  ReleaseOneByOne(leases);
+  for (size_t seen = 0; seen < leases.size(); ++seen) ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
+}
+
+TEST_F(RemoteCacheTest, WhatIsGivenBackReachesANodeThatCutUsOff) {
+  const std::vector<LeaseId> leases = HoldMany();
+  node_.CutOff();
+  ASSERT_NO_FATAL_FAILURE(AwaitEvent());
+  cache_->Poll();
+  ReleaseOneByOne(leases);
+  std::vector<ReleaseOp> released;
+  std::optional<FrameHeader> header;
+  while (header = node_.Next(), header.has_value()) {
+    if (header->kind == static_cast<uint16_t>(FrameKind::kGoodbye)) break;
+    if (header->kind != static_cast<uint16_t>(FrameKind::kRelease)) continue;
+    FrameReader body = node_.Body();
+    ASSERT_TRUE(Decode(&body, &released).ok());
+  }
+  EXPECT_TRUE(header.has_value()) << "no goodbye";
+  ASSERT_EQ(released.size(), leases.size());
+  for (size_t i = 0; i < released.size(); ++i) EXPECT_EQ(released[i].lease, i + 1);
+  EXPECT_TRUE(node_.IsLeft());
+}
+
+TEST_F(RemoteCacheTest, ACommitIntoAVoidReservationGivesItBackAndTheLinkGoes) {
+  const ReservationId reservation = ReserveOne();
+  node_.CutOff();
+  ASSERT_NO_FATAL_FAILURE(AwaitEvent());
+  CommitRequest commit;
+  commit.ops.resize(1);
+  commit.ops[0].reservation = reservation;
+  cache_->Commit(&commit);
+  cache_->Wait(commit);
+  EXPECT_EQ(commit.ops[0].status.code(), Code::kInvalid);
+  ASSERT_TRUE(node_.Sees(FrameKind::kAbort));
+  FrameReader body = node_.Body();
+  std::vector<ReservationId> aborted;
+  ASSERT_TRUE(Decode(&body, &aborted).ok());
+  EXPECT_EQ(aborted, std::vector<ReservationId>{77});
+  EXPECT_TRUE(node_.Sees(FrameKind::kGoodbye));
+  EXPECT_TRUE(node_.IsLeft());
+}
+
+TEST_F(RemoteCacheTest, BlocksInMemoryThatCannotBeMappedAreMissesAndGoBack) {
+  FetchRequest fetch;
+  fetch.chain.keys = keys_;
+  for (int i = 0; i < 3; ++i) {
+    cache_->Fetch(&fetch);
+    if (i == 0) node_.Offer(1, 2 * kExtentBytes, kExtentBytes);
+    node_.Answer(TakeRequest(FrameKind::kFetch), 1, [](FrameWriter* to) {
+      Encode(
+          FetchAnswer{
+              .slot = {.extent = 1, .offset = 0, .bytes = kSlotBytes}, .lease = 9, .checksum = {}},
+          to);
+    });
+    cache_->Wait(fetch);
+    EXPECT_TRUE(fetch.status.ok()) << "the node is still there: " << fetch.status.ToString();
+    EXPECT_EQ(fetch.ops[0].status.message(), "shared memory of another size than was said");
+    EXPECT_EQ(fetch.ops[0].lease, 0u);
+    ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
+  }
+}
+
+TEST_F(RemoteCacheTest, ALayoutThatTheNodeTookWithItIsKnownToTheNext) {
+  RegisterLayoutRequest registered;
+  registered.layout = LayoutOfBytes(kExtentBytes);
+  cache_->RegisterLayout(&registered);
+  const uint64_t number = TakeRequest(FrameKind::kRegisterLayout);
+  node_.Answer(number, 0, [](FrameWriter* to) { Encode(CountsAnswer{.first = 5}, to); });
+  ASSERT_NO_FATAL_FAILURE(Lose());
+  cache_->Wait(registered);
+  EXPECT_TRUE(registered.status.ok());
+  ASSERT_NE(registered.handle, 0u);
+
+  ASSERT_TRUE(node_.Greet([] {}));
+  node_.Answer(TakeRequest(FrameKind::kRegisterLayout), 0,
+               [](FrameWriter* to) { Encode(CountsAnswer{.first = 9}, to); });
+  MatchRequest match;
+  match.chain = {.layout = registered.handle, .keys = keys_};
+  std::optional<FrameHeader> header;
+  do {
+    cache_->Match(&match);
+    header = node_.TryNext();
+    if (!header.has_value()) cache_->Wait(match, 10'000'000);
+  } while (!header.has_value() && match.done());
+  if (!header.has_value()) header = node_.Next();
+  ASSERT_TRUE(header.has_value());
+  FrameReader body = node_.Body();
+  MatchCall call;
+  ASSERT_TRUE(Decode(&body, &call).ok());
+  EXPECT_EQ(call.chain.layout, 9u);
+  Lose();
+  cache_->Wait(match);
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,12 @@
+// An eventfd, signalled and cleared: how the caller's thread and the link thread wake each other.
+#pragma once
+
+#include "base/descriptor.h"
+
+namespace aquifer {
+
+Descriptor NewWakeEvent();
+void Signal(const Descriptor& event);
+void Clear(const Descriptor& event);
+
+}  // namespace aquifer

@@ -1,0 +1,372 @@
+// The program `aquifer serve`, from outside: who is let in, what a reload changes, what systemd
+// hears and what is recorded.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/sha256.h"
+#include "testing/chain.h"
+#include "testing/child_process.h"
+#include "testing/scratch_directory.h"
+#include "testing/served_node.h"
+#include "testing/test_engine.h"
+
+namespace aquifer {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr const char* kKnockerFlag = "--knocker-child";
+constexpr uid_t kNobody = 65534;
+
+bool Eventually(const std::function<bool()>& holds) {
+  for (int i = 0; i < 3000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return false;
+}
+
+std::string HashOf(const std::string& token) {
+  std::string hex;
+  for (const std::byte byte : Sha256Of(std::as_bytes(std::span(token)))) {
+    hex += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  }
+  return hex;
+}
+
+std::string TextOf(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// A client in a process of its own, for another user's: says whether it was let in.
+int RunKnocker(const std::string& socket, const std::string& tenant, const std::string& token) {
+  DieWithParent();
+  const auto cache = Connect({.socket = socket, .token = token}, {.tenant = tenant});
+  TellParent(cache.ok() ? "let in" : cache.status().message());
+  return 0;
+}
+
+class Serve : public testing::Test {
+ protected:
+  // Everyone may look for the socket.
+  void SetUp() override { ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0); }
+
+  void Start(std::vector<std::string> more = {}, const std::vector<std::string>& wrapper = {}) {
+    std::vector<std::string> arguments = {"--socket", socket_, "--dram", "128MiB", "--http", "off"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    node_.emplace(AQUIFER_PROGRAM_PATH, arguments, wrapper);
+    ASSERT_TRUE(node_->AwaitReady()) << node_->said();
+  }
+  int Stop() {
+    node_->Signal(SIGTERM);
+    return node_->Wait();
+  }
+
+  ScratchDirectory scratch_;
+  const std::string socket_ = scratch_.Sub("node.sock");
+  std::optional<ServedNode> node_;
+};
+
+// ---- Tenants ----
+
+class ServeTenants : public Serve {
+ protected:
+  struct Entry {
+    std::string name;
+    std::string token;
+    std::string more = {};
+  };
+  void WriteTenants(const std::vector<Entry>& entries) {
+    std::string text;
+    for (const Entry& entry : entries) {
+      text += fmt::format("[[tenant]]\nname = \"{}\"\ntoken_sha256 = \"{}\"\n{}\n", entry.name,
+                          HashOf(entry.token), entry.more);
+    }
+    WriteFile(text);
+  }
+  void WriteFile(const std::string& text) {
+    std::ofstream(tenants_, std::ios::trunc) << text;
+    ASSERT_EQ(::chmod(tenants_.c_str(), 0600), 0);
+  }
+  void StartWithTenants() {
+    std::ofstream(config_) << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
+    ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
+  }
+  std::string Knock(const std::string& tenant, const std::string& token) {
+    const auto cache = Connect({.socket = socket_, .token = token}, {.tenant = tenant});
+    return cache.ok() ? "let in" : cache.status().message();
+  }
+
+  const std::string tenants_ = scratch_.Sub("tenants.toml");
+  const std::string config_ = scratch_.Sub("aquifer.toml");
+};
+
+TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
+  const uid_t self = ::geteuid();
+  WriteTenants({{"red", "red secret"},
+                {"blue", "blue secret", fmt::format("uids = [{}]", self)},
+                {"far", "far secret", fmt::format("uids = [{}]", self + 1)}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  EXPECT_EQ(Knock("red", "red secret"), "let in");
+  EXPECT_EQ(Knock("blue", "blue secret"), "let in");
+  // All of them hear the same.
+  const std::string refusal = Knock("red", "wrong");
+  EXPECT_THAT(refusal, HasSubstr("access denied"));
+  EXPECT_EQ(Knock("red", ""), refusal);
+  EXPECT_EQ(Knock("red", "blue secret"), refusal);
+  EXPECT_EQ(Knock("nobody", "red secret"), refusal);
+  EXPECT_EQ(Knock("local", ""), refusal);
+  EXPECT_EQ(Knock("far", "far secret"), refusal);
+  // And the log says why.
+  EXPECT_TRUE(node_->AwaitLine("wrong token")) << node_->said();
+  EXPECT_TRUE(node_->AwaitLine("unknown tenant")) << node_->said();
+  EXPECT_TRUE(node_->AwaitLine("wrong user")) << node_->said();
+  EXPECT_THAT(node_->said(), Not(HasSubstr("secret"))) << "a token is in the log";
+  EXPECT_EQ(Stop(), 0);
+}
+
+TEST_F(ServeTenants, AnotherUserIsLetInWhereTheFileSaysSo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  WriteTenants({{"theirs", "t", fmt::format("uids = [{}]", kNobody)},
+                {"ours", "o", fmt::format("uids = [{}]", ::geteuid())}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  const auto as_nobody = [this](const std::string& tenant, const std::string& token) {
+    const auto child = ChildProcess::Start(
+        {kKnockerFlag, socket_, tenant, token},
+        {"setpriv", "--reuid", std::to_string(kNobody), "--clear-groups", "--inh-caps=-all"});
+    return child->ReadLine(seconds(30)).value_or("could not be started");
+  };
+  const std::string theirs = as_nobody("theirs", "t");
+  if (theirs == "could not be started") GTEST_SKIP() << "this program is closed to others";
+  EXPECT_EQ(theirs, "let in");
+  EXPECT_THAT(as_nobody("ours", "o"), HasSubstr("access denied"));
+  EXPECT_THAT(Knock("theirs", "t"), HasSubstr("access denied"));
+}
+
+TEST_F(ServeTenants, ASignalChangesThemAndAMistakeChangesNothing) {
+  WriteTenants({{"red", "old"}, {"blue", "b"}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  const auto cache = Connect({.socket = socket_, .token = "b"}, {.tenant = "blue"});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 8, .tenant = "blue"});
+  ASSERT_EQ(engine.Store(chain), 8u);
+
+  WriteTenants({{"red", "new"}, {"blue", "b"}, {"green", "g"}});
+  node_->Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return Knock("red", "new") == "let in"; }));
+  EXPECT_THAT(Knock("red", "old"), HasSubstr("access denied"));
+  EXPECT_EQ(Knock("green", "g"), "let in");
+  EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8}) << "who is in stays in";
+
+  WriteFile("[[tenant]]\nname = \"red\"\ntoken_sha265 = \"00\"\n");
+  node_->Signal(SIGHUP);
+  EXPECT_TRUE(node_->AwaitLine("nothing was changed")) << node_->said();
+  EXPECT_THAT(node_->said(), HasSubstr("token_sha256")) << "what was meant";
+  EXPECT_EQ(Knock("red", "new"), "let in");
+
+  WriteTenants({{"blue", "b"}});
+  node_->Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] { return Knock("red", "new") != "let in"; }));
+  EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8});
+}
+
+TEST_F(ServeTenants, TheSameTokensOfTwoTenantsAreTwoChains) {
+  WriteTenants({{"red", "r"}, {"blue", "b"}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  const auto red = Connect({.socket = socket_, .token = "r"}, {.tenant = "red"});
+  const auto blue = Connect({.socket = socket_, .token = "b"}, {.tenant = "blue"});
+  ASSERT_TRUE(red.ok() && blue.ok());
+  TestEngine reds(red->get(), LayoutOfBytes(kBlockBytes));
+  TestEngine blues(blue->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(reds.layout(), {.seed = 1, .blocks = 8, .tenant = "red"});
+  ASSERT_EQ(reds.Store(chain), 8u);
+  EXPECT_EQ(blues.Recall(chain), Recalled{.missed = 8}) << "even with the other's keys";
+  EXPECT_EQ(blues.Matched(chain), 0u);
+  EXPECT_EQ(reds.Recall(chain), Recalled{.right = 8});
+}
+
+TEST_F(Serve, WithoutTenantsOnlyItsOwnUserComesIn) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off"}));
+  EXPECT_TRUE(Connect({.socket = socket_}, {}).ok());
+  struct stat file{};
+  ASSERT_EQ(::stat(socket_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::chmod(socket_.c_str(), 0666), 0);  // Also when somebody opens it by mistake.
+  const auto child = ChildProcess::Start(
+      {kKnockerFlag, socket_, "local", ""},
+      {"setpriv", "--reuid", std::to_string(kNobody), "--clear-groups", "--inh-caps=-all"});
+  const auto line = child->ReadLine(seconds(30));
+  if (!line.has_value()) GTEST_SKIP() << "this program is closed to others";
+  EXPECT_THAT(*line, HasSubstr("denied"));
+}
+
+// ---- systemd ----
+
+class NotifySocket {
+ public:
+  explicit NotifySocket(const std::string& path)
+      : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    AQ_CHECK(path.size() < sizeof(address.sun_path));
+    std::memcpy(address.sun_path, path.data(), path.size());
+    AQ_CHECK(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  }
+  std::string Next() {
+    pollfd ready{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&ready, 1, 60'000) != 1) return "nothing";
+    char text[256];
+    const ssize_t got = ::recv(socket_.get(), text, sizeof(text), 0);
+    return {text, static_cast<size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  const Descriptor socket_;
+};
+
+TEST_F(Serve, TellsSystemdWhenItServesReloadsAndEnds) {
+  const std::string path = scratch_.Sub("notify");
+  NotifySocket notify(path);
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off"}, {"env", "NOTIFY_SOCKET=" + path}));
+  EXPECT_THAT(notify.Next(), HasSubstr("READY=1"));
+  EXPECT_TRUE(Connect({.socket = socket_}, {}).ok()) << "it said that it serves";
+  node_->Signal(SIGHUP);
+  EXPECT_THAT(notify.Next(), HasSubstr("RELOADING=1"));
+  EXPECT_THAT(notify.Next(), HasSubstr("READY=1"));
+  node_->Signal(SIGTERM);
+  EXPECT_THAT(notify.Next(), HasSubstr("STOPPING=1"));
+  EXPECT_EQ(node_->Wait(), 0);
+}
+
+TEST_F(Serve, WhatWasStoredIsThereAfterATermAndANewStart) {
+  const std::string nvme = scratch_.Sub("nvme") + ":1GiB";
+  const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 100});
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", nvme}));
+  {
+    const auto cache = Connect({.socket = socket_}, {});
+    ASSERT_TRUE(cache.ok());
+    TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+    ASSERT_EQ(engine.Store(chain), chain.size());
+  }
+  node_->Signal(SIGTERM);
+  EXPECT_TRUE(node_->AwaitLine("every block is on NVMe")) << node_->said();
+  EXPECT_EQ(node_->Wait(), 0);
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", nvme}));
+  const auto cache = Connect({.socket = socket_}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  EXPECT_EQ(engine.Recall(chain), Recalled{.right = chain.size()});
+}
+
+// ---- Recording ----
+
+class ServeRecording : public Serve {
+ protected:
+  static std::vector<json> LinesOf(const std::string& path) {
+    const std::string text = TextOf(path);
+    EXPECT_TRUE(text.empty() || text.back() == '\n');
+    std::vector<json> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+
+  const std::string trace_ = scratch_.Sub("trace");
+};
+
+TEST_F(ServeRecording, WhatEnginesAskForIsRecordedAlsoOfObservers) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
+  const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 12});
+  const Chain prompt(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 8});
+  for (const bool observe : {false, true}) {
+    const auto cache = Connect({.socket = socket_, .observe = observe}, {});
+    ASSERT_TRUE(cache.ok());
+    TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+    EXPECT_EQ(engine.Matched(prompt), 0u);  // An observer sees nothing of what is there.
+    // The prompt, and then what the model made of it.
+    for (const BlockRange& range : {BlockRange{.count = 8}, {.first = 8, .count = 3}}) {
+      EXPECT_EQ(engine.Store(chain, range), observe ? 0 : range.count);
+    }
+  }
+  EXPECT_EQ(Stop(), 0);
+  const std::vector<json> lines = LinesOf(trace_);
+  ASSERT_THAT(lines, SizeIs(2)) << TextOf(trace_);
+  for (const json& line : lines) {
+    EXPECT_EQ(line.at("input_length"), 8 * 16);
+    EXPECT_EQ(line.at("output_length"), 3 * 16);
+    EXPECT_EQ(line.at("hash_ids").size(), 8u);
+  }
+  EXPECT_EQ(lines[0].at("hash_ids"), lines[1].at("hash_ids"));
+}
+
+TEST_F(ServeRecording, AReloadStartsAndStopsIt) {
+  const std::string config = scratch_.Sub("aquifer.toml");
+  std::ofstream(config) << "";
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--config", config}));
+  const auto cache = Connect({.socket = socket_}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  engine.Match(Chain(engine.layout(), {.seed = 1, .blocks = 4}));
+  std::ofstream(config) << fmt::format("record = \"{}\"\n", trace_);
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("recording what is asked for")) << node_->said();
+  engine.Match(Chain(engine.layout(), {.seed = 2, .blocks = 5}));
+  std::ofstream(config) << "record = \"off\"\n";
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("recorded 1 requests")) << node_->said();
+  engine.Match(Chain(engine.layout(), {.seed = 3, .blocks = 6}));
+  const std::vector<json> lines = LinesOf(trace_);
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0].at("hash_ids").size(), 5u);
+}
+
+TEST_F(ServeRecording, AFileThatCannotBeMadeIsRefusedAtTheStart) {
+  ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--dram", "128MiB", "--nvme", "off",
+                                         "--http", "off", "--record", "/nowhere/at/all"});
+  EXPECT_FALSE(node.AwaitReady());
+  EXPECT_THAT(node.said(), HasSubstr("/nowhere/at/all"));
+  EXPECT_EQ(node.Wait(), 1);
+}
+
+}  // namespace
+}  // namespace aquifer
+
+int main(int argc, char** argv) {
+  if (argc == 5 && std::string_view(argv[1]) == aquifer::kKnockerFlag) {
+    return aquifer::RunKnocker(argv[2], argv[3], argv[4]);
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
