@@ -234,8 +234,7 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
   AQ_CHECK(entry.in_tier(kTierDram));
   if (!entry.in_tier(kTierNvme)) {
-    if (lost_unwritten_.size() <= entry.tenant) lost_unwritten_.resize(size_t{entry.tenant} + 1);
-    ++lost_unwritten_[entry.tenant];
+    CountLostUnwritten(entry.tenant);
     return Drop(ref, why);
   }
   ++demoted_;
@@ -254,6 +253,10 @@ void Residency::LeaveNvme(BlockRef ref, Leave why) {
 
 void Residency::Drop(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
+  // What is asked for or expires is nobody's loss.
+  if (why == Leave::kCorrupt && entry.residency == TierBit(kTierDram)) {
+    CountLostUnwritten(entry.tenant);
+  }
   if (entry.in_tier(kTierDram)) {
     dram_->Retract(entry.slot);
     SetTier(ref, kTierDram, false);
@@ -507,6 +510,11 @@ bool Residency::ChargeNvme(BlockRef ref) {
 Residency::TenantBlocks& Residency::MutableBlocksOf(uint16_t tenant) {
   if (blocks_of_.size() <= tenant) blocks_of_.resize(size_t{tenant} + 1);
   return blocks_of_[tenant];
+}
+
+void Residency::CountLostUnwritten(uint16_t tenant) {
+  if (lost_unwritten_.size() <= tenant) lost_unwritten_.resize(size_t{tenant} + 1);
+  ++lost_unwritten_[tenant];
 }
 
 uint64_t Residency::lost_unwritten(uint16_t tenant) const {

@@ -172,7 +172,8 @@ class Residency {
   }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
-  // How many of the tenant's were dropped from DRAM before any other tier had them.
+  // How many of the tenant's were dropped from DRAM before any other tier had them, for want of room
+  // or because they were damaged there.
   uint64_t lost_unwritten(uint16_t tenant) const;
   // The most that the tenant could have, as the pool is now.
   uint64_t DramLimit(uint16_t tenant) const {
@@ -207,6 +208,7 @@ class Residency {
 
   static uint16_t PayerOf(uint16_t tenant);
   TenantBlocks& MutableBlocksOf(uint16_t tenant);
+  void CountLostUnwritten(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {

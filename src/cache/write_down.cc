@@ -324,6 +324,8 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   } else if (op.status.ok()) {
     OnStored(write, i);
   } else if (op.status.code() == Code::kCorrupt) {
+    // Its record on NVMe goes with it: not unwritten, but lost all the same.
+    if (residency_->at(item.ref).in_tier(kTierNvme)) ++At(&refused_, write->tenants[i]);
     Forget(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
   } else if (op.status.code() == Code::kInvalid) {  // Too large for the tier: it stays in DRAM.
@@ -488,8 +490,9 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
   const uint64_t news = lost - std::exchange(At(&told_, client), lost);
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
-                                    " blocks were dropped or refused before they could be written; "
-                                    "give NVMe more room or a larger write budget");
+                                    " blocks were dropped, refused or found damaged before they "
+                                    "could be written; Stats() counts each kind. Give NVMe more "
+                                    "room or a larger write budget");
 }
 
 void WriteDown::CheckFlushes() {
