@@ -274,6 +274,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnLost(std::span<const BlockId> ids, Code why) override;
   std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
+  uint64_t NvmeToSpare(uint16_t tenant) const;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -408,6 +409,14 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> forgotten_tenants_;
   // The whole index is being looked through for what is theirs, to be deleted. Once for each.
   std::set<uint16_t> sweeping_;
+  // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
+  // towards their tenant's floor any more.
+  struct Dropping {
+    uint16_t tenant = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<BlockId, Dropping> dropping_;
+  std::map<uint16_t, uint64_t> dropping_bytes_;  // By tenant.
 
   struct Leaving {
     ClientNumber client = 0;

@@ -144,6 +144,41 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
   EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
 }
 
+// What is leased leaves its extent later; what is taken meanwhile counts with it.
+TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloorByWhatIsReleasedLater) {
+  CoreOptions options = SmallCache(64);
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_floor_bytes = 20 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  Make(options);
+  // Three extents of sixteen slots, of which one may go.
+  std::vector<Chain> chains;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    chains.emplace_back(layout_, ChainOptions{.seed = seed, .blocks = 16});
+    ASSERT_EQ(Store(chains.back()), 16u);
+  }
+  ASSERT_TRUE(Flush().ok());
+  // All but one of each extent's blocks are in use: that one may be a victim.
+  std::vector<std::unique_ptr<FetchRequest>> held;
+  for (const Chain& chain : chains) {
+    held.push_back(std::make_unique<FetchRequest>());
+    held.back()->chain = Slice(chain);
+    held.back()->chain.keys = chain.keys().first(15);
+    client_->Do(&Core::Fetch, held.back().get());
+  }
+  const auto other = AttachAs("other");
+  for (uint64_t seed = 4; seed < 14; ++seed) {
+    Store(Chain(layout_, {.seed = seed, .blocks = 32, .tenant = "other"}), other.get());
+    world_->Advance(100'000'000);
+  }
+  for (const auto& fetch : held) Release(*fetch);
+  world_->Advance(1'000'000'000);
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
+}
+
 TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   CoreOptions options = SmallCache(64, false);
   options.cache.overdue_nanos = 1'000'000'000;

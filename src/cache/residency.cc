@@ -451,7 +451,8 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     }
     // A whole extent goes; nobody is pushed below its floor by that.
     const ExtentInfo info = dram_->ExtentOf(extent);
-    if (dram_quota_.OverFloor(at(victim).tenant) >= info.used_slots * info.slot_bytes) break;
+    const uint64_t leaving = RetiringBytes(info.tenant) + info.used_slots * info.slot_bytes;
+    if (dram_quota_.OverFloor(at(victim).tenant) >= leaving) break;
     spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
   }
   ForgetClosedExtents();
@@ -460,6 +461,15 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
   reclaim_slot_ = 0;
   dram_->Retire(extent);
   return true;
+}
+
+uint64_t Residency::RetiringBytes(const TenantId& tenant) const {
+  uint64_t bytes = 0;
+  for (const uint32_t extent : retiring_) {
+    const ExtentInfo info = dram_->ExtentOf(extent);
+    if (info.tenant == tenant) bytes += info.used_slots * info.slot_bytes;
+  }
+  return bytes;
 }
 
 void Residency::ForgetClosedExtents() {

@@ -222,6 +222,8 @@ class Residency {
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
   bool Retiring(SlotId slot) const;
+  // Of the tenant's, in extents that are being emptied: what is held leaves later.
+  uint64_t RetiringBytes(const TenantId& tenant) const;
   // Nothing holds it any more: if its extent is being emptied, it goes.
   void LeaveIfRetiring(BlockRef ref);
   void UnholdPin(BlockRef ref);
