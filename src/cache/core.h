@@ -409,6 +409,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> forgotten_tenants_;
   // The whole index is being looked through for what is theirs, to be deleted. Once for each.
   std::set<uint16_t> sweeping_;
+  // NVMe has records of theirs that the index had no room for.
+  std::set<uint16_t> unindexed_;
   // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
   // towards their tenant's floor any more.
   struct Dropping {

@@ -409,8 +409,26 @@ void EvictJob::Run() {
   const bool more = DropSlice();
   core().eraser_->Pump();
   if (more) return RunAgain();
+  if (asked().everything && core().unindexed_.contains(tenant())) return DropUnindexed();
   Drop();
   WaitForTiers();
+}
+
+// Only the tier knows of what the index had no room for.
+void EvictJob::DropUnindexed() {
+  const TenantId id = core().catalog_.tenant(tenant()).id;
+  core().nvme_->EnumerateInSlices(
+      [&core = core(), id](const BlockMeta& meta) {
+        if (meta.id.tenant != id || core.residency_->Find(meta.id) != kNoBlock) return;
+        core.eraser_->Add(meta.id);
+      },
+      [this, run = run()] {
+        if (this->run() != run) return;
+        core().unindexed_.erase(tenant());
+        core().eraser_->Pump();
+        Drop();
+        WaitForTiers();
+      });
 }
 
 // The sweep is over, done or not.

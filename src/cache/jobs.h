@@ -237,6 +237,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropSessionSlice();
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
+  void DropUnindexed();
   void Erase(const BlockId& id);
   void WaitForTiers();
   void Finish(Status status);

@@ -185,7 +185,7 @@ Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
   catalog_->Hold(block.name.tenant, block.layout);
   if (!nvme_quota_.Charge(block.name.tenant, SlotBytesOf(ref))) {
     Remove(ref);
-    return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
+    return Status(Code::kInvalid, "over the tenant's NVMe ceiling");
   }
   index_->SetFlags(ref, kFlagFound);
   ArriveOnNvme(ref);

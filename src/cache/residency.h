@@ -83,7 +83,8 @@ class Residency {
 
   // A new block whose bytes are about to be written into `slot`.
   Result<BlockRef> AddFilling(const NewBlock& block, SlotId slot);
-  // A block that NVMe holds, found at start.
+  // A block that NVMe holds, found at start. kNoSpace, kBusy: the index cannot take it now. kInvalid:
+  // the tenant's ceiling, or the block itself, does not allow it.
   Result<BlockRef> AddOnNvme(const NewBlock& block);
   // Its bytes are complete: it is served from here on.
   void Publish(BlockRef ref, const Checksum& checksum);
