@@ -49,5 +49,43 @@ TEST_F(IndexRoomTest, WhatTheIndexHadNoRoomForIsDeletedWithEverything) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
+TEST_F(IndexRoomTest, StoresGoOnWhenTheIndexIsFull) {
+  Make(WithRoomFor(100));
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 16});
+    ASSERT_EQ(Store(chain), 16u) << seed;
+    EXPECT_EQ(Recall(chain), 16u) << seed;
+    EXPECT_TRUE(Flush().ok()) << seed;
+  }
+  EXPECT_GT(Counter("dropped_pressure"), 200u);
+}
+
+TEST_F(IndexRoomTest, StoresGoOnWhenTheIndexIsFullAndThereIsOnlyDram) {
+  CoreOptions options = SmallCache(64, false);
+  options.max_blocks = 40;
+  Make(options);
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 16});
+    ASSERT_EQ(Store(chain), 16u) << seed;
+    EXPECT_EQ(Recall(chain), 16u) << seed;
+  }
+}
+
+TEST_F(IndexRoomTest, WhatIsLeasedOrPinnedIsNotForgotten) {
+  Make(WithRoomFor(40));
+  const Chain kept(layout_, {.seed = 1, .blocks = 16});
+  ASSERT_EQ(Store(kept), 16u);
+  PinRequest pin;
+  pin.chain = Slice(kept);
+  pin.seconds = 3600;
+  client_->Do(&Core::Pin, &pin);
+  ASSERT_EQ(pin.pinned, 16u);
+  for (uint64_t seed = 2; seed <= 10; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 16})), 16u) << seed;
+    EXPECT_TRUE(Flush().ok());
+  }
+  EXPECT_EQ(Recall(kept), 16u);
+}
+
 }  // namespace
 }  // namespace aquifer

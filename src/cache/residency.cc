@@ -13,6 +13,9 @@ namespace {
 // How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
 // owner's tasks stay short.
 constexpr int kMaxEvictions = 16;
+// A block and, where it is missing, the one above it take an entry of the index each.
+constexpr int kMaxForgotten = 3;
+constexpr int kMaxDescent = 64;
 constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
 
 }  // namespace
@@ -167,10 +170,54 @@ void Residency::ReleaseSlot(BlockRef ref) {
 // --- A block's life
 
 Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
-  AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  Result<BlockRef> added = index_->Insert(block);
+  for (int forgotten = 0; forgotten < kMaxForgotten; ++forgotten) {
+    if (added.status().code() != Code::kNoSpace || !ForgetOne(block)) break;
+    added = index_->Insert(block);
+  }
+  if (!added.ok()) return added;
   catalog_->Hold(block.name.tenant, block.layout);
-  index_->SetSlot(ref, slot);
-  return ref;
+  index_->SetSlot(*added, slot);
+  return added;
+}
+
+// The end of a chain that runs through it, if nothing holds that; kNoBlock otherwise.
+BlockRef Residency::TailBelow(BlockRef ref) const {
+  for (int step = 0; step < kMaxDescent; ++step) {
+    const BlockEntry& entry = at(ref);
+    if (entry.first_child != kNoBlock) {
+      ref = entry.first_child;
+      continue;
+    }
+    const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
+    return held || entry.state != BlockState::kResident ? BlockRef{kNoBlock} : ref;
+  }
+  return kNoBlock;
+}
+
+// The index is full: what was used longest ago goes, from every tier.
+bool Residency::ForgetOne(const NewBlock& sake) {
+  const uint16_t tenant = sake.name.tenant;
+  const BlockRef parent = index_->Find(
+      {.tenant = tenant, .group = sake.name.group, .part = sake.name.part, .key = sake.parent});
+  uint32_t first = nvme_order_->Victim([this, tenant](uint16_t other) {
+    return other == tenant || nvme_quota_.OverFloor(other) > 0;
+  });
+  uint32_t second = dram_order_->Victim([this, tenant](uint16_t pool) {
+    const uint16_t other = catalog_->pool(pool).tenant;
+    return other == tenant || dram_quota_.OverFloor(other) > 0;
+  });
+  if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
+    std::swap(first, second);
+  }
+  for (const uint32_t victim : {first, second}) {
+    const BlockRef tail = victim == kNoVictim ? BlockRef{kNoBlock} : TailBelow(victim);
+    if (tail == kNoBlock || tail == parent) continue;
+    if (!at(tail).in_tier(kTierNvme)) CountLostUnwritten(at(tail).tenant);
+    Drop(tail, Leave::kPressure);
+    return true;
+  }
+  return false;
 }
 
 void Residency::Remove(BlockRef ref) {

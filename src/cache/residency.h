@@ -81,7 +81,8 @@ class Residency {
 
   // --- A block's life
 
-  // A new block whose bytes are about to be written into `slot`.
+  // A new block whose bytes are about to be written into `slot`. Where the index is full, another is
+  // forgotten for it; kNoSpace: all of them are in use.
   Result<BlockRef> AddFilling(const NewBlock& block, SlotId slot);
   // A block that NVMe holds, found at start. kNoSpace, kBusy: the index cannot take it now. kInvalid:
   // the tenant's ceiling, or the block itself, does not allow it.
@@ -215,6 +216,9 @@ class Residency {
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
   }
+  // Makes room in the index for that block. False: nothing may go.
+  bool ForgetOne(const NewBlock& sake);
+  BlockRef TailBelow(BlockRef ref) const;
   // Of an entry that nobody holds.
   void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.
