@@ -74,7 +74,7 @@ void DrainJob::Run() {
   }
   WakeAt(core().DeadlineIn(asked().timeout_nanos));
   core().write_down_->HottestFirst();
-  flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
+  flush_ = core().write_down_->FlushAll(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
   });
 }
@@ -445,7 +445,7 @@ void EvictJob::WaitForTiers() {
         "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
         "the drives in service"));
   }
-  core().write_down_->Barrier([this, run = run()](const Status& writes) {
+  core().write_down_->Barrier(tenant(), [this, run = run()](const Status& writes) {
     if (this->run() != run) return;
     const TenantId& id = core().catalog_.tenant(tenant()).id;
     core().eraser_->Barrier(id, [this, run, writes](const Status& erasures) {

@@ -64,5 +64,38 @@ TEST_F(WriteDownTest, FlushTellsOfABlockThatAReaderFoundDamaged) {
   EXPECT_EQ(Flush().code(), Code::kNoSpace);
 }
 
+TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
+  Make(TwoDrives());
+  world_->disk("two").Hang(true);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 24})), 24u);
+  world_->Advance(20'000'000'000);  // The drive is out of service by now.
+  const auto other = AttachAs("other");
+  const Chain chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"});
+  ASSERT_EQ(Store(chain, other.get()), 4u);
+  EXPECT_TRUE(FlushAs(other.get()).ok());
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  other->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  // Whose writes the drive holds on to must wait: they may still reach it.
+  EXPECT_EQ(Evict(Chain(layout_, {.seed = 1, .blocks = 24}))->status.code(), Code::kUnavailable);
+  world_->disk("two").Hang(false);
+  world_->Advance(5'000'000'000);
+}
+
+TEST_F(WriteDownTest, ATenantsDeletionHoldsUpNobodyElsesFlush) {
+  Make(TwoDrives());
+  world_->FailOpeningOf("two", true);
+  Restart();
+  const Chain again(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(again), 1u);
+  EXPECT_EQ(Evict(again)->status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(again), 1u);  // Stays in DRAM alone until the drive has been read.
+  const auto other = AttachAs("other");
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"}), other.get()), 4u);
+  EXPECT_TRUE(FlushAs(other.get()).ok());
+  EXPECT_EQ(FlushAs(client_.get()).code(), Code::kLate);
+}
+
 }  // namespace
 }  // namespace aquifer
