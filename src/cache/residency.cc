@@ -16,6 +16,7 @@ constexpr int kMaxEvictions = 16;
 // A block and, where it is missing, the one above it take an entry of the index each.
 constexpr int kMaxForgotten = 3;
 constexpr int kMaxDescent = 64;
+constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
 constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
 
 }  // namespace
@@ -29,7 +30,8 @@ Residency::Residency(ResidencyParts parts)
       nvme_order_(std::move(parts.nvme_order)),
       dram_quota_(std::move(parts.dram_quota)),
       nvme_quota_(std::move(parts.nvme_quota)),
-      pins_(PinTableOptions{}) {}
+      pins_(PinTableOptions{}),
+      lost_links_(kMaxLostLinks) {}
 
 BlockId Residency::IdOf(BlockRef ref) const {
   const BlockEntry& entry = at(ref);
@@ -37,6 +39,11 @@ BlockId Residency::IdOf(BlockRef ref) const {
           .key = entry.key,
           .group = entry.group,
           .part = entry.part};
+}
+
+BlockName Residency::NameOf(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  return {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key};
 }
 
 uint64_t Residency::RawBytes(BlockRef ref) const {
@@ -317,8 +324,11 @@ void Residency::Drop(BlockRef ref, Leave why) {
   const bool keeps_children = why == Leave::kCorrupt || why == Leave::kLostByTier ||
                               entry.state == BlockState::kFilling;  // It was not there before.
   if (entry.first_child != kNoBlock && !keeps_children) {
-    orphaned_.push_back(
-        {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key});
+    orphaned_.push_back(NameOf(ref));
+  }
+  if (!lost_links_.empty()) {
+    lost_links_.OnDropped(NameOf(ref), {index_->ParentKey(ref), entry.position},
+                          entry.first_child != kNoBlock);
   }
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];

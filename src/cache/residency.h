@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "block/block_meta.h"
 #include "cache/catalog.h"
+#include "cache/lost_links.h"
 #include "index/index.h"
 #include "policy/eviction_order.h"
 #include "policy/pin_table.h"
@@ -65,6 +66,7 @@ class Residency {
   // Identity and everything that must travel with the block's bytes.
   BlockMeta MetaOf(BlockRef ref) const;
   BlockId IdOf(BlockRef ref) const;
+  BlockName NameOf(BlockRef ref) const;
   uint64_t RawBytes(BlockRef ref) const;
   BlockRef Find(const BlockId& id) const;
 
@@ -134,6 +136,10 @@ class Residency {
   void Touch(BlockRef ref);
   void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
   void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
+  // A session ends with this block, which may be there or not.
+  void WantLink(const BlockName& end) { lost_links_.Want(end); }
+  // What came before a block that is gone; null: not known.
+  const LostLink* LinkOf(const BlockName& gone) const { return lost_links_.Find(gone); }
   void SetForecast(BlockRef ref, int8_t priority, SessionHint session);
 
   // --- Making room
@@ -247,6 +253,7 @@ class Residency {
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
+  LostLinks lost_links_;
   std::deque<BlockName> orphaned_;          // Names whose children are to be dropped.
   std::vector<uint32_t> retiring_;          // Extents being emptied.
   uint32_t reclaim_extent_ = 0;             // Of those, the one whose blocks are being moved out.
