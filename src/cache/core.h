@@ -375,9 +375,9 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // Adds up to `max` blocks from `*next` up its chain, deepest first. False when that was all that
-  // is there; otherwise it goes on at `*next`.
-  bool WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const;
+  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest first.
+  // False when that was all; otherwise it goes on at `*next`.
+  bool WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;
@@ -415,6 +415,8 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> forgotten_tenants_;
   // The whole index is being looked through for what is theirs, to be deleted. Once for each.
   std::set<uint16_t> sweeping_;
+  // NVMe has records of theirs that the index had no room for.
+  std::set<uint16_t> unindexed_;
   // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
   // towards their tenant's floor any more.
   struct Dropping {
