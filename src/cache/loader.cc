@@ -14,8 +14,11 @@ constexpr size_t kMaxBatchOps = 16;
 constexpr uint64_t kMaxBatchBytes = uint64_t{4} << 20;
 constexpr int64_t kRetryNanos = 1'000'000;
 constexpr size_t kPumpSlice = 64;
-// Keeps several drives busy, and half of the tier's queue free.
+// Looking for a slot in vain may take long: so often in a slice.
+constexpr size_t kMaxStarved = 8;
+// Of all drives together: half of the tier's queue. Each has an equal share, and no less than that.
 constexpr size_t kMaxInFlightBatches = 32;
+constexpr size_t kMinInFlightBatches = 2;
 
 }  // namespace
 
@@ -24,32 +27,50 @@ Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock
 
 Loader::~Loader() { *alive_ = false; }
 
-uint32_t Loader::NewLoad(BlockRef ref) {
-  uint32_t load = 0;
+Loader::OneLoad* Loader::NewLoad(BlockRef ref) {
   if (free_loads_.empty()) {
-    load = static_cast<uint32_t>(loads_.size());
-    loads_.emplace_back();
-  } else {
-    load = free_loads_.back();
-    free_loads_.pop_back();
+    OneLoad& added = loads_.emplace_back();
+    added.number = static_cast<uint32_t>(loads_.size() - 1);
+    free_loads_.PushBack(&added);
   }
-  loads_[load].ref = ref;
-  loads_[load].slot = kNoSlot;
-  loads_[load].asked_nanos = clock_->NowNanos();
-  loads_[load].deadline_nanos = 0;
-  residency_->SetOwnerData(ref, load + 1);
+  OneLoad* const load = free_loads_.PopFront();
+  load->ref = ref;
+  load->slot = kNoSlot;
+  load->asked_nanos = clock_->NowNanos();
+  load->deadline_nanos = 0;
+  load->lane = LaneOf(ref);
+  residency_->SetOwnerData(ref, load->number + 1);
   residency_->BeginIo(ref, kTierNvme);
   ++pending_;
-  queue_.push_back(load);
+  Queue(load);
   return load;
+}
+
+Loader::Lane* Loader::LaneOf(BlockRef ref) {
+  const uint32_t device = source_ == nullptr ? 0 : source_->DeviceOf(residency_->IdOf(ref));
+  if (devices_.size() <= device) devices_.resize(device + 1);
+  Lane& lane = lanes_[{device, residency_->at(ref).tenant, residency_->SlotBytesOf(ref)}];
+  lane.device = device;
+  return &lane;
+}
+
+void Loader::Queue(OneLoad* load) {
+  load->lane->loads.PushBack(load);
+  if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
+}
+
+// It had its turn before.
+void Loader::QueueFirst(OneLoad* load) {
+  load->lane->loads.PushFront(load);
+  if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
 }
 
 void Loader::Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket) {
   const uint32_t known = residency_->at(ref).owner_data;
   if (known != 0) ++stats_.shared_loads;
-  const uint32_t load = known != 0 ? known - 1 : NewLoad(ref);
-  loads_[load].deadline_nanos = std::max(loads_[load].deadline_nanos, deadline_nanos);
-  loads_[load].waiters.push_back(ticket);
+  OneLoad* const load = known != 0 ? &loads_[known - 1] : NewLoad(ref);
+  load->deadline_nanos = std::max(load->deadline_nanos, deadline_nanos);
+  load->waiters.push_back(ticket);
 }
 
 bool Loader::Wanted(const OneLoad& load) const {
@@ -58,15 +79,14 @@ bool Loader::Wanted(const OneLoad& load) const {
 }
 
 // Tells everyone and forgets the load. Waiters may start other loads from inside.
-void Loader::Finish(uint32_t load, const Status& status) {
-  OneLoad& one = loads_[load];
-  const BlockRef ref = one.ref;
+void Loader::Finish(OneLoad* load, const Status& status) {
+  const BlockRef ref = load->ref;
   residency_->SetOwnerData(ref, 0);
-  for (const LoadTicket& ticket : one.waiters) {
+  for (const LoadTicket& ticket : load->waiters) {
     if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, ref, status);
   }
-  one.waiters.clear();
-  free_loads_.push_back(load);
+  load->waiters.clear();
+  free_loads_.PushBack(load);
   --pending_;
   residency_->EndIo(ref, kTierNvme);
 }
@@ -81,65 +101,83 @@ Status Loader::TakeSlot(OneLoad* load) {
 
 void Loader::Pump() {
   if (pumping_ || tier_busy_) return;  // A waiter called from Finish() below.
-  pumping_ = true;
+  ready_.TakeAll(&aside_);
   PumpSlice();
-  pumping_ = false;
 }
 
 void Loader::PumpSlice() {
-  ReadBatch* read = nullptr;
-  bool starved = false;
-  size_t left = std::min(queue_.size(), kPumpSlice);
-  for (; left > 0 && !starved && in_flight_batches_ < kMaxInFlightBatches; --left) {
-    const uint32_t load = queue_.front();
-    OneLoad& one = loads_[load];
-    queue_.pop_front();
-    if (residency_->at(one.ref).state == BlockState::kGone) {
-      Finish(load, Status(Code::kNotFound));
-      continue;
-    }
-    if (!Wanted(one)) {  // Everyone left before it began.
-      Finish(load, Status(Code::kLate));
-      continue;
-    }
-    if (source_ == nullptr || !source_->in_service()) {
-      Finish(load, Status(Code::kUnavailable, "the NVMe tier is out of service"));
-      continue;
-    }
-    if (const Status status = TakeSlot(&one); !status.ok()) {
-      if (status.code() == Code::kInvalid) {
-        Finish(load, Status(Code::kNoSpace, status.message()));
-        continue;
-      }
-      queue_.push_front(load);  // In chain order: nobody overtakes.
-      starved = true;
-      break;
-    }
-    if (read == nullptr) {
-      read = TakeBatch();
-    }
-    ReadOp& op = read->batch.ops.emplace_back();
-    op.id = residency_->IdOf(one.ref);
-    op.target = residency_->SlotBytes(one.slot);
-    read->batch.deadline_nanos = std::max(read->batch.deadline_nanos, one.deadline_nanos);
-    read->loads.push_back(load);
-    read->tenants.push_back(residency_->at(one.ref).tenant);
-    read->slots.push_back(one.slot);
-    read->bytes += op.target.size();
-    if (read->loads.size() == kMaxBatchOps || read->bytes >= kMaxBatchBytes) {
-      Submit(std::exchange(read, nullptr));
-    }
+  pumping_ = true;
+  size_t starved = 0;
+  for (size_t left = kPumpSlice; left > 0 && starved < kMaxStarved && !ready_.empty(); --left) {
+    Lane* const lane = ready_.PopFront();
+    const Turn turn = StartOne(lane);
+    if (turn == Turn::kNoSlot) ++starved;
+    lane->queued = !lane->loads.empty();
+    if (lane->queued) (turn == Turn::kTaken ? ready_ : aside_).PushBack(lane);
   }
-  if (read != nullptr) Submit(read);
-  if (starved) return RetrySoon();
-  // A batch that ends pumps on.
-  if (queue_.empty() || in_flight_batches_ >= kMaxInFlightBatches) return;
-  if (std::exchange(again_posted_, true)) return;
+  for (Device& device : devices_) {
+    if (device.filling != nullptr) Submit(std::exchange(device.filling, nullptr));
+  }
+  pumping_ = false;
+  if (starved > 0) RetrySoon();  // Who waits for a place goes on when a batch ends.
+  if (ready_.empty() || std::exchange(again_posted_, true)) return;
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
     again_posted_ = false;
-    Pump();
+    if (!tier_busy_) PumpSlice();
   });
+}
+
+Loader::Turn Loader::StartOne(Lane* lane) {
+  OneLoad* const load = lane->loads.PopFront();
+  const auto finish = [this, load](const Status& status) {
+    Finish(load, status);
+    return Turn::kTaken;
+  };
+  if (residency_->at(load->ref).state == BlockState::kGone) return finish(Status(Code::kNotFound));
+  if (!Wanted(*load)) return finish(Status(Code::kLate));  // Everyone left before it began.
+  if (source_ == nullptr || !source_->in_service()) {
+    return finish(Status(Code::kUnavailable, "the NVMe tier is out of service"));
+  }
+  if (!HasPlace(devices_[lane->device])) {
+    if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
+      return finish(Status(Code::kUnavailable, "its drive is out of service"));
+    }
+    lane->loads.PushFront(load);
+    return Turn::kNoPlace;
+  }
+  if (const Status status = TakeSlot(load); !status.ok()) {
+    if (status.code() == Code::kInvalid) return finish(Status(Code::kNoSpace, status.message()));
+    lane->loads.PushFront(load);  // In chain order: nobody overtakes.
+    return Turn::kNoSlot;
+  }
+  AddToBatch(load);
+  return Turn::kTaken;
+}
+
+bool Loader::HasPlace(const Device& device) const {
+  const size_t share = std::max(kMaxInFlightBatches / devices_.size(), kMinInFlightBatches);
+  return device.filling != nullptr || device.batches < share;
+}
+
+void Loader::AddToBatch(OneLoad* load) {
+  Device& device = devices_[load->lane->device];
+  if (device.filling == nullptr) {
+    device.filling = TakeBatch();
+    device.filling->device = load->lane->device;
+  }
+  ReadBatch* const read = device.filling;
+  ReadOp& op = read->batch.ops.emplace_back();
+  op.id = residency_->IdOf(load->ref);
+  op.target = residency_->SlotBytes(load->slot);
+  read->batch.deadline_nanos = std::max(read->batch.deadline_nanos, load->deadline_nanos);
+  read->loads.push_back(load);
+  read->tenants.push_back(residency_->at(load->ref).tenant);
+  read->slots.push_back(load->slot);
+  read->bytes += op.target.size();
+  if (read->loads.size() == kMaxBatchOps || read->bytes >= kMaxBatchBytes) {
+    Submit(std::exchange(device.filling, nullptr));
+  }
 }
 
 void Loader::RetrySoon() {
@@ -169,16 +207,16 @@ Loader::ReadBatch* Loader::TakeBatch() {
 
 void Loader::Submit(ReadBatch* read) {
   const int64_t now = clock_->NowNanos();
-  ++in_flight_batches_;
+  ++devices_[read->device].batches;
   read->submitted_nanos = now;
-  for (const uint32_t load : read->loads) stats_.wait.Add(now - loads_[load].asked_nanos);
+  for (const OneLoad* load : read->loads) stats_.wait.Add(now - load->asked_nanos);
   read->queued_bytes = speed_->queued_bytes();
   speed_->Submitted(now, read->bytes, static_cast<uint32_t>(read->loads.size()));
   source_->Read(&read->batch);
 }
 
 void Loader::OnDone(ReadBatch* read) {
-  --in_flight_batches_;
+  --devices_[read->device].batches;
   const int64_t now = clock_->NowNanos();
   const auto ops = static_cast<uint32_t>(read->loads.size());
   const SpeedSample sample{.bytes = read->bytes,
@@ -203,13 +241,13 @@ void Loader::OnDone(ReadBatch* read) {
 
 void Loader::OnRead(ReadBatch* read, size_t i) {
   const ReadOp& op = read->batch.ops[i];
-  const uint32_t load = read->loads[i];
-  const BlockRef ref = loads_[load].ref;
+  OneLoad* const load = read->loads[i];
+  const BlockRef ref = load->ref;
   const bool gone = residency_->at(ref).state == BlockState::kGone;
   if (op.status.ok() && !gone && op.checksum == residency_->at(ref).checksum) {
     ++stats_.loads;
     stats_.loaded_bytes += op.target.size();
-    stats_.load.Add(clock_->NowNanos() - loads_[load].asked_nanos);
+    stats_.load.Add(clock_->NowNanos() - load->asked_nanos);
     residency_->ArriveInDram(ref, read->slots[i]);
     return Finish(load, Status());
   }
@@ -219,17 +257,17 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   } else {
     residency_->FreeSlot(read->tenants[i], read->slots[i]);
   }
-  loads_[load].slot = kNoSlot;
+  load->slot = kNoSlot;
   if (gone) return Finish(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
   switch (op.status.code()) {
     case Code::kBusy:
       tier_busy_ = true;
-      queue_.push_front(load);
+      QueueFirst(load);
       return RetrySoon();
     case Code::kLate:
       ++stats_.late_loads;
-      if (Wanted(loads_[load]) && loads_[load].deadline_nanos > clock_->NowNanos()) {
-        queue_.push_front(load);  // Someone with more time joined after it was submitted.
+      if (Wanted(*load) && load->deadline_nanos > clock_->NowNanos()) {
+        QueueFirst(load);  // Someone with more time joined after it was submitted.
         return RetrySoon();
       }
       return Finish(load, op.status);

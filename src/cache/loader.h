@@ -2,7 +2,9 @@
 // block that nobody waits for any more still arrives: it stays in DRAM as if it had been asked for.
 //
 // A read needs a slot first. Where none can be had the load waits for one, at most until the last
-// deadline of those that want it.
+// deadline of those that want it. Loads wait in lanes, one for each drive, tenant and size of slot:
+// what has to wait holds up only those who need the very same. For that reason a batch goes to one
+// drive, and a drive has only its share of the batches under way.
 //
 // Runs on the owner.
 #pragma once
@@ -10,12 +12,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cache/linked_queue.h"
 #include "cache/residency.h"
 #include "metrics/time_histogram.h"
 #include "policy/tier_speed.h"
@@ -73,16 +78,28 @@ class Loader {
   size_t pending() const { return pending_; }
 
  private:
+  struct Lane;
   struct OneLoad {
+    uint32_t number = 0;  // In loads_.
     BlockRef ref = kNoBlock;
     SlotId slot = kNoSlot;
     int64_t asked_nanos = 0;
     int64_t deadline_nanos = 0;
     std::vector<LoadTicket> waiters;
+    Lane* lane = nullptr;
+    OneLoad* next = nullptr;  // In its lane, or of those that are free.
+  };
+  // Loads that wait for a slot of the same kind and for the same drive, in the order asked for.
+  struct Lane {
+    uint32_t device = 0;
+    LinkedQueue<OneLoad> loads;
+    bool queued = false;  // In ready_ or aside_.
+    Lane* next = nullptr;
   };
   struct ReadBatch {
     Batch<ReadOp> batch;
-    std::vector<uint32_t> loads;
+    uint32_t device = 0;
+    std::vector<OneLoad*> loads;
     std::vector<uint16_t> tenants;  // Of the slots that are still being read into.
     std::vector<SlotId> slots;
     size_t unquiet = 0;  // Operations whose slot the device may still write to.
@@ -90,13 +107,29 @@ class Loader {
     uint64_t queued_bytes = 0;
     uint64_t bytes = 0;
   };
+  struct Device {
+    ReadBatch* filling = nullptr;  // Only within a slice.
+    size_t batches = 0;            // Under way.
+  };
+  // What became of a lane's turn.
+  enum class Turn : uint8_t {
+    kTaken,    // The next of its loads may have one.
+    kNoSlot,   // None is to be had now.
+    kNoPlace,  // Its drive has enough to do.
+  };
 
   // The load's number is in the entry's owner data, plus one.
-  uint32_t NewLoad(BlockRef ref);
-  void Finish(uint32_t load, const Status& status);
+  OneLoad* NewLoad(BlockRef ref);
+  Lane* LaneOf(BlockRef ref);
+  void Queue(OneLoad* load);
+  void QueueFirst(OneLoad* load);
+  void Finish(OneLoad* load, const Status& status);
   bool Wanted(const OneLoad& load) const;
   void PumpSlice();
+  Turn StartOne(Lane* lane);
+  bool HasPlace(const Device& device) const;
   Status TakeSlot(OneLoad* load);
+  void AddToBatch(OneLoad* load);
   ReadBatch* TakeBatch();
   void Submit(ReadBatch* read);
   void OnDone(ReadBatch* read);
@@ -111,15 +144,19 @@ class Loader {
   Clock* const clock_;
   Tier* source_ = nullptr;
   std::deque<OneLoad> loads_;  // Grows without moving what is there.
-  std::vector<uint32_t> free_loads_;
-  std::deque<uint32_t> queue_;  // Loads without a slot, in the order asked for.
+  LinkedQueue<OneLoad> free_loads_;
+  // By drive, tenant and bytes. As few as there are pools of slots at each drive, and kept as those
+  // are.
+  std::map<std::tuple<uint32_t, uint16_t, uint64_t>, Lane> lanes_;
+  LinkedQueue<Lane> ready_;      // They take turns.
+  LinkedQueue<Lane> aside_;      // They had theirs in vain, until somebody pumps again.
+  std::vector<Device> devices_;  // As far as they have been heard of.
   std::vector<std::unique_ptr<ReadBatch>> batches_;
   std::vector<ReadBatch*> free_batches_;
   size_t pending_ = 0;
   bool retry_posted_ = false;
   bool again_posted_ = false;
   bool tier_busy_ = false;  // Its queue was full: it is asked again with the next retry.
-  size_t in_flight_batches_ = 0;
   bool pumping_ = false;
   LoaderStats stats_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Timers outlive nobody.

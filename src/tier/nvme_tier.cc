@@ -217,6 +217,11 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   return Status();
 }
 
+uint32_t NvmeTierImpl::DeviceOf(const BlockId& id) const {
+  const NvmeIndex::EntryId entry = shared_.index.Find(id);
+  return entry == NvmeIndex::kNone ? 0 : shared_.index.Place(entry).drive;
+}
+
 TierUsage NvmeTierImpl::Usage() const {
   TierUsage usage;
   usage.capacity_bytes = shared_.options.capacity_bytes;

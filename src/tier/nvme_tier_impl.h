@@ -76,6 +76,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void Enumerate(const std::function<void(const BlockMeta&)>& visit) const override;
   Status Probe(const BlockId& id) const override;
+  uint32_t DeviceOf(const BlockId& id) const override;
   TierUsage Usage() const override;
   bool in_service() const override {
     return std::any_of(drives_.begin(), drives_.end(),

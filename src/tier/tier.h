@@ -152,6 +152,10 @@ class Tier {
   // Whether the block is there, from memory. Tiers that must ask elsewhere say kBusy: read instead.
   virtual Status Probe(const BlockId& id) const = 0;
 
+  // The device that would be asked for the block, a small number: what is asked of one does not
+  // wait for another. 0 also where the block is not known.
+  virtual uint32_t DeviceOf(const BlockId& /*id*/) const { return 0; }
+
   virtual TierUsage Usage() const = 0;
 
   virtual bool in_service() const = 0;

@@ -1,0 +1,128 @@
+// What a load waits for, and what it does not: other drives, other tenants, reads that hang.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "testing/core_fixture.h"
+
+namespace aquifer {
+namespace {
+
+class LoaderTest : public CoreFixture {
+ protected:
+  static CoreOptions TwoDrives(uint64_t dram_blocks) {
+    CoreOptions options = SmallCache(dram_blocks);
+    options.cache.nvme_directories = {"one", "two"};
+    options.cache.nvme_bytes = 128 << 20;
+    return options;
+  }
+
+  // On NVMe alone.
+  void StoreBelow(const Chain& chain) {
+    ASSERT_EQ(Store(chain), chain.size());
+    ASSERT_TRUE(Flush().ok());
+    Restart();
+  }
+
+  std::unique_ptr<FetchRequest> Submit(std::span<const Key> keys, int64_t timeout_nanos,
+                                       ManualClient* client) {
+    auto fetch = std::make_unique<FetchRequest>();
+    fetch->chain = {.layout = handle_, .group = 0, .part = 0, .keys = keys};
+    fetch->timeout_nanos = timeout_nanos;
+    client->Submit(&Core::Fetch, fetch.get());
+    return fetch;
+  }
+  // What came of it, in `timeout_nanos`.
+  std::vector<Code> Within(int64_t timeout_nanos, std::span<const Key> keys, ManualClient* client) {
+    const auto fetch = Submit(keys, timeout_nanos, client);
+    EXPECT_TRUE(world_->RunUntil([&] { return fetch->done(); }));
+    std::vector<Code> codes;
+    std::vector<ReleaseOp> leases;
+    for (const FetchOp& op : fetch->ops) {
+      codes.push_back(op.status.code());
+      if (op.lease != 0) leases.push_back({.lease = op.lease, .corrupt = false});
+    }
+    client->Release(leases);
+    return codes;
+  }
+};
+
+constexpr int64_t kShort = 20'000'000;
+constexpr int64_t kLong = 500'000'000;
+
+TEST_F(LoaderTest, ADriveThatHangsMakesOnlyItsOwnBlocksLate) {
+  Make(TwoDrives(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 16});
+  StoreBelow(chain);
+  world_->disk("two").Hang(true);
+  std::vector<Code> alone;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    alone.push_back(Within(kShort, chain.keys(i, 1), client_.get())[0]);
+  }
+  ASSERT_GT(std::count(alone.begin(), alone.end(), Code::kOk), 0);
+  ASSERT_GT(std::count(alone.begin(), alone.end(), Code::kLate), 0);
+  world_->disk("two").Hang(false);
+  world_->Advance(kLong);
+  Restart();
+
+  world_->disk("two").Hang(true);
+  EXPECT_EQ(Within(kLong, chain.keys(), client_.get()), alone);
+  world_->disk("two").Hang(false);
+  world_->Advance(kLong);
+}
+
+// There are more than all drives together may have under way.
+TEST_F(LoaderTest, ADriveThatHangsDoesNotTakeTheOthersTurn) {
+  Make(TwoDrives(2048));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1200});
+  StoreBelow(chain);
+  world_->disk("two").Hang(true);
+  const std::vector<Code> codes = Within(kLong, chain.keys(), client_.get());
+  const auto served = std::count(codes.begin(), codes.end(), Code::kOk);
+  const auto late = std::count(codes.begin(), codes.end(), Code::kLate);
+  EXPECT_EQ(served + late, 1200);
+  EXPECT_GT(served, 400);
+  EXPECT_GT(late, 400);
+  world_->disk("two").Hang(false);
+  world_->Advance(kLong);
+}
+
+TEST_F(LoaderTest, ATenantThatWaitsForMemoryHoldsUpNobodyElse) {
+  CoreOptions options = SmallCache(32);  // Two extents: one each.
+  TenantOptions second;
+  second.name = "second";
+  second.dram_floor_bytes = options.extent_bytes;
+  options.cache.tenants = {second};
+  Make(options);
+  const auto first_client = AttachAs("first");
+  const auto second_client = AttachAs("second");
+  const auto store = [&](const Chain& chain, ManualClient* client) {
+    EXPECT_EQ(Store(chain, client), chain.size());
+    FlushRequest flush;
+    client->Do(&Core::Flush, &flush);
+    EXPECT_TRUE(flush.status.ok());
+  };
+  const Chain first_old(layout_, {.seed = 1, .blocks = 1, .tenant = "first"});
+  const Chain first_new(layout_, {.seed = 2, .blocks = 16, .tenant = "first"});
+  const Chain second_old(layout_, {.seed = 3, .blocks = 1, .tenant = "second"});
+  const Chain second_new(layout_, {.seed = 4, .blocks = 16, .tenant = "second"});
+  store(second_old, second_client.get());
+  store(first_old, first_client.get());
+  store(first_new, first_client.get());
+  store(second_new, second_client.get());
+  const auto held = Submit(first_new.keys(), kLong, first_client.get());  // All of its memory.
+  ASSERT_TRUE(world_->RunUntil([&] { return held->done(); }));
+
+  const auto waits = Submit(first_old.keys(), 3600 * kLong, first_client.get());
+  world_->Run();
+  ASSERT_FALSE(waits->done());
+  EXPECT_EQ(Within(kLong, second_old.keys(), second_client.get())[0], Code::kOk);
+  world_->core().Cancel(first_client->number(), waits.get());
+  world_->Run();
+}
+
+}  // namespace
+}  // namespace aquifer
