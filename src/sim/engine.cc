@@ -149,6 +149,7 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
   if (completed < seen_) return world_.truth->Violate("a request went backwards");
   const size_t from = std::exchange(seen_, completed);
   if (request == &fetch_) OnFetched(from, completed);
+  if (request == &fetch_ && done) CountAdvised();
   if (request == &reserve_) OnReserved(from, completed);
   if (request == &join_) OnJoined(from, completed);
   if (request == &commit_) OnCommitted(from, completed);
@@ -207,6 +208,21 @@ void Engine::OnFetched(size_t from, size_t to) {
         ++world_.counts->failed;
     }
   }
+}
+
+void Engine::CountAdvised() {
+  const bool advised =
+      match_.recompute_ms > 0 && first_ == match_.have && fetch_.ops.size() == match_.pays;
+  const bool all = std::all_of(fetch_.ops.begin(), fetch_.ops.end(),
+                               [](const FetchOp& op) { return op.status.ok(); });
+  if (!advised || !all) return;
+  const double took_ms = static_cast<double>(world_.scheduler->now() - fetched_nanos_) / 1e6;
+  world_.counts->advised =
+      world_.counts->advised + AdvisedLoads{.loads = 1,
+                                            .worse = took_ms > match_.recompute_ms ? 1u : 0u,
+                                            .estimated_ms = match_.load_ms,
+                                            .took_ms = took_ms,
+                                            .recompute_ms = match_.recompute_ms};
 }
 
 void Engine::OnReserved(size_t from, size_t to) {
@@ -314,6 +330,7 @@ void Engine::SeeMatch() {
   world_.counts->block_operations += count;
   world_.trace->Add(TraceKind::kFetch, options_.number, count, conversation_,
                     static_cast<uint64_t>(fetch_.timeout_nanos / kMicro));
+  fetched_nanos_ = world_.scheduler->now();
   Submit(&Core::Fetch, &fetch_, "fetch", fetch_.timeout_nanos);
   if (OneIn(12)) PlanCancel(&fetch_);
 }

@@ -27,6 +27,23 @@
 
 namespace aquifer {
 
+// Loads that engines did because they were told that it pays, and that gave all they asked for.
+struct AdvisedLoads {
+  uint64_t loads = 0;
+  uint64_t worse = 0;  // Took longer than recomputing would have, by what was said of it.
+  double estimated_ms = 0;
+  double took_ms = 0;
+  double recompute_ms = 0;
+
+  friend AdvisedLoads operator+(const AdvisedLoads& a, const AdvisedLoads& b) {
+    return {.loads = a.loads + b.loads,
+            .worse = a.worse + b.worse,
+            .estimated_ms = a.estimated_ms + b.estimated_ms,
+            .took_ms = a.took_ms + b.took_ms,
+            .recompute_ms = a.recompute_ms + b.recompute_ms};
+  }
+};
+
 // What the engines of a run did together, and what they met.
 struct EngineCounts {
   uint64_t block_operations = 0;  // Keys in requests, and leases released.
@@ -43,6 +60,7 @@ struct EngineCounts {
   uint64_t voided = 0;  // Commits that came too late.
   uint64_t flushed = 0;
   uint64_t evicted = 0;
+  AdvisedLoads advised;
 };
 
 // What the world lends to its engines.
@@ -146,6 +164,7 @@ class Engine final : private ClientSink {
   void Recall();
   void SeeMatch();
   void SeeFetch();
+  void CountAdvised();
   void ReleaseSome();
   void Store();
   void SeeReserve();
@@ -207,6 +226,7 @@ class Engine final : private ClientSink {
   DrainRequest drain_;
   uint64_t sent_moment_ = 0;
   int64_t reserved_nanos_ = 0;        // When that was asked for.
+  int64_t fetched_nanos_ = 0;         // The same.
   uint32_t first_rank_ = 0;           // To commit.
   std::vector<BlockNumber> pinned_;   // What pin_ names.
   std::vector<BlockNumber> evicted_;  // What evict_ surely names.

@@ -25,6 +25,7 @@ void AddTo(EngineCounts* sum, const EngineCounts& counts) {
   sum->voided += counts.voided;
   sum->flushed += counts.flushed;
   sum->evicted += counts.evicted;
+  sum->advised = sum->advised + counts.advised;
 }
 
 }  // namespace
