@@ -136,7 +136,7 @@ void Core::TakeOver(const BlockMeta& meta) {
     }
   }
   // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
-  // will ever ask for this record.
+  // will ever ask for this record. (One that the index has no room for is another matter.)
   if (!wanted) eraser_->Add(meta.id);
 }
 
@@ -197,7 +197,12 @@ bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
        .checksum = meta.checksum,
        .engine_hash = meta.engine_hash,
        .now_nanos = environment_.clock->NowNanos()});
-  return added.ok();
+  if (added.ok()) return true;
+  // Flushed is flushed: the record stays, for a start whose index has room for it.
+  const Code why = added.status().code();
+  if (why != Code::kNoSpace && why != Code::kBusy) return false;
+  unindexed_.insert(tenant);
+  return true;
 }
 
 void Core::CloseDisks() {
