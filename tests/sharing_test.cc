@@ -45,7 +45,7 @@ using testing::IsEmpty;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t kPoolBytes = 256 * kMiB;
+constexpr uint64_t kPoolBytes = 192 * kMiB;  // Three extents.
 constexpr int64_t kPatienceNanos = 30 * kDefaultTimeoutNanos;
 constexpr const char* kNodeFlag = "--node-child";
 constexpr const char* kEngineFlag = "--engine-child";
@@ -620,7 +620,7 @@ TEST_F(Sharing, ADescriptorThatIsKeptNeverShowsAnothersBytes) {
   const auto victim = StartEngine("victim");
   constexpr size_t kBlocks = 64;
   std::set<uint64_t> theirs;
-  for (uint64_t seed = 1; seed * kBlocks * kBlockBytes <= 2 * kPoolBytes; ++seed) {
+  for (uint64_t seed = 1; seed * kBlocks * kBlockBytes <= kPoolBytes * 3 / 2; ++seed) {
     const std::string stored = Ask(victim.get(), fmt::format("store {} {}", seed, kBlocks));
     ASSERT_EQ(stored.substr(0, stored.find(' ')), std::to_string(kBlocks));
     theirs.merge(ExtentsOf(victim.get()));
