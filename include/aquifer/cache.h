@@ -247,7 +247,8 @@ struct PrestageRequest : Request {
 // Deletes: when it completes with ok, the blocks are gone from every tier, for good. Whoever still
 // leases one keeps the bytes until the release. kUnavailable: a drive is out of service, and what
 // it may hold is deleted when it is back. kBusy: so much waits for it already that some of these
-// blocks are not remembered; evict them again once it is back.
+// blocks are not remembered; evict them again once it is back. kNotFound: there is no such session, or
+// it is not known any more which blocks its chain had above those that are gone; give the keys.
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.

@@ -120,6 +120,11 @@ class Core final : private TierListener, private LoadWaiter {
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
 
+  // On the owner: whose these are from now on, with their quotas and times to live; all of them, or
+  // with kInvalid nothing changes. A tenant that is not among them any more has no floor and is
+  // lent no more memory; its blocks go as others need room.
+  Status SetTenants(const std::vector<TenantOptions>& tenants);
+
   // All of these on the owner. Who does not see all has its own tenant's figures from Stats().
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink, bool sees_all = true);
   // The same for one who pins, prestages and evicts by keys alone (layout 0): the node's
@@ -274,6 +279,7 @@ class Core final : private TierListener, private LoadWaiter {
   void OnLost(std::span<const BlockId> ids, Code why) override;
   std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
+  uint64_t NvmeToSpare(uint16_t tenant) const;
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -369,12 +375,13 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // Adds up to `max` blocks from `*next` up its chain, deepest first. False when that was all that
-  // is there; otherwise it goes on at `*next`.
-  bool WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const;
+  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest first.
+  // False when that was all; otherwise it goes on at `*next`.
+  bool WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;
+  std::vector<TenantOptions> tenants_;  // As SetTenants() was told.
   Catalog catalog_;
   std::unique_ptr<DramTier> dram_;
   std::unique_ptr<Residency> residency_;
@@ -408,6 +415,16 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> forgotten_tenants_;
   // The whole index is being looked through for what is theirs, to be deleted. Once for each.
   std::set<uint16_t> sweeping_;
+  // NVMe has records of theirs that the index had no room for.
+  std::set<uint16_t> unindexed_;
+  // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
+  // towards their tenant's floor any more.
+  struct Dropping {
+    uint16_t tenant = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<BlockId, Dropping> dropping_;
+  std::map<uint16_t, uint64_t> dropping_bytes_;  // By tenant.
 
   struct Leaving {
     ClientNumber client = 0;

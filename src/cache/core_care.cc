@@ -16,7 +16,7 @@ constexpr size_t kPrestageSlice = 64;
 constexpr size_t kEvictSlice = 64;
 constexpr size_t kSweepSlice = 2048;
 constexpr size_t kHintSlice = 64;
-constexpr size_t kWalkSlice = 512;
+constexpr size_t kWalkSlice = 256;
 constexpr size_t kMaxSessionName = 256;
 
 }  // namespace
@@ -74,7 +74,7 @@ void DrainJob::Run() {
   }
   WakeAt(core().DeadlineIn(asked().timeout_nanos));
   core().write_down_->HottestFirst();
-  flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
+  flush_ = core().write_down_->FlushAll(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
   });
 }
@@ -148,15 +148,17 @@ bool Core::Holds(const Noted& noted) const {
          entry.key.Prefix64() == noted.key_bits;
 }
 
-bool Core::WalkUp(size_t max, BlockName* next, std::deque<Noted>* blocks) const {
+bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const {
   const Index& index = residency_->index();
-  BlockRef ref = index.Find(*next);
-  for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
-    blocks->push_back(Note(ref));
-    ref = index.Parent(ref);
+  for (size_t step = 0; step < max; ++step) {
+    const BlockRef ref = index.Find(*next);
+    const LostLink* const gone = ref == kNoBlock ? residency_->LinkOf(*next) : nullptr;
+    if (ref == kNoBlock && gone == nullptr) return false;
+    if (ref != kNoBlock) visit(ref);
+    if ((gone == nullptr ? index.at(ref).position : gone->position) == 0) return false;
+    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
   }
-  if (ref != kNoBlock) next->key = index.at(ref).key;
-  return ref != kNoBlock;
+  return true;
 }
 
 void Core::RememberSession(const std::string& name, const BlockName& head) {
@@ -167,6 +169,7 @@ void Core::RememberSession(const std::string& name, const BlockName& head) {
   named->second = {.head = head, .order = next_session_++};
   own.by_age.emplace(named->second.order, name);
   session_count_ += fresh ? 1 : 0;
+  residency_->WantLink(head);
   if (session_count_ > options_.max_sessions) ForgetASession();
 }
 
@@ -257,7 +260,8 @@ void PrestageJob::Reset() {
 }
 
 bool PrestageJob::Collect() {
-  if (asked().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, &blocks_)) return true;
+  const auto note = [this](BlockRef ref) { blocks_.push_back(core().Note(ref)); };
+  if (asked().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;
   collected_ = true;
   return false;
 }
@@ -324,7 +328,7 @@ void PrestageJob::Cancel() {
 
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
-  unsure_ = false;
+  unsure_ = crossed_ = lost_track_ = false;
   sweeping_ = asked().everything;
   if (sweeping_) core().sweeping_.insert(tenant());
   if (asked().everything || !asked().chain.keys.empty()) return;
@@ -373,19 +377,55 @@ bool EvictJob::DropEverythingSlice() {
 }
 
 bool EvictJob::DropSessionSlice() {
-  const Index& index = core().residency_->index();
-  BlockRef ref = index.Find(walk_);
-  for (size_t step = 0; step < kEvictSlice && ref != kNoBlock; ++step, ++cursor_) {
-    // What other chains share stays.
-    if (cursor_ == 0 && index.at(ref).children > 1) return false;
-    const BlockRef parent = index.Parent(ref);
-    const bool parent_shared = parent != kNoBlock && index.at(parent).children > 1;
-    DropOne(ref);
-    if (parent_shared) return false;
-    ref = parent;
+  for (size_t step = 0; step < kEvictSlice; ++step, ++cursor_) {
+    if (!DropNextOfSession()) return false;
   }
-  if (ref != kNoBlock) walk_.key = index.at(ref).key;
-  return ref != kNoBlock;
+  return true;
+}
+
+// What other chains share stays.
+bool EvictJob::DropNextOfSession() {
+  const Index& index = core().residency_->index();
+  const BlockRef ref = index.Find(walk_);
+  if (ref == kNoBlock) return CrossGap();
+  // Whatever hangs below the first one above a gap is another's. The session's own last block may
+  // have been followed by one more.
+  if (crossed_ && HasOtherChild(ref, kNoBlock)) return false;
+  if (!crossed_ && cursor_ == 0 && index.at(ref).children > 1) return false;
+  const uint32_t position = index.at(ref).position;
+  const BlockRef parent = index.Parent(ref);
+  const BlockName above{.tenant = walk_.tenant,
+                        .group = walk_.group,
+                        .part = walk_.part,
+                        .key = index.ParentKey(ref)};
+  const bool shared = position > 0 && (parent != kNoBlock
+                                           ? HasOtherChild(parent, ref)
+                                           : index.at(ref).next_sibling != kNoBlock ||
+                                                 index.at(ref).prev_sibling != kNoBlock);
+  DropOne(ref);
+  walk_ = above;
+  crossed_ = false;
+  return position > 0 && !shared;
+}
+
+// This one is gone; what came before it may be there.
+bool EvictJob::CrossGap() {
+  const LostLink* const gone = core().residency_->LinkOf(walk_);
+  lost_track_ = gone == nullptr;
+  if (gone == nullptr || gone->position == 0) return false;
+  walk_.key = gone->parent;
+  crossed_ = true;
+  return true;
+}
+
+bool EvictJob::HasOtherChild(BlockRef parent, BlockRef own) const {
+  const Index& index = core().residency_->index();
+  BlockRef child = index.FirstChild(parent);
+  // Those that are gone are only still leased: few.
+  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
+    child = index.at(child).next_sibling;
+  }
+  return child != kNoBlock;
 }
 
 bool EvictJob::DropChainSlice() {
@@ -409,8 +449,26 @@ void EvictJob::Run() {
   const bool more = DropSlice();
   core().eraser_->Pump();
   if (more) return RunAgain();
+  if (asked().everything && core().unindexed_.contains(tenant())) return DropUnindexed();
   Drop();
   WaitForTiers();
+}
+
+// Only the tier knows of what the index had no room for.
+void EvictJob::DropUnindexed() {
+  const TenantId id = core().catalog_.tenant(tenant()).id;
+  core().nvme_->EnumerateInSlices(
+      [&core = core(), id](const BlockMeta& meta) {
+        if (meta.id.tenant != id || core.residency_->Find(meta.id) != kNoBlock) return;
+        core.eraser_->Add(meta.id);
+      },
+      [this, run = run()] {
+        if (this->run() != run) return;
+        core().unindexed_.erase(tenant());
+        core().eraser_->Pump();
+        Drop();
+        WaitForTiers();
+      });
 }
 
 // The sweep is over, done or not.
@@ -427,7 +485,7 @@ void EvictJob::WaitForTiers() {
         "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
         "the drives in service"));
   }
-  core().write_down_->Barrier([this, run = run()](const Status& writes) {
+  core().write_down_->Barrier(tenant(), [this, run = run()](const Status& writes) {
     if (this->run() != run) return;
     const TenantId& id = core().catalog_.tenant(tenant()).id;
     core().eraser_->Barrier(id, [this, run, writes](const Status& erasures) {
@@ -447,6 +505,11 @@ void EvictJob::Finish(Status status) {
                     "are gone from everywhere else, but come back if it holds them. Evict them "
                     "again when Stats() shows the drives in service",
                     unremembered_));
+  }
+  if (lost_track_ && status.ok()) {
+    status = Status(Code::kNotFound,
+                    "it is not known any more which blocks came before those that are deleted now; "
+                    "evict the chain by its keys");
   }
   request()->status = std::move(status);
   End(1);

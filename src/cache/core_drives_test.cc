@@ -379,6 +379,34 @@ TEST_F(CoreDrivesTest, WhatIsReclaimedBeforeItsWriteIsAnsweredDoesNotCountAsWrit
   EXPECT_EQ(stats.stats.tiers[1].blocks, stats.stats.Counter("nvme_live_blocks"));
 }
 
+// Each drive alone could take from the tenant what is above its floor.
+TEST_F(CoreDrivesTest, TwoDrivesThatReclaimAtOnceDoNotPushATenantBelowItsFloor) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  options.cache.nvme_bytes = 2 << 20;
+  options.cache.nvme_segment_bytes = 128 << 10;
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.nvme_floor_bytes = 8 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  Make(options);
+  for (uint64_t seed = 100; seed < 114; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 1})), 1u);
+  }
+  ASSERT_TRUE(Flush().ok());
+  const auto other = AttachAs("other");
+  uint64_t least = UINT64_MAX;
+  for (uint64_t seed = 2; seed < 20; ++seed) {
+    Store(Chain(layout_, {.seed = seed, .blocks = 32, .tenant = "other"}), other.get());
+    world_->Advance(1'000'000'000);
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    least = std::min(least, stats.stats.tiers[1].tenant_bytes);
+  }
+  EXPECT_GE(least, 8 * kBlockBytes);
+  EXPECT_LT(least, 14 * kBlockBytes);
+}
+
 // Old records are reclaimed while new ones replace them, and the drive goes out of service and
 // comes back at any time meanwhile. What it holds in the end is what the cache knows of.
 TEST_F(CoreDrivesTest, ADriveThatGoesWhileRecordsAreReplacedHoldsWhatTheCacheKnowsOf) {

@@ -136,7 +136,7 @@ void Core::TakeOver(const BlockMeta& meta) {
     }
   }
   // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
-  // will ever ask for this record.
+  // will ever ask for this record. (One that the index has no room for is another matter.)
   if (!wanted) eraser_->Add(meta.id);
 }
 
@@ -197,7 +197,12 @@ bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
        .checksum = meta.checksum,
        .engine_hash = meta.engine_hash,
        .now_nanos = environment_.clock->NowNanos()});
-  return added.ok();
+  if (added.ok()) return true;
+  // Flushed is flushed: the record stays, for a start whose index has room for it.
+  const Code why = added.status().code();
+  if (why != Code::kNoSpace && why != Code::kBusy) return false;
+  unindexed_.insert(tenant);
+  return true;
 }
 
 void Core::CloseDisks() {
@@ -212,6 +217,10 @@ void Core::CloseDisks() {
 
 void Core::OnLost(std::span<const BlockId> ids, Code why) {
   for (const BlockId& id : ids) {
+    if (const auto dropping = dropping_.find(id); dropping != dropping_.end()) {
+      dropping_bytes_[dropping->second.tenant] -= dropping->second.bytes;
+      dropping_.erase(dropping);
+    }
     const BlockRef ref = residency_->Find(id);
     if (ref == kNoBlock) continue;
     residency_->LeaveNvme(ref, why == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
@@ -246,7 +255,7 @@ class Core::SegmentChoice final : public ReclaimChoice {
   bool MayReclaim(uint64_t keep_bytes) override {
     uint64_t must_keep = pinned_bytes_;
     for (const auto& [tenant, bytes] : bytes_) {
-      const uint64_t over_floor = core_->residency_->NvmeOverFloor(tenant);
+      const uint64_t over_floor = core_->NvmeToSpare(tenant);
       if (over_floor >= bytes) continue;
       must_keep += bytes - over_floor;
       at_floor_.insert(tenant);
@@ -290,9 +299,24 @@ class Core::SegmentChoice final : public ReclaimChoice {
 
 std::unique_ptr<ReclaimChoice> Core::OnReclaim() { return std::make_unique<SegmentChoice>(this); }
 
+// Above the tenant's floor, and not on its way out.
+uint64_t Core::NvmeToSpare(uint16_t tenant) const {
+  const auto leaving = dropping_bytes_.find(tenant);
+  const uint64_t bytes = leaving == dropping_bytes_.end() ? 0 : leaving->second;
+  return residency_->NvmeOverFloor(tenant) - std::min(bytes, residency_->NvmeOverFloor(tenant));
+}
+
+// Asked again for each block: other drives reclaim at the same time, and a segment takes a while.
 bool Core::MayDrop(const BlockId& id) {
   const BlockRef ref = residency_->Find(id);
-  return ref == kNoBlock || residency_->at(ref).pins == 0 || residency_->at(ref).in_tier(kTierDram);
+  if (ref == kNoBlock || !residency_->at(ref).in_tier(kTierNvme)) return true;
+  const BlockEntry& entry = residency_->at(ref);
+  if (entry.pins != 0 && !entry.in_tier(kTierDram)) return false;
+  const uint64_t bytes = residency_->SlotBytesOf(ref);
+  if (NvmeToSpare(entry.tenant) < bytes) return false;
+  const Dropping dropping{.tenant = entry.tenant, .bytes = bytes};
+  if (dropping_.try_emplace(id, dropping).second) dropping_bytes_[entry.tenant] += bytes;
+  return true;
 }
 
 void Core::OnHealth(bool in_service, const Status& why) {

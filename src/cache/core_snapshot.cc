@@ -97,14 +97,8 @@ bool Core::SessionKeys(std::string_view tenant, const std::string& session, size
     if (known == nullptr) return false;
     *next = known->head;
   }
-  const Index& index = residency_->index();
-  BlockRef ref = index.Find(**next);
-  for (size_t step = 0; ref != kNoBlock && step < max; ++step) {
-    keys->push_back(index.at(ref).key);
-    ref = index.Parent(ref);
-  }
-  if (ref != kNoBlock) (*next)->key = index.at(ref).key;
-  return ref != kNoBlock;
+  return WalkUp(max, &**next,
+                [this, keys](BlockRef ref) { keys->push_back(residency_->at(ref).key); });
 }
 
 }  // namespace aquifer

@@ -57,6 +57,43 @@ TEST_F(CoreTest, ATenantSeesItsOwnFiguresAndTheAdministratorSeesAll) {
   EXPECT_EQ(others.stats.Counter("dropped_asked"), 0u);
 }
 
+TEST_F(CoreTest, TenantsAndTheirQuotasCanBeChangedWhileItRuns) {
+  Make(SmallCache(64, false));
+  const auto quota = [](const std::string& name, uint64_t floor_blocks, uint64_t ceiling_blocks) {
+    TenantOptions tenant{.name = name};
+    tenant.dram_floor_bytes = floor_blocks * kBlockBytes;
+    tenant.dram_ceiling_bytes = ceiling_blocks * kBlockBytes;
+    return tenant;
+  };
+  const Chain chain(layout_, {.seed = 1, .blocks = 32});
+  const auto slots = [&](ManualClient* client) {
+    const auto reserve = Reserve(chain, client);
+    std::vector<ReservationId> given;
+    for (const ReserveOp& op : reserve->ops) {
+      if (op.reservation != 0) given.push_back(op.reservation);
+    }
+    client->Abort(given);
+    world_->Run();
+    return given.size();
+  };
+  const auto fresh = AttachAs("fresh");
+  EXPECT_EQ(slots(fresh.get()), 32u);
+  Core& core = world_->core();
+  ASSERT_TRUE(core.SetTenants({quota("local", 40, 64), quota("fresh", 0, 8)}).ok());
+  EXPECT_EQ(slots(fresh.get()), 8u);
+  EXPECT_EQ(slots(client_.get()), 32u);
+  // What does not fit together changes nothing.
+  EXPECT_EQ(core.SetTenants({quota("local", 40, 64), quota("fresh", 40, 64)}).code(),
+            Code::kInvalid);
+  EXPECT_EQ(core.SetTenants({quota("fresh", 9, 8)}).code(), Code::kInvalid);
+  EXPECT_EQ(slots(fresh.get()), 8u);
+  // One's floor may become another's in one step; who is gone is lent nothing more.
+  ASSERT_TRUE(core.SetTenants({quota("fresh", 60, 64)}).ok());
+  EXPECT_EQ(slots(fresh.get()), 32u);
+  EXPECT_EQ(slots(client_.get()), 0u);
+  EXPECT_EQ(Reserve(chain, client_.get())->ops[0].refusal, Refusal::kQuota);
+}
+
 TEST_F(CoreTest, AManySessionsTenantForgetsItsOwn) {
   CoreOptions options = SmallCache();
   options.max_sessions = 10;
@@ -139,6 +176,41 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
     Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), other.get());
     world_->Advance(100'000'000);
   }
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
+}
+
+// What is leased leaves its extent later; what is taken meanwhile counts with it.
+TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloorByWhatIsReleasedLater) {
+  CoreOptions options = SmallCache(64);
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_floor_bytes = 20 * kBlockBytes;
+  options.cache.tenants = {tenant};
+  Make(options);
+  // Three extents of sixteen slots, of which one may go.
+  std::vector<Chain> chains;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    chains.emplace_back(layout_, ChainOptions{.seed = seed, .blocks = 16});
+    ASSERT_EQ(Store(chains.back()), 16u);
+  }
+  ASSERT_TRUE(Flush().ok());
+  // All but one of each extent's blocks are in use: that one may be a victim.
+  std::vector<std::unique_ptr<FetchRequest>> held;
+  for (const Chain& chain : chains) {
+    held.push_back(std::make_unique<FetchRequest>());
+    held.back()->chain = Slice(chain);
+    held.back()->chain.keys = chain.keys().first(15);
+    client_->Do(&Core::Fetch, held.back().get());
+  }
+  const auto other = AttachAs("other");
+  for (uint64_t seed = 4; seed < 14; ++seed) {
+    Store(Chain(layout_, {.seed = seed, .blocks = 32, .tenant = "other"}), other.get());
+    world_->Advance(100'000'000);
+  }
+  for (const auto& fetch : held) Release(*fetch);
+  world_->Advance(1'000'000'000);
   StatsRequest stats;
   client_->Do(&Core::Stats, &stats);
   EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);

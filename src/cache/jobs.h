@@ -235,8 +235,13 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropSlice();
   bool DropEverythingSlice();
   bool DropSessionSlice();
+  bool DropNextOfSession();
+  bool CrossGap();
+  // Another one than `own` hangs below it.
+  bool HasOtherChild(BlockRef parent, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
+  void DropUnindexed();
   void Erase(const BlockId& id);
   void WaitForTiers();
   void Finish(Status status);
@@ -245,6 +250,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   size_t cursor_ = 0;
   size_t evicted_ = 0;
   bool sweeping_ = false;    // In Core::sweeping_.
+  bool crossed_ = false;     // The block below walk_ was gone already.
+  bool lost_track_ = false;  // It is not known what came before walk_.
   bool unsure_ = false;      // More of what it deletes may come to light.
   size_t unremembered_ = 0;  // That a drive may hold which has not been read.
 };

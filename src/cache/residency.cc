@@ -13,6 +13,10 @@ namespace {
 // How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
 // owner's tasks stay short.
 constexpr int kMaxEvictions = 16;
+// A block and, where it is missing, the one above it take an entry of the index each.
+constexpr int kMaxForgotten = 3;
+constexpr int kMaxDescent = 64;
+constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
 constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
 
 }  // namespace
@@ -26,7 +30,8 @@ Residency::Residency(ResidencyParts parts)
       nvme_order_(std::move(parts.nvme_order)),
       dram_quota_(std::move(parts.dram_quota)),
       nvme_quota_(std::move(parts.nvme_quota)),
-      pins_(PinTableOptions{}) {}
+      pins_(PinTableOptions{}),
+      lost_links_(kMaxLostLinks) {}
 
 BlockId Residency::IdOf(BlockRef ref) const {
   const BlockEntry& entry = at(ref);
@@ -34,6 +39,11 @@ BlockId Residency::IdOf(BlockRef ref) const {
           .key = entry.key,
           .group = entry.group,
           .part = entry.part};
+}
+
+BlockName Residency::NameOf(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  return {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key};
 }
 
 uint64_t Residency::RawBytes(BlockRef ref) const {
@@ -167,10 +177,54 @@ void Residency::ReleaseSlot(BlockRef ref) {
 // --- A block's life
 
 Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
-  AQ_ASSIGN_OR_RETURN(const BlockRef ref, index_->Insert(block));
+  Result<BlockRef> added = index_->Insert(block);
+  for (int forgotten = 0; forgotten < kMaxForgotten; ++forgotten) {
+    if (added.status().code() != Code::kNoSpace || !ForgetOne(block)) break;
+    added = index_->Insert(block);
+  }
+  if (!added.ok()) return added;
   catalog_->Hold(block.name.tenant, block.layout);
-  index_->SetSlot(ref, slot);
-  return ref;
+  index_->SetSlot(*added, slot);
+  return added;
+}
+
+// The end of a chain that runs through it, if nothing holds that; kNoBlock otherwise.
+BlockRef Residency::TailBelow(BlockRef ref) const {
+  for (int step = 0; step < kMaxDescent; ++step) {
+    const BlockEntry& entry = at(ref);
+    if (entry.first_child != kNoBlock) {
+      ref = entry.first_child;
+      continue;
+    }
+    const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
+    return held || entry.state != BlockState::kResident ? BlockRef{kNoBlock} : ref;
+  }
+  return kNoBlock;
+}
+
+// The index is full: what was used longest ago goes, from every tier.
+bool Residency::ForgetOne(const NewBlock& sake) {
+  const uint16_t tenant = sake.name.tenant;
+  const BlockRef parent = index_->Find(
+      {.tenant = tenant, .group = sake.name.group, .part = sake.name.part, .key = sake.parent});
+  uint32_t first = nvme_order_->Victim([this, tenant](uint16_t other) {
+    return other == tenant || nvme_quota_.OverFloor(other) > 0;
+  });
+  uint32_t second = dram_order_->Victim([this, tenant](uint16_t pool) {
+    const uint16_t other = catalog_->pool(pool).tenant;
+    return other == tenant || dram_quota_.OverFloor(other) > 0;
+  });
+  if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
+    std::swap(first, second);
+  }
+  for (const uint32_t victim : {first, second}) {
+    const BlockRef tail = victim == kNoVictim ? BlockRef{kNoBlock} : TailBelow(victim);
+    if (tail == kNoBlock || tail == parent) continue;
+    if (!at(tail).in_tier(kTierNvme)) CountLostUnwritten(at(tail).tenant);
+    Drop(tail, Leave::kPressure);
+    return true;
+  }
+  return false;
 }
 
 void Residency::Remove(BlockRef ref) {
@@ -185,7 +239,7 @@ Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
   catalog_->Hold(block.name.tenant, block.layout);
   if (!nvme_quota_.Charge(block.name.tenant, SlotBytesOf(ref))) {
     Remove(ref);
-    return Status(Code::kNoSpace, "over the tenant's NVMe ceiling");
+    return Status(Code::kInvalid, "over the tenant's NVMe ceiling");
   }
   index_->SetFlags(ref, kFlagFound);
   ArriveOnNvme(ref);
@@ -234,8 +288,7 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
   AQ_CHECK(entry.in_tier(kTierDram));
   if (!entry.in_tier(kTierNvme)) {
-    if (lost_unwritten_.size() <= entry.tenant) lost_unwritten_.resize(size_t{entry.tenant} + 1);
-    ++lost_unwritten_[entry.tenant];
+    CountLostUnwritten(entry.tenant);
     return Drop(ref, why);
   }
   ++demoted_;
@@ -254,6 +307,10 @@ void Residency::LeaveNvme(BlockRef ref, Leave why) {
 
 void Residency::Drop(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
+  // What is asked for or expires is nobody's loss.
+  if (why == Leave::kCorrupt && entry.residency == TierBit(kTierDram)) {
+    CountLostUnwritten(entry.tenant);
+  }
   if (entry.in_tier(kTierDram)) {
     dram_->Retract(entry.slot);
     SetTier(ref, kTierDram, false);
@@ -267,8 +324,11 @@ void Residency::Drop(BlockRef ref, Leave why) {
   const bool keeps_children = why == Leave::kCorrupt || why == Leave::kLostByTier ||
                               entry.state == BlockState::kFilling;  // It was not there before.
   if (entry.first_child != kNoBlock && !keeps_children) {
-    orphaned_.push_back(
-        {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key});
+    orphaned_.push_back(NameOf(ref));
+  }
+  if (!lost_links_.empty()) {
+    lost_links_.OnDropped(NameOf(ref), {index_->ParentKey(ref), entry.position},
+                          entry.first_child != kNoBlock);
   }
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];
@@ -448,7 +508,8 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     }
     // A whole extent goes; nobody is pushed below its floor by that.
     const ExtentInfo info = dram_->ExtentOf(extent);
-    if (dram_quota_.OverFloor(at(victim).tenant) >= info.used_slots * info.slot_bytes) break;
+    const uint64_t leaving = RetiringBytes(info.tenant) + info.used_slots * info.slot_bytes;
+    if (dram_quota_.OverFloor(at(victim).tenant) >= leaving) break;
     spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
   }
   ForgetClosedExtents();
@@ -457,6 +518,15 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
   reclaim_slot_ = 0;
   dram_->Retire(extent);
   return true;
+}
+
+uint64_t Residency::RetiringBytes(const TenantId& tenant) const {
+  uint64_t bytes = 0;
+  for (const uint32_t extent : retiring_) {
+    const ExtentInfo info = dram_->ExtentOf(extent);
+    if (info.tenant == tenant) bytes += info.used_slots * info.slot_bytes;
+  }
+  return bytes;
 }
 
 void Residency::ForgetClosedExtents() {
@@ -492,6 +562,7 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
 bool Residency::ChargeNvme(BlockRef ref) {
   const uint16_t tenant = at(ref).tenant;
   const uint64_t bytes = SlotBytesOf(ref);
+  if (nvme_quota_.CanTake(tenant, bytes) == QuotaTake::kNever) return false;
   for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
     if (nvme_quota_.Charge(tenant, bytes)) return true;
     const uint32_t victim = nvme_order_->Victim(tenant);
@@ -507,6 +578,11 @@ bool Residency::ChargeNvme(BlockRef ref) {
 Residency::TenantBlocks& Residency::MutableBlocksOf(uint16_t tenant) {
   if (blocks_of_.size() <= tenant) blocks_of_.resize(size_t{tenant} + 1);
   return blocks_of_[tenant];
+}
+
+void Residency::CountLostUnwritten(uint16_t tenant) {
+  if (lost_unwritten_.size() <= tenant) lost_unwritten_.resize(size_t{tenant} + 1);
+  ++lost_unwritten_[tenant];
 }
 
 uint64_t Residency::lost_unwritten(uint16_t tenant) const {

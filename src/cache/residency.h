@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "block/block_meta.h"
 #include "cache/catalog.h"
+#include "cache/lost_links.h"
 #include "index/index.h"
 #include "policy/eviction_order.h"
 #include "policy/pin_table.h"
@@ -65,6 +66,7 @@ class Residency {
   // Identity and everything that must travel with the block's bytes.
   BlockMeta MetaOf(BlockRef ref) const;
   BlockId IdOf(BlockRef ref) const;
+  BlockName NameOf(BlockRef ref) const;
   uint64_t RawBytes(BlockRef ref) const;
   BlockRef Find(const BlockId& id) const;
 
@@ -81,9 +83,11 @@ class Residency {
 
   // --- A block's life
 
-  // A new block whose bytes are about to be written into `slot`.
+  // A new block whose bytes are about to be written into `slot`. Where the index is full, another is
+  // forgotten for it; kNoSpace: all of them are in use.
   Result<BlockRef> AddFilling(const NewBlock& block, SlotId slot);
-  // A block that NVMe holds, found at start.
+  // A block that NVMe holds, found at start. kNoSpace, kBusy: the index cannot take it now. kInvalid:
+  // the tenant's ceiling, or the block itself, does not allow it.
   Result<BlockRef> AddOnNvme(const NewBlock& block);
   // Its bytes are complete: it is served from here on.
   void Publish(BlockRef ref, const Checksum& checksum);
@@ -132,6 +136,10 @@ class Residency {
   void Touch(BlockRef ref);
   void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
   void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
+  // A session ends with this block, which may be there or not.
+  void WantLink(const BlockName& end) { lost_links_.Want(end); }
+  // What came before a block that is gone; null: not known.
+  const LostLink* LinkOf(const BlockName& gone) const { return lost_links_.Find(gone); }
   void SetForecast(BlockRef ref, int8_t priority, SessionHint session);
 
   // --- Making room
@@ -164,6 +172,12 @@ class Residency {
   TenantBlocks blocks_of(uint16_t tenant) const {
     return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
   }
+  Status SetQuota(uint16_t tenant, const TenantQuota& dram, const TenantQuota& nvme) {
+    AQ_RETURN_IF_ERROR(dram_quota_.SetTenant(tenant, dram));
+    return nvme_quota_.SetTenant(tenant, nvme);
+  }
+  const Quota& dram_quota() const { return dram_quota_; }
+  const Quota& nvme_quota() const { return nvme_quota_; }
   uint64_t DramCeiling(uint16_t tenant) const {
     return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_quota_.capacity_bytes());
   }
@@ -172,7 +186,8 @@ class Residency {
   }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
-  // How many of the tenant's were dropped from DRAM before any other tier had them.
+  // How many of the tenant's were dropped from DRAM before any other tier had them, for want of room
+  // or because they were damaged there.
   uint64_t lost_unwritten(uint16_t tenant) const;
   // The most that the tenant could have, as the pool is now.
   uint64_t DramLimit(uint16_t tenant) const {
@@ -207,11 +222,15 @@ class Residency {
 
   static uint16_t PayerOf(uint16_t tenant);
   TenantBlocks& MutableBlocksOf(uint16_t tenant);
+  void CountLostUnwritten(uint16_t tenant);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
   }
+  // Makes room in the index for that block. False: nothing may go.
+  bool ForgetOne(const NewBlock& sake);
+  BlockRef TailBelow(BlockRef ref) const;
   // Of an entry that nobody holds.
   void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.
@@ -220,6 +239,8 @@ class Residency {
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
   bool Retiring(SlotId slot) const;
+  // Of the tenant's, in extents that are being emptied: what is held leaves later.
+  uint64_t RetiringBytes(const TenantId& tenant) const;
   // Nothing holds it any more: if its extent is being emptied, it goes.
   void LeaveIfRetiring(BlockRef ref);
   void UnholdPin(BlockRef ref);
@@ -238,6 +259,7 @@ class Residency {
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
+  LostLinks lost_links_;
   std::deque<BlockName> orphaned_;          // Names whose children are to be dropped.
   std::vector<uint32_t> retiring_;          // Extents being emptied.
   uint32_t reclaim_extent_ = 0;             // Of those, the one whose blocks are being moved out.

@@ -21,6 +21,7 @@ constexpr int64_t kBusyNanos = 1'000'000;
 constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
 constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
+constexpr size_t kFlushSlice = 64;
 
 uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
   if (counts->size() <= number) counts->resize(size_t{number} + 1);
@@ -70,14 +71,13 @@ void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
   if (found == loading_.end()) return;
   const Item item = found->second;
   loading_.erase(found);
-  loading_sequences_.erase(item.sequence);
   // In its old place: whoever flushes waits for it. If it could not be loaded it is tried again.
-  if (Same(item) && residency_->stale(ref)) {
-    if (status.ok()) {
-      Enqueue(ref, item.sequence);
-    } else {
-      queue_.emplace(item.sequence, item);
-    }
+  if (!Same(item) || !residency_->stale(ref)) {
+    Settle(item);
+  } else if (status.ok()) {
+    Enqueue(ref, item.sequence);
+  } else {
+    queue_.emplace(item.sequence, item);
   }
   CheckFlushes();
 }
@@ -96,6 +96,7 @@ void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
     residency_->HoldDirty(ref);
   }
   queue_.emplace(item.sequence, item);
+  unwritten_[tenant].insert(item.sequence);
   if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
 }
 
@@ -128,14 +129,21 @@ void WriteDown::Forget(const Item& item) {
   if (Same(item)) residency_->UnholdDirty(item.ref);
 }
 
+void WriteDown::Settle(const Item& item) {
+  const auto own = unwritten_.find(item.tenant);
+  if (own == unwritten_.end()) return;
+  own->second.erase(item.sequence);
+  if (own->second.empty()) unwritten_.erase(own);
+}
+
 void WriteDown::Discard(const Item& item) {
   Forget(item);
-  if (!Same(item) || !residency_->stale(item.ref)) return;
-  if (residency_->at(item.ref).in_tier(kTierDram)) return;
+  const bool load_first = Same(item) && residency_->stale(item.ref) &&
+                          !residency_->at(item.ref).in_tier(kTierDram);
+  if (!load_first) return Settle(item);
   const auto [waits, added] = loading_.try_emplace(item.ref, item);
   waits->second.held_bytes = 0;
-  if (!added) return;
-  loading_sequences_.insert(item.sequence);
+  if (!added) return Settle(item);
   load(item.ref);
 }
 
@@ -179,8 +187,11 @@ bool WriteDown::Barred(BlockRef ref) const {
   const BlockId id = residency_->IdOf(ref);
   if (eraser_->Owes(id)) return true;
   return std::any_of(batches_.begin(), batches_.end(), [&id](const auto& write) {
-    return write->busy && std::any_of(write->batch.ops.begin(), write->batch.ops.end(),
-                                      [&id](const WriteOp& op) { return op.meta.id == id; });
+    const auto under_way = [&](const WriteOp& op) {
+      return op.meta.id == id && (!write->done || op.in_flight);
+    };
+    const std::vector<WriteOp>& ops = write->batch.ops;
+    return write->busy && std::any_of(ops.begin(), ops.end(), under_way);
   });
 }
 
@@ -228,7 +239,6 @@ void WriteDown::Pump() {
   auto next = queue_.lower_bound(std::exchange(pump_from_, 0));
   while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kSlice) {
     WriteBatch* const write = TakeBatch();
-    bool paced = false;
     while (next != queue_.end() && write->items.size() < kMaxBatchOps &&
            write->bytes < kMaxBatchBytes && steps++ < kSlice) {
       const Item item = next->second;
@@ -239,10 +249,10 @@ void WriteDown::Pump() {
         }
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
         if (!budget_.TakeBytes(now, bytes)) {
-          if (flushes_.empty()) {
+          if (!Flushed(item)) {
             PumpAt(budget_.NextAt(now, bytes));
-            paced = true;
-            break;
+            next = NextFlushed(item.sequence);
+            continue;
           }
           budget_.ChargeBytes(now, bytes);
         }
@@ -250,6 +260,7 @@ void WriteDown::Pump() {
         if (!AddTo(write, item)) {
           budget_.RefundBytes(now, bytes);
           Forget(item);
+          Settle(item);
         }
       } else {
         next = queue_.erase(next);
@@ -264,7 +275,6 @@ void WriteDown::Pump() {
     in_flight_blocks_ += write->items.size();
     ++busy;
     target_->Write(&write->batch);
-    if (paced) break;
   }
   if (steps >= kSlice && next != queue_.end() && busy < kMaxInFlightBatches) {
     pump_from_ = next->first;
@@ -313,6 +323,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (!op.status.ok()) last_failure_ = op.status;
   if (op.in_flight) {
     ++write->unquiet;
+    ++At(&hung_, write->tenants[i]);
     ++stats_.failed_blocks;
     return;
   }
@@ -321,10 +332,14 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (gone) {
     EraseDropped(op.meta.id);
     Forget(item);
+    Settle(item);
   } else if (op.status.ok()) {
     OnStored(write, i);
   } else if (op.status.code() == Code::kCorrupt) {
+    // Its record on NVMe goes with it: not unwritten, but lost all the same.
+    if (residency_->at(item.ref).in_tier(kTierNvme)) ++At(&refused_, write->tenants[i]);
     Forget(item);
+    Settle(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
   } else if (op.status.code() == Code::kInvalid) {  // Too large for the tier: it stays in DRAM.
     ++stats_.refused_blocks;
@@ -343,6 +358,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   residency_->EndIo(item.ref, kTierDram);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;
   if (gone || !finished) return;
+  Settle(item);
   // Its expiry was changed while it was being written with the old one.
   if (op.status.ok() &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
@@ -388,10 +404,13 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const Item item = write->items[i];
   const BlockId& id = write->batch.ops[i].meta.id;
+  write->batch.ops[i].in_flight = false;
+  --At(&hung_, write->tenants[i]);
   if (older_records_.erase(id) > 0) eraser_->Add(id);
   if (residency_->at(item.ref).state == BlockState::kGone) {
-    EraseDropped(write->batch.ops[i].meta.id);
+    EraseDropped(id);
     Forget(item);
+    Settle(item);
   } else {
     Requeue(item);
   }
@@ -403,21 +422,41 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 
 // --- Flush
 
-uint64_t WriteDown::OldestUnwritten() const {
-  uint64_t oldest = queue_.empty() ? next_sequence_ : queue_.begin()->first;
-  if (!loading_sequences_.empty()) oldest = std::min(oldest, *loading_sequences_.begin());
-  for (const auto& write : batches_) {
-    if (!write->busy) continue;
-    for (const Item& item : write->items) oldest = std::min(oldest, item.sequence);
+uint64_t WriteDown::OldestUnwritten(uint16_t of) const {
+  if (of != kEveryone) {
+    const auto own = unwritten_.find(of);
+    return own == unwritten_.end() ? next_sequence_ : *own->second.begin();
   }
+  uint64_t oldest = next_sequence_;
+  for (const auto& [tenant, own] : unwritten_) oldest = std::min(oldest, *own.begin());
   return oldest;
+}
+
+bool WriteDown::Flushed(const Item& item) const {
+  if (flushes_.contains(kEveryone)) return true;
+  const auto own = flushes_.find(item.tenant);
+  return own != flushes_.end() && item.sequence <= own->second.back().sequence;
+}
+
+std::map<uint64_t, WriteDown::Item>::iterator WriteDown::NextFlushed(uint64_t sequence) {
+  auto first = queue_.end();
+  for (const auto& [of, waits] : flushes_) {
+    const auto own = unwritten_.find(of);
+    if (own == unwritten_.end()) continue;
+    auto next = own->second.upper_bound(sequence);
+    while (next != own->second.end() && !queue_.contains(*next)) ++next;  // At the tier.
+    if (next == own->second.end() || *next > waits.back().sequence) continue;
+    if (first == queue_.end() || *next < first->first) first = queue_.find(*next);
+  }
+  return first;
 }
 
 void WriteDown::AddClient(uint32_t client, uint16_t tenant) { At(&told_, client) = Lost(tenant); }
 
-uint64_t WriteDown::Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
+uint64_t WriteDown::AddFlush(uint16_t of, uint16_t tenant, uint32_t client,
+                             std::function<void(Status)> on_done) {
   const uint64_t number = next_flush_++;
-  flushes_.push_back({number, tenant, client, next_sequence_ - 1, false, std::move(on_done)});
+  flushes_[of].push_back({number, tenant, client, next_sequence_ - 1, std::move(on_done)});
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
     Pump();
@@ -449,7 +488,9 @@ void WriteDown::SortSome() {
       std::pop_heap(by_value_.begin(), by_value_.end());
       Item item = by_value_.back().item;
       by_value_.pop_back();
+      Settle(item);
       item.sequence = next_sequence_++;
+      unwritten_[item.tenant].insert(item.sequence);
       queue_.emplace_hint(queue_.end(), item.sequence, item);
     } else {
       sorting_ = false;
@@ -457,24 +498,26 @@ void WriteDown::SortSome() {
   }
   if (sorting_) return PostToSelf(&WriteDown::SortSome);
   // Their blocks may stand anywhere now: they wait for all of it.
-  for (FlushWait& wait : flushes_) {
-    if (!wait.at_tier) wait.sequence = next_sequence_ - 1;
+  for (auto& [of, waits] : flushes_) {
+    for (FlushWait& wait : waits) wait.sequence = next_sequence_ - 1;
   }
   Pump();
   CheckFlushes();
 }
 
 void WriteDown::EndFlush(uint64_t flush) {
-  std::erase_if(flushes_, [flush](const FlushWait& wait) { return wait.number == flush; });
+  at_tier_.erase(flush);
+  for (auto& [of, waits] : flushes_) {
+    std::erase_if(waits, [flush](const FlushWait& wait) { return wait.number == flush; });
+  }
+  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
 }
 
 void WriteDown::FinishFlush(uint64_t number, Status status) {
-  const auto found =
-      std::find_if(flushes_.begin(), flushes_.end(),
-                   [number](const FlushWait& wait) { return wait.number == number; });
-  if (found == flushes_.end()) return;
-  FlushWait wait = std::move(*found);
-  flushes_.erase(found);
+  const auto found = at_tier_.find(number);
+  if (found == at_tier_.end()) return;
+  const FlushWait wait = std::move(found->second);
+  at_tier_.erase(found);
   if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.client);
   wait.on_done(std::move(status));
 }
@@ -488,54 +531,75 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
   const uint64_t news = lost - std::exchange(At(&told_, client), lost);
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
-                                    " blocks were dropped or refused before they could be written; "
-                                    "give NVMe more room or a larger write budget");
+                                    " blocks were dropped, refused or found damaged before they "
+                                    "could be written; Stats() counts each kind. Give NVMe more "
+                                    "room or a larger write budget");
 }
 
+// Those that are through share one flush of the tier, a slice of them.
 void WriteDown::CheckFlushes() {
-  if (flushes_.empty()) return;
-  const bool usable = target_ != nullptr && target_->in_service();
-  const uint64_t oldest = OldestUnwritten();
-  std::vector<uint64_t> unavailable;
+  if (flushes_.empty() && at_tier_.empty()) return;
+  if (target_ == nullptr || !target_->in_service()) return FailFlushes();
+  if (sorting_) return;
   std::vector<uint64_t> written;
-  for (FlushWait& wait : flushes_) {
-    if (!usable) {
-      unavailable.push_back(wait.number);
-    } else if (!wait.at_tier && !sorting_ && oldest > wait.sequence) {
-      wait.at_tier = true;
-      written.push_back(wait.number);
+  for (auto& [of, waits] : flushes_) {
+    const uint64_t oldest = OldestUnwritten(of);
+    while (!waits.empty() && waits.front().sequence < oldest && written.size() < kFlushSlice) {
+      written.push_back(waits.front().number);
+      at_tier_.emplace(waits.front().number, std::move(waits.front()));
+      waits.pop_front();
     }
   }
-  for (const uint64_t number : unavailable) {
+  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
+  if (written.empty()) return;
+  if (written.size() == kFlushSlice) PostToSelf(&WriteDown::CheckFlushes);
+  target_->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
+    for (const uint64_t number : written) {
+      if (*alive) FinishFlush(number, status);
+    }
+  });
+}
+
+void WriteDown::FailFlushes() {
+  std::vector<uint64_t> failed;
+  for (auto& [of, waits] : flushes_) {
+    for (; !waits.empty() && failed.size() < kFlushSlice; waits.pop_front()) {
+      failed.push_back(waits.front().number);
+      at_tier_.emplace(waits.front().number, std::move(waits.front()));
+    }
+  }
+  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
+  for (const auto& [number, wait] : at_tier_) {
+    if (failed.size() >= kFlushSlice) break;
+    failed.push_back(number);
+  }
+  for (const uint64_t number : failed) {
     FinishFlush(number, Status(Code::kUnavailable,
                                "the NVMe tier went out of service; Stats() says of "
                                "each drive why"));
   }
-  for (const uint64_t number : written) {
-    target_->Flush([this, number, alive = alive_](Status status) {
-      if (*alive) FinishFlush(number, std::move(status));
-    });
-  }
+  if (!flushes_.empty() || !at_tier_.empty()) PostToSelf(&WriteDown::CheckFlushes);
 }
 
 // --- Barrier
 
-void WriteDown::Barrier(std::function<void(Status)> on_done) {
-  barriers_.Add(next_batch_ - 1, std::move(on_done));
+void WriteDown::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
+  barriers_.Add(next_batch_ - 1, [this, tenant, on_done = std::move(on_done)](const Status&) {
+    on_done(At(&hung_, tenant) == 0
+                ? Status()
+                : Status(Code::kUnavailable,
+                         "a drive hangs in a write; it is deleted once that ends. Evict again "
+                         "later; Stats() says which drive"));
+  });
   PostToSelf(&WriteDown::CheckBarriers);
 }
 
 void WriteDown::CheckBarriers() {
   uint64_t oldest = next_batch_;
-  bool held = false;
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
-    held |= write->busy && write->done;
   }
-  barriers_.Settle(oldest, held ? Status(Code::kUnavailable,
-                                         "a drive hangs in a write; it is deleted once that ends. "
-                                         "Evict again later; Stats() says which drive")
-                                : Status());
+  barriers_.Settle(oldest, Status());
 }
 
 }  // namespace aquifer

@@ -7,10 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -65,10 +67,16 @@ class WriteDown {
   // Starts what may be started.
   void Pump();
 
-  // `on_done` once everything that was added before, by whatever tenant (Drain() relies on it), is
-  // on NVMe or cannot get there. Only the tenant's losses are told, each once to each `client`. The
-  // budget does not hold a flush up. Returns a number for EndFlush().
-  uint64_t Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done);
+  // `on_done` once everything of the tenant that was added before is on NVMe or cannot get there;
+  // what others have stored is neither waited for nor told of. Losses are told once to each
+  // `client`. The budget does not hold a flush up. Returns a number for EndFlush().
+  uint64_t Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
+    return AddFlush(tenant, tenant, client, std::move(on_done));
+  }
+  // The same for what any tenant has stored. Only this tenant's losses are told.
+  uint64_t FlushAll(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
+    return AddFlush(kEveryone, tenant, client, std::move(on_done));
+  }
   // A new client: what was lost before it came is none of its business.
   void AddClient(uint32_t client, uint16_t tenant);
   // The tier is out of service: what waits for it may be evicted, a slice after the other.
@@ -81,8 +89,8 @@ class WriteDown {
   void HottestFirst();
 
   // `on_done` when every write that is at the tier now has been answered; kUnavailable when a drive
-  // still holds on to one of them.
-  void Barrier(std::function<void(Status)> on_done);
+  // still holds on to one of the tenant's.
+  void Barrier(uint16_t tenant, std::function<void(Status)> on_done);
 
   // Called with a block that is to be renewed and not in DRAM. Never answers from inside.
   std::function<void(BlockRef)> load;
@@ -96,6 +104,8 @@ class WriteDown {
   }
 
  private:
+  static constexpr uint16_t kEveryone = UINT16_MAX;  // No tenant has this number.
+
   struct Item {
     BlockRef ref = kNoBlock;
     uint64_t sequence = 0;
@@ -121,7 +131,6 @@ class WriteDown {
     uint16_t tenant = 0;
     uint32_t client = 0;
     uint64_t sequence = 0;  // Everything up to here.
-    bool at_tier = false;   // Written; the tier makes it last.
     std::function<void(Status)> on_done;
   };
   struct Valued {
@@ -146,6 +155,8 @@ class WriteDown {
   void PostToSelf(void (WriteDown::*step)());
   // It waits no more: its hold on DRAM ends.
   void Forget(const Item& item);
+  // It is on NVMe, or will not get there: no flush waits for it any more.
+  void Settle(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
   bool Current(const Item& item) const;
   WriteBatch* TakeBatch();
@@ -158,10 +169,17 @@ class WriteDown {
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
+  uint64_t AddFlush(uint16_t of, uint16_t tenant, uint32_t client,
+                    std::function<void(Status)> on_done);
+  // Somebody waits for it: the budget does not hold it up.
+  bool Flushed(const Item& item) const;
+  // The first behind `sequence` in queue_ that somebody waits for.
+  std::map<uint64_t, Item>::iterator NextFlushed(uint64_t sequence);
   void CheckFlushes();
+  void FailFlushes();
   void FinishFlush(uint64_t number, Status status);
   void CheckBarriers();
-  uint64_t OldestUnwritten() const;
+  uint64_t OldestUnwritten(uint16_t of) const;
   void PumpAt(int64_t nanos);
   Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
   uint64_t Lost(uint16_t tenant);
@@ -175,7 +193,8 @@ class WriteDown {
   WriteBudget budget_;
   std::map<uint64_t, Item> queue_;        // By sequence.
   std::map<BlockRef, Item> loading_;      // To be renewed, and on its way to DRAM for that.
-  std::set<uint64_t> loading_sequences_;  // Of those.
+  // By tenant, the sequences of what waits, is loaded first or is at the tier.
+  std::map<uint16_t, std::set<uint64_t>> unwritten_;
   uint64_t trim_cursor_ = 0;              // Up to here it has been looked at for stale ones.
   uint64_t release_cursor_ = 0;           // Up to here holds are released.
   bool releasing_ = false;
@@ -192,11 +211,14 @@ class WriteDown {
   std::vector<uint64_t> held_by_;  // By tenant.
   int64_t paused_until_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
-  std::vector<FlushWait> flushes_;
+  // By whose blocks they wait for, in the order of their sequences; none is empty.
+  std::map<uint16_t, std::deque<FlushWait>> flushes_;
+  std::map<uint64_t, FlushWait> at_tier_;  // Written; the tier makes it last. By number.
   uint64_t next_flush_ = 1;
   Barriers barriers_;
   std::vector<uint64_t> told_;     // By client: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
+  std::vector<uint64_t> hung_;     // By tenant: writes that a drive holds on to.
   WriteDownStats stats_;
   Status last_failure_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

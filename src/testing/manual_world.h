@@ -35,6 +35,12 @@ class ManualWorld {
     Start();
   }
 
+  // The same with other options.
+  void Restart(const CoreOptions& options) {
+    options_ = options;
+    Restart();
+  }
+
   void Run() {
     while (owner_->RunAll() + workers_->RunAll() > 0) {
     }
@@ -147,7 +153,7 @@ class ManualWorld {
     workers_.reset();
   }
 
-  const CoreOptions options_;
+  CoreOptions options_;
   ManualClock clock_;
   SeededRandom random_{7};
   MemoryExtents extents_;

@@ -227,13 +227,14 @@ void NvmeDrive::OnMoveDone(Move* move, const Status& status) {
   PostContinueReclaim();
 }
 
-// What is not moved is lost, a slice at a time.
+// What is not moved is lost, a slice at a time: tails before heads, for it may end half way.
 void NvmeDrive::DropRest() {
   Segment& segment = segments_[reclaim_->victim];
   std::vector<BlockId> lost;
   bool abandon = false;
   while (reclaim_->next_drop < segment.records.size() && lost.size() < kDropsPerTask) {
-    const NvmeIndex::EntryId entry = segment.records[reclaim_->next_drop];
+    const NvmeIndex::EntryId entry =
+        segment.records[segment.records.size() - 1 - reclaim_->next_drop];
     const bool live = entry != NvmeIndex::kNone;
     const BlockId id = live ? shared_->index.Id(entry) : BlockId{};
     abandon = live && !owner_->MayDrop(id);

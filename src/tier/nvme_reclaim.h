@@ -42,7 +42,7 @@ struct NvmeDrive::Reclaim {
   size_t next = 0;                         // Of `keep`, the first that is not on its way.
   std::vector<std::unique_ptr<Move>> moves;
   uint64_t moving_bytes = 0;
-  size_t next_drop = 0;     // Records of the victim that are dropped.
+  size_t next_drop = 0;     // Records of the victim that are dropped, from its end on.
   bool failed = false;      // The drive failed: the victim stays as it is.
   bool freeing = false;     // Its header is being written.
   bool continuing = false;  // A task to go on is posted.

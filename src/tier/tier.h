@@ -109,7 +109,8 @@ class TierListener {
   virtual std::unique_ptr<ReclaimChoice> OnReclaim() = 0;
 
   // Whether this block, which was not worth keeping when that space began to be reclaimed, may
-  // still be dropped. False: it was pinned since; the tier leaves the rest where it is.
+  // still be dropped: it is at once, and OnLost() follows. False: it was pinned since, or its
+  // tenant has come down to its floor; the tier leaves the rest where it is.
   virtual bool MayDrop(const BlockId& /*id*/) { return true; }
 
   // Blocks came to light after the start: a drive that could not be read then can be read now.

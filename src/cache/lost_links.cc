@@ -1,0 +1,40 @@
+#include "cache/lost_links.h"
+
+#include <tuple>
+
+namespace aquifer {
+
+bool LostLinks::Less::operator()(const BlockName& a, const BlockName& b) const {
+  return std::tie(a.key, a.tenant, a.group, a.part) < std::tie(b.key, b.tenant, b.group, b.part);
+}
+
+LostLinks::Record& LostLinks::At(const BlockName& name) {
+  const auto [record, added] = records_.try_emplace(name);
+  if (!added) return record->second;
+  by_age_.push_back(name);
+  if (records_.size() > max_links_) {
+    records_.erase(by_age_.front());
+    by_age_.pop_front();
+  }
+  return record->second;
+}
+
+void LostLinks::Want(const BlockName& name) { At(name); }
+
+void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_children) {
+  if (!has_children && !records_.contains(name)) return;
+  Record& record = At(name);
+  record.link = link;
+  record.known = true;
+  if (link.position == 0) return;
+  BlockName parent = name;
+  parent.key = link.parent;
+  Want(parent);
+}
+
+const LostLink* LostLinks::Find(const BlockName& name) const {
+  const auto found = records_.find(name);
+  return found == records_.end() || !found->second.known ? nullptr : &found->second.link;
+}
+
+}  // namespace aquifer

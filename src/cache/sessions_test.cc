@@ -1,0 +1,94 @@
+// What can be done with a session whose chain has gaps: evicted from its end, or lost in the middle.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "testing/core_fixture.h"
+
+namespace aquifer {
+namespace {
+
+class SessionsTest : public CoreFixture {
+ protected:
+  size_t Matched(const Chain& chain) {
+    MatchRequest match;
+    match.chain = Slice(chain);
+    client_->Do(&Core::Match, &match);
+    return match.matched;
+  }
+  std::unique_ptr<EvictRequest> EvictSession() {
+    auto evict = std::make_unique<EvictRequest>();
+    evict->session = "session";
+    client_->Do(&Core::Evict, evict.get());
+    return evict;
+  }
+  void StoreSession(const Chain& chain) {
+    ASSERT_EQ(Store(chain), chain.size());
+    Hint(chain, 0);
+    world_->Run();
+  }
+  // Reports these blocks as damaged, which drops them.
+  void Lose(const Chain& chain, const std::vector<size_t>& lost) {
+    const auto fetch = Fetch(chain);
+    std::vector<ReleaseOp> leases;
+    for (const FetchOp& op : fetch->ops) leases.push_back({.lease = op.lease, .corrupt = false});
+    for (const size_t i : lost) leases[i].corrupt = true;
+    client_->Release(leases);
+  }
+};
+
+TEST_F(SessionsTest, WhatIsLeftIsDeletedAlsoWhereTheEndWasEvictedBefore) {
+  Make(SmallCache(16, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  StoreSession(chain);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 8})), 8u);
+  const size_t left = Matched(chain);
+  ASSERT_GT(left, 0u);
+  ASSERT_LT(left, 10u);
+  PrestageRequest prestage;
+  prestage.session = "session";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_EQ(prestage.found, left);
+  const auto evict = EvictSession();
+  EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
+  EXPECT_EQ(evict->evicted, left);
+  EXPECT_EQ(Recall(chain), 0u);
+  EXPECT_TRUE(EvictSession()->status.ok());  // It is known that there is nothing left.
+}
+
+TEST_F(SessionsTest, ALostBlockInTheMiddleDoesNotHideWhatIsAboveIt) {
+  Make(SmallCache(64, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  StoreSession(chain);
+  Lose(chain, {4, 5, 8, 9});
+  const auto evict = EvictSession();
+  EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
+  EXPECT_EQ(evict->evicted, 6u);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoAboveAGap) {
+  Make(SmallCache(64, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  const Chain other = chain.Fork(4, 2, 6);
+  StoreSession(chain);
+  Lose(chain, {4, 9});
+  ASSERT_EQ(Store(other), other.size() - 4);
+  const auto evict = EvictSession();
+  EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
+  EXPECT_EQ(Matched(chain), 4u);
+  EXPECT_EQ(Recall(other), other.size());
+}
+
+TEST_F(SessionsTest, WhatIsNotKnownAnyMoreIsNotCalledDeleted) {
+  Make(SmallCache(64, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  Lose(chain, {9});
+  Hint(chain, 0);  // Too late to know what came before its last block.
+  world_->Run();
+  EXPECT_EQ(EvictSession()->status.code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,101 @@
+// What Flush() and Evict() may promise while blocks are on their way to NVMe: losses are told, and
+// one tenant's or one drive's trouble is not another's.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+#include "testing/core_fixture.h"
+
+namespace aquifer {
+namespace {
+
+class WriteDownTest : public CoreFixture {
+ protected:
+  static CoreOptions TwoDrives() {
+    CoreOptions options = SmallCache(128);
+    options.cache.nvme_directories = {"one", "two"};
+    options.cache.nvme_bytes = 128 << 20;
+    return options;
+  }
+
+  Status FlushAs(ManualClient* client) {
+    FlushRequest flush;
+    flush.timeout_nanos = 9 * kDefaultTimeoutNanos;
+    client->Do(&Core::Flush, &flush);
+    return flush.status;
+  }
+
+  // Stores it, with a bit of block `bad` flipped in memory after the engine summed it up.
+  void StoreDamaged(const Chain& chain, size_t bad) {
+    const auto reserve = Reserve(chain, client_.get());
+    CommitRequest commit;
+    for (size_t i = 0; i < reserve->ops.size(); ++i) {
+      FillPayload(chain[i], 0, reserve->ops[i].slot);
+      CommitOp op;
+      op.reservation = reserve->ops[i].reservation;
+      op.sums = SumLanes(reserve->ops[i].slot, 0);
+      commit.ops.push_back(std::move(op));
+    }
+    reserve->ops[bad].slot[100] ^= std::byte{4};
+    client_->Do(&Core::Commit, &commit);
+    for (const CommitOp& op : commit.ops) ASSERT_TRUE(op.published);
+  }
+};
+
+TEST_F(WriteDownTest, FlushTellsOfABlockThatWasDamagedBeforeItWasWritten) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 3});
+  StoreDamaged(chain, 1);
+  EXPECT_EQ(Flush().code(), Code::kNoSpace);
+  EXPECT_TRUE(Flush().ok());  // Told once.
+  Restart();
+  EXPECT_EQ(Recall(chain), 2u);
+}
+
+TEST_F(WriteDownTest, FlushTellsOfABlockThatAReaderFoundDamaged) {
+  Make(SmallCache());
+  world_->disk(kDrive).Hang(true);  // It is read before it is written.
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(chain), 1u);
+  const auto fetch = Fetch(chain);
+  ASSERT_TRUE(fetch->ops[0].status.ok());
+  client_->Release(std::vector<ReleaseOp>{{.lease = fetch->ops[0].lease, .corrupt = true}});
+  world_->disk(kDrive).Hang(false);
+  EXPECT_EQ(Flush().code(), Code::kNoSpace);
+}
+
+TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
+  Make(TwoDrives());
+  world_->disk("two").Hang(true);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 24})), 24u);
+  world_->Advance(20'000'000'000);  // The drive is out of service by now.
+  const auto other = AttachAs("other");
+  const Chain chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"});
+  ASSERT_EQ(Store(chain, other.get()), 4u);
+  EXPECT_TRUE(FlushAs(other.get()).ok());
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  other->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  // Whose writes the drive holds on to must wait: they may still reach it.
+  EXPECT_EQ(Evict(Chain(layout_, {.seed = 1, .blocks = 24}))->status.code(), Code::kUnavailable);
+  world_->disk("two").Hang(false);
+  world_->Advance(5'000'000'000);
+}
+
+TEST_F(WriteDownTest, ATenantsDeletionHoldsUpNobodyElsesFlush) {
+  Make(TwoDrives());
+  world_->FailOpeningOf("two", true);
+  Restart();
+  const Chain again(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(again), 1u);
+  EXPECT_EQ(Evict(again)->status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(again), 1u);  // Stays in DRAM alone until the drive has been read.
+  const auto other = AttachAs("other");
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"}), other.get()), 4u);
+  EXPECT_TRUE(FlushAs(other.get()).ok());
+  EXPECT_EQ(FlushAs(client_.get()).code(), Code::kLate);
+}
+
+}  // namespace
+}  // namespace aquifer
