@@ -214,7 +214,7 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
   Start();
   const json document = json::parse(AskAdmin(GetText("/openapi.json")).body);
   EXPECT_EQ(document.at("openapi"), "3.1.0");
-  EXPECT_EQ(document, json::parse(TextOf(AQUIFER_SOURCE_DIR "/docs/api/openapi.json")));
+  EXPECT_TRUE(document == json::parse(TextOf(AQUIFER_SOURCE_DIR "/docs/api/openapi.json")));
   const std::map<std::string, std::string> bodies = {
       {"/v1/pin", R"({"keys":["00000000000000000000000000000000000000000000000000000000000000ff"],
                      "seconds":5})"},
@@ -224,6 +224,8 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
        R"({"keys":["00000000000000000000000000000000000000000000000000000000000000ff"],
           "timeout_ms":1000})"},
       {"/v1/evict", R"({"everything":true})"},
+      {"/v1/record/start", json{{"file", path("trace.jsonl")}}.dump()},
+      {"/v1/record/stop", ""},
       {"/v1/drain", ""}};
   for (const auto& [path, methods] : document.at("paths").items()) {
     SCOPED_TRACE(path);
@@ -241,9 +243,10 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
     EXPECT_EQ(wrong.headers.at("allow"), get ? "GET" : "POST");
   }
   // And the other way round: what the program has is in the document.
-  for (const char* call : {"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/status",
-                           "/v1/tiers", "/v1/tenants", "/v1/sessions", "/v1/pin", "/v1/unpin",
-                           "/v1/prestage", "/v1/evict", "/v1/drain"}) {
+  for (const char* call :
+       {"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/status", "/v1/tiers",
+        "/v1/tenants", "/v1/sessions", "/v1/pin", "/v1/unpin", "/v1/prestage", "/v1/evict",
+        "/v1/record", "/v1/record/start", "/v1/record/stop", "/v1/drain"}) {
     EXPECT_TRUE(document.at("paths").contains(call)) << call;
   }
 }
@@ -342,7 +345,7 @@ TEST_F(HttpTest, WebPagesAreNotAnswered) {
                 "Access-Control-Request-Method: POST\r\nOrigin: http://evil.example\r\n\r\n")
                 .status,
             403);
-  EXPECT_THAT(Log(), HasSubstr("audit: refused HTTP of 127.0.0.1:"));
+  EXPECT_TRUE(LogSays("audit: refused HTTP of 127.0.0.1:"));
 }
 
 TEST_F(HttpTest, WithoutATokenTheAdministratorIsAnsweredOnTheSocketAlone) {
@@ -473,6 +476,27 @@ TEST_F(HttpTest, CtlAsksAndActs) {
   EXPECT_THAT(top.out, AllOf(HasSubstr("ready"), HasSubstr("dram"), HasSubstr("local")));
   EXPECT_THAT(Ctl({"drain"}).out, HasSubstr("drained"));
   EXPECT_THAT(Ctl({"status"}).out, HasSubstr("draining"));
+}
+
+TEST_F(HttpTest, CtlStartsAndStopsARecording) {
+  Start();
+  EXPECT_EQ(Ctl({"record", "status"}).out, "nothing is recorded\n");
+  EXPECT_EQ(Ctl({"record", "stop"}).status, 2);
+  EXPECT_EQ(Ctl({"record", "start"}).status, 2);
+  EXPECT_THAT(Ctl({"record", "start", path("trace.jsonl")}).out,
+              HasSubstr("recording to " + path("trace.jsonl")));
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  EXPECT_EQ(engine.Matched(Chain(engine.layout(), {.seed = 1, .blocks = 6})), 0u);
+  EXPECT_EQ(AskAdmin(PostText("/v1/record/start", R"({"file":"relative"})")).status, 400);
+  EXPECT_EQ(Ctl({"record", "start", path("other.jsonl")}).status, 2);  // One at a time.
+  const Outcome stopped = Ctl({"record", "stop", "--json"});
+  EXPECT_EQ(stopped.status, 0) << stopped.err;
+  const json recording = json::parse(stopped.out);
+  EXPECT_EQ(recording.at("running"), false);
+  EXPECT_EQ(recording.at("requests"), 1);
+  EXPECT_THAT(TextOf(path("trace.jsonl")), HasSubstr("hash_ids"));
 }
 
 TEST_F(HttpTest, CtlSaysWhatIsWrongAndWhatToDo) {

@@ -261,6 +261,11 @@ TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndOption) {
                                    HasSubstr("leave-out-faults"), HasSubstr("directory")))
         << shell;
   }
+#ifdef AQUIFER_HAS_NODE
+  EXPECT_THAT(
+      Run({"completion", "bash"}).out,
+      AllOf(HasSubstr("aquifer ctl prestage"), HasSubstr("token-file"), HasSubstr("aquifer top")));
+#endif
   const Outcome outcome = Run({"completion", "tcsh"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("bash,zsh,fish"));

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,7 @@ Examples:
   aquifer ctl prestage --session chat-7           bring it to DRAM before its next turn
   aquifer ctl pin --session system-prompt --for 8h
   aquifer ctl evict --tenant acme --everything --yes
+  aquifer ctl record start /var/tmp/requests.jsonl
   aquifer ctl drain --timeout 60s                 before the node is stopped
   aquifer ctl status --http 10.0.0.7:9470 --token-file /etc/aquifer/admin-token)";
 
@@ -56,6 +59,8 @@ struct CtlOptions {
   bool yes = false;
   std::string after;
   uint32_t limit = 100;
+  std::string action;  // start, stop or status
+  std::string file;
 };
 
 Status Usage(std::string message) { return Status(Code::kInvalid, std::move(message)); }
@@ -183,6 +188,30 @@ Status Evict(NodeClient* node, const CtlOptions& options) {
   });
 }
 
+std::string RecordingText(const json& answer) {
+  const std::string file = answer.at("file").get<std::string>();
+  const std::string failure = answer.at("failure").get<std::string>();
+  if (file.empty()) return "nothing is recorded\n";
+  return fmt::format("{} {}: {} requests, {} left out{}\n",
+                     answer.at("running").get<bool>() ? "recording to" : "recorded to", file,
+                     Number(answer, "requests"), Number(answer, "left_out"),
+                     failure.empty() ? "" : "; it ended by itself: " + failure);
+}
+
+Status Record(NodeClient* node, const CtlOptions& options) {
+  if ((options.action == "start") == options.file.empty()) {
+    return Usage("start takes the FILE to record to, stop and status take none");
+  }
+  if (options.action == "status") return Show(options, node->Get("/v1/record"), {}, RecordingText);
+  if (options.action == "stop") {
+    return Act(node, options, "/v1/record/stop", json::object(), kLongLimit, RecordingText);
+  }
+  // The node may have another current directory.
+  std::error_code error;
+  const std::string file = std::filesystem::absolute(options.file, error).string();
+  return Act(node, options, "/v1/record/start", {{"file", file}}, kLongLimit, RecordingText);
+}
+
 Status Drain(NodeClient* node, const CtlOptions& options) {
   json body = json::object();
   AQ_ASSIGN_OR_RETURN(const milliseconds limit, AddTimeout(options, &body));
@@ -203,6 +232,7 @@ enum Takes : unsigned {
   kTimeout = 4,
   kEverything = 8,
   kPage = 16,
+  kRecord = 32,
 };
 
 struct CtlAction {
@@ -221,6 +251,7 @@ constexpr CtlAction kActions[] = {
     {"unpin", "Take such pins away", kBlocks, &Unpin},
     {"prestage", "Bring blocks to DRAM ahead of a fetch", kBlocks | kTimeout, &Prestage},
     {"evict", "Delete blocks from every tier, for good", kBlocks | kEverything, &Evict},
+    {"record", "Record what engines ask for, without its content, for planning", kRecord, &Record},
     {"drain", "Write everything to NVMe and store nothing any more", kTimeout, &Drain},
 };
 
@@ -252,6 +283,12 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
   if ((action.takes & kEverything) != 0) {
     command->add_flag("--everything", options->everything, "All that the tenant has");
     command->add_flag("--yes", options->yes, "That is really meant");
+  }
+  if ((action.takes & kRecord) != 0) {
+    command->add_option("ACTION", options->action, "What to do")
+        ->required()
+        ->check(CLI::IsMember({"start", "stop", "status"}));
+    command->add_option("FILE", options->file, "Where to, on the node's host");
   }
   if ((action.takes & kPage) != 0) {
     command->add_option("--after", options->after, "Begin behind this session")->type_name("NAME");

@@ -229,7 +229,8 @@ class Serving {
                       "shorter path with --socket",
                       std::exchange(options.socket, {})));
     }
-    api_ = std::make_unique<HttpApi>(HttpApiOptions{.version = AQUIFER_VERSION,
+    api_ = std::make_unique<HttpApi>(HttpApiOptions{.recorder = &recorder_,
+                                                    .version = AQUIFER_VERSION,
                                                     .socket = plan_.socket,
                                                     .rules = Rules(),
                                                     .tenants = TenantNames(),

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxSessionBytes = 256;
+constexpr size_t kMaxPathBytes = 4096;
 constexpr size_t kMaxSessionKeys = size_t{1} << 20;
 constexpr size_t kWalkSlice = 512;
 constexpr int64_t kMaxPinSeconds = 10 * 365 * 86'400LL;
@@ -195,6 +196,16 @@ HttpResponse PinOrUnpin(Blocks blocks, int64_t seconds, HttpContext* context) {
                                {"blocks", blocks.keys.size()}});
 }
 
+Status NoRecorder() {
+  return Status(Code::kUnavailable, "this node cannot record; start it with aquifer serve");
+}
+
+nlohmann::json RecordingJson(const Recorder& recorder) {
+  const RecordingStatus status = recorder.status();
+  return {{"running", status.running}, {"file", status.file},         {"requests", status.requests},
+          {"bytes", status.bytes},     {"left_out", status.left_out}, {"failure", status.failure}};
+}
+
 }  // namespace
 
 HttpResponse PinCall(const HttpRequest& request, HttpContext* context) {
@@ -239,6 +250,32 @@ HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
   if (!visit.ok()) return Refuse(visit.status());
   (**visit)->Evict(&evict);
   return Tell(Explained(evict.status, *blocks), {{"evicted", evict.evicted}});
+}
+
+HttpResponse RecordCall(const HttpRequest&, HttpContext* context) {
+  return context->recorder == nullptr ? Refuse(NoRecorder())
+                                      : Tell(Status(), RecordingJson(*context->recorder));
+}
+
+HttpResponse RecordStartCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  const std::string file = body.Text("file", kMaxPathBytes).value_or("");
+  if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
+  if (!file.starts_with('/')) {
+    return Refuse(Status(Code::kInvalid, "'file' is not an absolute path; begin it with '/'"));
+  }
+  if (context->recorder == nullptr) return Refuse(NoRecorder());
+  const Result<std::string> started = context->recorder->Start(file);
+  return started.ok() ? Tell(Status(), RecordingJson(*context->recorder))
+                      : Refuse(started.status());
+}
+
+HttpResponse RecordStopCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
+  if (context->recorder == nullptr) return Refuse(NoRecorder());
+  const Status stopped = context->recorder->Stop();
+  return Tell(stopped, RecordingJson(*context->recorder));
 }
 
 HttpResponse DrainCall(const HttpRequest& request, HttpContext* context) {

@@ -1,5 +1,5 @@
-// What an administrator does to a node over HTTP: pin, unpin, prestage, evict, drain. Each reads
-// its JSON, waits for the cache, and says what became of it. For the table in http_routes.cc.
+// What an administrator does to a node over HTTP: pin, unpin, prestage, evict, record, drain. Each
+// reads its JSON, waits for the cache, and says what became of it. For the table in http_routes.cc.
 #pragma once
 
 #include "node/http_message.h"
@@ -11,6 +11,9 @@ HttpResponse PinCall(const HttpRequest& request, HttpContext* context);
 HttpResponse UnpinCall(const HttpRequest& request, HttpContext* context);
 HttpResponse PrestageCall(const HttpRequest& request, HttpContext* context);
 HttpResponse EvictCall(const HttpRequest& request, HttpContext* context);
+HttpResponse RecordCall(const HttpRequest& request, HttpContext* context);
+HttpResponse RecordStartCall(const HttpRequest& request, HttpContext* context);
+HttpResponse RecordStopCall(const HttpRequest& request, HttpContext* context);
 HttpResponse DrainCall(const HttpRequest& request, HttpContext* context);
 
 }  // namespace aquifer

@@ -41,6 +41,7 @@ HttpApi::HttpApi(const HttpApiOptions& options)
       tenants_(options.tenants),
       readers_(NewThreadWorkerPool(1, "aq-http-read")),
       actors_(NewThreadWorkerPool(kActors, "aq-http-act")) {
+  context_.recorder = options.recorder;
   context_.version = options.version;
   context_.socket = options.socket;
   context_.started_nanos = SystemClock()->NowNanos();

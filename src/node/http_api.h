@@ -23,6 +23,7 @@
 namespace aquifer {
 
 struct HttpApiOptions {
+  Recorder* recorder = nullptr;  // Outlives it; may be null.
   std::string version{};
   std::string socket{};
   HttpRules rules{};

@@ -298,6 +298,9 @@ constexpr HttpRoute kRoutes[] = {
     {"POST", "/v1/unpin", HttpNeed::kAdministration, HttpPlace::kActing, &UnpinCall},
     {"POST", "/v1/prestage", HttpNeed::kAdministration, HttpPlace::kActing, &PrestageCall},
     {"POST", "/v1/evict", HttpNeed::kAdministration, HttpPlace::kActing, &EvictCall},
+    {"GET", "/v1/record", HttpNeed::kAdministration, HttpPlace::kReading, &RecordCall},
+    {"POST", "/v1/record/start", HttpNeed::kAdministration, HttpPlace::kActing, &RecordStartCall},
+    {"POST", "/v1/record/stop", HttpNeed::kAdministration, HttpPlace::kActing, &RecordStopCall},
     {"POST", "/v1/drain", HttpNeed::kAdministration, HttpPlace::kActing, &DrainCall},
 };
 

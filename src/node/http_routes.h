@@ -20,12 +20,14 @@
 #include "node/http_message.h"
 #include "node/insider.h"
 #include "node/node.h"
+#include "node/recorder.h"
 
 namespace aquifer {
 
 // What the calls work on. They run on threads of their own and may wait for the owner.
 struct HttpContext {
   Node* node = nullptr;
+  Recorder* recorder = nullptr;  // May be null.
   std::string version{};
   std::string socket{};                  // The node's.
   std::optional<HttpAddress> address{};  // Of HTTP over TCP.

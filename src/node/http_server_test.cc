@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/un.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -120,6 +121,26 @@ TEST_F(HttpServerTest, TheSocketIsTheUsersAlone) {
   EXPECT_EQ(peer.Receive()->body, "GET /a  socket");
   server_.reset();
   EXPECT_NE(::stat(socket().c_str(), &info), 0);  // Gone with the server.
+}
+
+// Whatever the mode of the socket is.
+TEST_F(HttpServerTest, TheSocketAnswersNoOtherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  Start();
+  ASSERT_EQ(::chmod(socket().c_str(), 0666), 0);
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);
+  std::thread([this] {
+    // By the kernel's own call, it is this thread alone.
+    constexpr uid_t kNobody = 65534;
+    ASSERT_EQ(::syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    HttpPeer peer(socket());
+    ASSERT_TRUE(peer.connected());
+    peer.Send(GetText("/a"));
+    EXPECT_FALSE(peer.Receive());
+  }).join();
+  HttpPeer peer(socket());
+  ASSERT_TRUE(peer.Send(GetText("/a")));
+  EXPECT_TRUE(peer.Receive());
 }
 
 TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {

@@ -78,6 +78,8 @@ constexpr Row kRows[] = {
      "Blocks that no lower tier has"},
     {"quarantined_bytes", "aquifer_quarantined_bytes", kGauge, "", "",
      "DRAM that nobody may use yet: somebody who was cut off, or a drive, may still touch it"},
+    {"withheld_bytes", "aquifer_withheld_bytes", kGauge, "", "",
+     "Empty extents that clients were asked for and have not returned"},
     {"pool_bytes", "aquifer_pool_bytes", kGauge, "", "", "DRAM taken for blocks, used or not"},
     {"metadata_bytes", "aquifer_metadata_bytes", kGauge, "", "", "DRAM for index and policy"},
     {"dram_extents_made", "aquifer_dram_extents_total", kCounter, "event", "made",
