@@ -66,6 +66,8 @@ TEST_F(WriteDownTest, FlushTellsOfABlockThatAReaderFoundDamaged) {
 
 TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
   Make(TwoDrives());
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 9, .blocks = 16})), 16u);
+  ASSERT_TRUE(Flush().ok());  // Both are being written to.
   world_->disk("two").Hang(true);
   ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 24})), 24u);
   world_->Advance(20'000'000'000);  // The drive is out of service by now.
