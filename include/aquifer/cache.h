@@ -349,6 +349,8 @@ class Cache {
 struct TenantOptions {
   std::string name{};
   uint64_t dram_floor_bytes = 0;  // Never evicted below this for another tenant's sake.
+  // Memory goes to a tenant by extents of 64 MiB that hold blocks of one size: it has at most as many
+  // as this takes, rounded up.
   uint64_t dram_ceiling_bytes = UINT64_MAX;
   uint64_t nvme_floor_bytes = 0;
   uint64_t nvme_ceiling_bytes = UINT64_MAX;

@@ -409,7 +409,8 @@ Status Core::Build() {
                                                           .dram_order = std::move(dram_order),
                                                           .nvme_order = std::move(nvme_order),
                                                           .dram_quota = std::move(dram_quota),
-                                                          .nvme_quota = std::move(nvme_quota)});
+                                                          .nvme_quota = std::move(nvme_quota),
+                                                          .extent_bytes = options_.extent_bytes});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
   eraser_ = std::make_unique<Eraser>(

@@ -29,6 +29,7 @@ Residency::Residency(ResidencyParts parts)
       dram_order_(std::move(parts.dram_order)),
       nvme_order_(std::move(parts.nvme_order)),
       dram_quota_(std::move(parts.dram_quota)),
+      extent_bytes_(parts.extent_bytes),
       nvme_quota_(std::move(parts.nvme_quota)),
       pins_(PinTableOptions{}),
       lost_links_(kMaxLostLinks) {}
@@ -112,7 +113,10 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
       }
       continue;
     }
-    Result<SlotId> slot = dram_->Allocate(catalog_->tenant(tenant).id, slot_bytes);
+    const bool may_grow = MayGrow(tenant);
+    const TenantId& id = catalog_->tenant(tenant).id;
+    Result<SlotId> slot =
+        may_grow ? dram_->Allocate(id, slot_bytes) : dram_->AllocateOwned(id, slot_bytes);
     if (slot.ok()) {
       if (dram_quota_.Charge(PayerOf(tenant), slot_bytes)) return slot;
       dram_->Free(*slot);  // The slots of other tenants fill the cap; evict and try again.
@@ -120,15 +124,21 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
       return slot;
     }
     const uint32_t own = dram_order_->Victim(pool);
-    const uint32_t other = dram_order_->Victim([this, pool](uint16_t candidate) {
-      return candidate != pool && dram_quota_.OverFloor(catalog_->pool(candidate).tenant) > 0;
+    const uint32_t other = dram_order_->Victim([this, pool, tenant, may_grow](uint16_t candidate) {
+      const uint16_t payer = catalog_->pool(candidate).tenant;
+      return candidate != pool && (may_grow ? dram_quota_.OverFloor(payer) > 0 : payer == tenant);
     });
     const bool others_first =
         other != kNoVictim &&
         (own == kNoVictim || dram_order_->Value(other) < dram_order_->Value(own));
-    const bool reclaiming = others_first && ReclaimExtent(pool);
-    if (own == kNoVictim) return Status(reclaiming ? Code::kBusy : Code::kNoSpace);
-    LeaveDram(own, Leave::kPressure);
+    const bool reclaiming = may_grow ? others_first && ReclaimExtent(pool)
+                                     : (others_first || own == kNoVictim) && ReclaimOwn(pool);
+    if (own == kNoVictim && reclaiming) return Status(Code::kBusy);
+    if (own == kNoVictim && !may_grow) {
+      return Status(Code::kInvalid, "the tenant's DRAM ceiling allows no further extent");
+    }
+    if (own == kNoVictim) return Status(Code::kNoSpace);
+    LeaveDram(own, may_grow ? Leave::kPressure : Leave::kQuota);
   }
   return Status(Code::kNoSpace);
 }
@@ -512,11 +522,53 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
     if (dram_quota_.OverFloor(at(victim).tenant) >= leaving) break;
     spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
   }
+  BeginReclaim(extent);
+  return true;
+}
+
+void Residency::BeginReclaim(uint32_t extent) {
   ForgetClosedExtents();
   retiring_.push_back(extent);
   reclaim_extent_ = extent;
   reclaim_slot_ = 0;
   dram_->Retire(extent);
+}
+
+bool Residency::MayGrow(uint16_t tenant) const {
+  const uint64_t ceiling = dram_quota_.quota(tenant).ceiling_bytes;
+  if (ceiling >= dram_quota_.capacity_bytes()) return true;
+  const uint64_t extents = std::max<uint64_t>((ceiling + extent_bytes_ - 1) / extent_bytes_, 1);
+  return dram_->ExtentsOf(catalog_->tenant(tenant).id) < extents;
+}
+
+uint32_t Residency::EmptyExtentOf(uint16_t for_pool) const {
+  const PoolRecord& pool = catalog_->pool(for_pool);
+  for (const ExtentInfo& info : dram_->Extents()) {
+    const bool empty = info.used_slots == 0 && !info.retired;
+    const bool other_size = info.slot_bytes != pool.slot_bytes;
+    if (empty && other_size && info.tenant == catalog_->tenant(pool.tenant).id) return info.extent;
+  }
+  return kNoExtent;
+}
+
+bool Residency::ReclaimOwn(uint16_t for_pool) {
+  if (reclaim_slot_ != kNoReclaim || !reclaim_.empty()) return true;
+  ForgetClosedExtents();
+  const uint16_t tenant = catalog_->pool(for_pool).tenant;
+  const TenantId& id = catalog_->tenant(tenant).id;
+  if (std::any_of(retiring_.begin(), retiring_.end(),
+                  [&](uint32_t extent) { return dram_->ExtentOf(extent).tenant == id; })) {
+    return true;  // It closes when the last of its blocks is let go.
+  }
+  uint32_t extent = EmptyExtentOf(for_pool);
+  if (extent == kNoExtent) {
+    const uint32_t victim = dram_order_->Victim([this, tenant, for_pool](uint16_t pool) {
+      return pool != for_pool && catalog_->pool(pool).tenant == tenant;
+    });
+    if (victim == kNoVictim) return false;
+    extent = dram_->SlotExtent(at(victim).slot);
+  }
+  BeginReclaim(extent);
   return true;
 }
 

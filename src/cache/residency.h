@@ -54,6 +54,7 @@ struct ResidencyParts {
   std::unique_ptr<EvictionOrder> nvme_order;
   Quota dram_quota;
   Quota nvme_quota;
+  uint64_t extent_bytes = 0;  // Of DRAM.
 };
 
 class Residency {
@@ -72,7 +73,9 @@ class Residency {
 
   // --- Slots
 
-  // A slot for the tenant, at the expense of what is worth less. kBusy: memory is on its way.
+  // A slot for the tenant, at the expense of what is worth less. An extent is one tenant's alone, so
+  // that a ceiling bounds extents too: there are never more than it takes to hold that many bytes
+  // of blocks of one size. kBusy: memory is on its way.
   // kNoSpace: nothing may be evicted now. kInvalid: the tenant's ceiling does not allow it at all.
   Result<SlotId> TakeSlot(uint16_t tenant, uint64_t block_bytes);
   // Of a slot that no entry refers to.
@@ -208,6 +211,7 @@ class Residency {
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
+  static constexpr uint32_t kNoExtent = UINT32_MAX;
 
   struct Forecast {
     int8_t priority = 0;
@@ -232,6 +236,13 @@ class Residency {
   void ReleaseSlot(BlockRef ref);
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
+  // The tenant's ceiling, in whole extents, allows it one more.
+  bool MayGrow(uint16_t tenant) const;
+  // Empties one of the tenant's own extents for slots of another size, which it may then have.
+  // False: nothing of them may go.
+  bool ReclaimOwn(uint16_t for_pool);
+  uint32_t EmptyExtentOf(uint16_t for_pool) const;
+  void BeginReclaim(uint32_t extent);
   bool Retiring(SlotId slot) const;
   // Of the tenant's, in extents that are being emptied: what is held leaves later.
   uint64_t RetiringBytes(const TenantId& tenant) const;
@@ -248,6 +259,7 @@ class Residency {
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
+  const uint64_t extent_bytes_;
   std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
   uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
