@@ -370,7 +370,9 @@ struct CacheOptions {
   bool nvme_sync = false;                   // Survive power loss too.
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
   uint64_t nvme_segment_bytes = 0;      // 0: chosen from nvme_bytes.
-  uint64_t write_bytes_per_second = 0;  // Write-down budget; 0: no limit.
+  // How fast NVMe is written to, what it rewrites to make room included; 0: no limit. Only what a
+  // Flush() or Drain() waits for is written beyond it, and slows down what comes later.
+  uint64_t write_bytes_per_second = 0;
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 

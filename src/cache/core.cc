@@ -78,6 +78,14 @@ Status TooManyKeys() {
   return Status(Code::kInvalid, "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
 }
 
+// A second's worth at once, so that it is a cap over any time that matters to a drive.
+WriteBudgetOptions BudgetOf(const CacheOptions& options) {
+  WriteBudgetOptions budget;
+  budget.bytes_per_second = options.write_bytes_per_second;
+  budget.burst_bytes = std::min(budget.burst_bytes, std::max<uint64_t>(budget.bytes_per_second, 1));
+  return budget;
+}
+
 WorthOptions WorthOf(const CacheOptions& options) {
   WorthOptions worth;
   if (options.assumed_prefill_ms_per_token > 0) {
@@ -428,7 +436,7 @@ Status Core::Build() {
   };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
-                        .budget = {.bytes_per_second = cache.write_bytes_per_second},
+                        .budget = BudgetOf(cache),
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);

@@ -275,6 +275,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
   uint64_t NvmeToSpare(uint16_t tenant) const;
+  void OnRewritten(uint64_t bytes) override { write_down_->ChargeBudget(bytes); }
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 

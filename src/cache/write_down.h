@@ -66,6 +66,8 @@ class WriteDown {
 
   // Starts what may be started.
   void Pump();
+  // So much was written to the tier by others: what waits here waits longer for that.
+  void ChargeBudget(uint64_t bytes) { budget_.ChargeBytes(clock_->NowNanos(), bytes); }
 
   // `on_done` once everything of the tenant that was added before is on NVMe or cannot get there;
   // what others have stored is neither waited for nor told of. Losses are told once to each

@@ -96,6 +96,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     // A block is being rewritten; erasing it must wait for the end.
     virtual void OnMoveBegins(const BlockId& id) = 0;
     virtual void OnMoveEnds(const BlockId& id) = 0;
+    virtual void OnRewritten(uint64_t bytes) = 0;
     virtual bool MayDrop(const BlockId& id) = 0;
     // Another of the tier's drives.
     virtual NvmeDrive* Drive(uint32_t number) = 0;
