@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -52,6 +53,13 @@ Status CheckOptions(const CoreOptions& options) {
     return Status(Code::kInvalid,
                   fmt::format("nvme_bytes is {}: give at least {} for each of {} directories",
                               cache.nvme_bytes, kMinDriveBytes, cache.nvme_directories.size()));
+  }
+  std::set<std::filesystem::path> directories;
+  for (const std::string& directory : cache.nvme_directories) {
+    if (!directories.insert(std::filesystem::path(directory + "/").lexically_normal()).second) {
+      return Status(Code::kInvalid,
+                    fmt::format("nvme_directories has {} twice: give each once", directory));
+    }
   }
   if (cache.nvme_segment_bytes % kPageBytes != 0) {
     return Status(Code::kInvalid,
