@@ -271,7 +271,8 @@ struct DriveStats {
   std::string directory{};
   bool in_service = true;
   bool writable = true;
-  std::string why{};  // Why it is not in service, or not writable.
+  // Why it is not in service, or not writable; or what could not be read of it at the start.
+  std::string why{};
 };
 
 struct TierStats {
