@@ -371,8 +371,8 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest first.
-  // False when that was all; otherwise it goes on at `*next`.
+  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest
+  // first. False when that was all; otherwise it goes on at `*next`.
   bool WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const;
 
   const CoreOptions options_;

@@ -17,7 +17,7 @@ constexpr int kMaxEvictions = 16;
 constexpr int kMaxForgotten = 3;
 constexpr int kMaxDescent = 64;
 constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
-constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
+constexpr uint32_t kSlotsPerStep = 4;              // Looked at, for one that is moved out.
 
 }  // namespace
 
