@@ -48,6 +48,7 @@ TEST_F(RunScript, ShowsALivingNodeAndEndsItWithADrain) {
     ASSERT_TRUE(run->ReadUntil("ready on " + socket_, seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("stored     8 blocks", seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("verified   every byte", seconds(60)).has_value());
+    EXPECT_TRUE(run->ReadUntil("ctl status --socket " + socket_, seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("demo --socket " + socket_, seconds(60)).has_value());
     {
       // It stays up, and nothing of the demonstration is left.

@@ -352,6 +352,33 @@ TEST_F(ServeRecording, AReloadStartsAndStopsIt) {
   EXPECT_EQ(lines[0].at("hash_ids").size(), 5u);
 }
 
+TEST_F(ServeRecording, ANodeThatIsKilledLeavesWholeLines) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
+  const auto cache = Connect({.socket = socket_}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  // Each prompt goes on from the one before, whose line is then written.
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 400});
+  for (size_t blocks = 1; blocks <= chain.size(); ++blocks) engine.Match(chain, {.count = blocks});
+  ASSERT_TRUE(Eventually([&] { return !TextOf(trace_).empty(); }));
+  node_->Kill();
+  node_->Wait();
+  std::string text = TextOf(trace_);
+  // The call that wrote them last may have been cut short: what has a newline is whole.
+  text.resize(text.rfind('\n') + 1);
+  std::istringstream in(text);
+  size_t lines = 0;
+  for (std::string line; std::getline(in, line); ++lines) {
+    const json parsed = json::parse(line, nullptr, false);
+    ASSERT_FALSE(parsed.is_discarded()) << line;
+    EXPECT_EQ(parsed.at("hash_ids").size(), lines + 1);
+  }
+  EXPECT_GT(lines, 0u);
+  // The next one leaves it alone.
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
+  EXPECT_THAT(node_->said(), HasSubstr(trace_ + ".1"));
+}
+
 TEST_F(ServeRecording, AFileThatCannotBeMadeIsRefusedAtTheStart) {
   ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--dram", "128MiB", "--nvme", "off",
                                          "--http", "off", "--record", "/nowhere/at/all"});

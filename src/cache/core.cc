@@ -26,11 +26,48 @@ constexpr int64_t kRenewNanos = 10'000'000'000;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
 constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
 
-TenantOptions OptionsOf(const CacheOptions& options, std::string_view name) {
-  for (const TenantOptions& tenant : options.tenants) {
+TenantOptions OptionsOf(const std::vector<TenantOptions>& tenants, std::string_view name) {
+  for (const TenantOptions& tenant : tenants) {
     if (tenant.name == name) return tenant;
   }
   return TenantOptions{};
+}
+
+Status CheckTenants(const std::vector<TenantOptions>& tenants) {
+  std::set<std::string_view> names;
+  for (const TenantOptions& tenant : tenants) {
+    if (!names.insert(tenant.name).second) {
+      return Status(Code::kInvalid,
+                    fmt::format("tenant {} is there twice: give each once", tenant.name));
+    }
+    if (tenant.name.empty() || tenant.name.size() > 64) {
+      return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
+    }
+    if (tenant.ttl_seconds < 0) {
+      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name +
+                                        " is negative: give 0 for blocks that do not expire");
+    }
+  }
+  return Status();
+}
+
+TenantQuota DramQuotaOf(const TenantOptions& tenant) {
+  return {.floor_bytes = tenant.dram_floor_bytes, .ceiling_bytes = tenant.dram_ceiling_bytes};
+}
+
+TenantQuota NvmeQuotaOf(const TenantOptions& tenant) {
+  return {.floor_bytes = tenant.nvme_floor_bytes, .ceiling_bytes = tenant.nvme_ceiling_bytes};
+}
+
+// Whether they fit beside each other.
+Status CheckQuotas(const std::vector<TenantOptions>& tenants, Quota dram, Quota nvme) {
+  uint16_t number = 0;
+  for (const TenantOptions& tenant : tenants) {
+    AQ_RETURN_IF_ERROR(dram.SetTenant(number, DramQuotaOf(tenant)));
+    AQ_RETURN_IF_ERROR(nvme.SetTenant(number, NvmeQuotaOf(tenant)));
+    ++number;
+  }
+  return Status();
 }
 
 Status CheckOptions(const CoreOptions& options) {
@@ -65,21 +102,7 @@ Status CheckOptions(const CoreOptions& options) {
     return Status(Code::kInvalid,
                   "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
   }
-  std::set<std::string_view> names;
-  for (const TenantOptions& tenant : cache.tenants) {
-    if (!names.insert(tenant.name).second) {
-      return Status(Code::kInvalid,
-                    fmt::format("tenant {} is there twice: give each once", tenant.name));
-    }
-    if (tenant.name.empty() || tenant.name.size() > 64) {
-      return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
-    }
-    if (tenant.ttl_seconds < 0) {
-      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name +
-                                        " is negative: give 0 for blocks that do not expire");
-    }
-  }
-  return Status();
+  return CheckTenants(cache.tenants);
 }
 
 Status TooManyKeys() {
@@ -411,13 +434,6 @@ Status Core::Build() {
   Quota dram_quota({.capacity_bytes = cache.dram_bytes});
   // The tier itself keeps to its cap; only the tenants' shares of it are kept here.
   Quota nvme_quota({.capacity_bytes = std::max<uint64_t>(nvme_bytes, 1)});
-  for (const TenantOptions& tenant : cache.tenants) {
-    AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(tenant.name, tenant));
-    AQ_RETURN_IF_ERROR(dram_quota.SetTenant(number, {.floor_bytes = tenant.dram_floor_bytes,
-                                                     .ceiling_bytes = tenant.dram_ceiling_bytes}));
-    AQ_RETURN_IF_ERROR(nvme_quota.SetTenant(number, {.floor_bytes = tenant.nvme_floor_bytes,
-                                                     .ceiling_bytes = tenant.nvme_ceiling_bytes}));
-  }
   residency_ = std::make_unique<Residency>(ResidencyParts{.catalog = &catalog_,
                                                           .dram = dram_.get(),
                                                           .clock = environment_.clock,
@@ -427,6 +443,7 @@ Status Core::Build() {
                                                           .dram_quota = std::move(dram_quota),
                                                           .nvme_quota = std::move(nvme_quota),
                                                           .extent_bytes = options_.extent_bytes});
+  AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
   eraser_ = std::make_unique<Eraser>(
@@ -483,6 +500,25 @@ bool Core::pool_complete() const {
   return extent_bytes() + options_.extent_bytes > options_.cache.dram_bytes;
 }
 
+Status Core::SetTenants(const std::vector<TenantOptions>& tenants) {
+  AQ_RETURN_IF_ERROR(CheckTenants(tenants));
+  AQ_RETURN_IF_ERROR(
+      CheckQuotas(tenants, Quota({.capacity_bytes = residency_->dram_quota().capacity_bytes()}),
+                  Quota({.capacity_bytes = residency_->nvme_quota().capacity_bytes()})));
+  // First those that are gone, so that the others' floors fit; nothing fails from here on, but for
+  // more tenants than there are numbers.
+  for (const TenantOptions& old : tenants_) {
+    AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(TenantIdOf(old.name)));
+    AQ_RETURN_IF_ERROR(residency_->SetQuota(number, {.ceiling_bytes = 0}, {.ceiling_bytes = 0}));
+  }
+  tenants_ = tenants;
+  for (const TenantOptions& tenant : tenants_) {
+    AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(tenant.name, tenant));
+    AQ_RETURN_IF_ERROR(residency_->SetQuota(number, DramQuotaOf(tenant), NvmeQuotaOf(tenant)));
+  }
+  return Status();
+}
+
 // --- Time
 
 void Core::TickAgain() {
@@ -528,7 +564,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
     return Status(Code::kInvalid, "tenant is not 1 to 64 bytes long");
   }
   AQ_ASSIGN_OR_RETURN(const uint16_t tenant,
-                      catalog_.Tenant(options.tenant, OptionsOf(options_.cache, options.tenant)));
+                      catalog_.Tenant(options.tenant, OptionsOf(tenants_, options.tenant)));
   std::string engine = options.engine;
   if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_nameless_++);  // Nobody's name.
   // Engines of two tenants are different engines, whatever they call themselves.

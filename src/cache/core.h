@@ -120,6 +120,11 @@ class Core final : private TierListener, private LoadWaiter {
   // Nothing is left to wait for at the drives; after that they may be closed.
   void CloseDisks();
 
+  // On the owner: whose these are from now on, with their quotas and times to live; all of them, or
+  // with kInvalid nothing changes. A tenant that is not among them any more has no floor and is
+  // lent no more memory; its blocks go as others need room.
+  Status SetTenants(const std::vector<TenantOptions>& tenants);
+
   // All of these on the owner. Who does not see all has its own tenant's figures from Stats().
   Result<ClientNumber> Attach(const ClientOptions& options, ClientSink* sink, bool sees_all = true);
   // The same for one who pins, prestages and evicts by keys alone (layout 0): the node's
@@ -377,6 +382,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   const CoreOptions options_;
   const CacheEnvironment environment_;
+  std::vector<TenantOptions> tenants_;  // As SetTenants() was told.
   Catalog catalog_;
   std::unique_ptr<DramTier> dram_;
   std::unique_ptr<Residency> residency_;

@@ -57,6 +57,43 @@ TEST_F(CoreTest, ATenantSeesItsOwnFiguresAndTheAdministratorSeesAll) {
   EXPECT_EQ(others.stats.Counter("dropped_asked"), 0u);
 }
 
+TEST_F(CoreTest, TenantsAndTheirQuotasCanBeChangedWhileItRuns) {
+  Make(SmallCache(64, false));
+  const auto quota = [](const std::string& name, uint64_t floor_blocks, uint64_t ceiling_blocks) {
+    TenantOptions tenant{.name = name};
+    tenant.dram_floor_bytes = floor_blocks * kBlockBytes;
+    tenant.dram_ceiling_bytes = ceiling_blocks * kBlockBytes;
+    return tenant;
+  };
+  const Chain chain(layout_, {.seed = 1, .blocks = 32});
+  const auto slots = [&](ManualClient* client) {
+    const auto reserve = Reserve(chain, client);
+    std::vector<ReservationId> given;
+    for (const ReserveOp& op : reserve->ops) {
+      if (op.reservation != 0) given.push_back(op.reservation);
+    }
+    client->Abort(given);
+    world_->Run();
+    return given.size();
+  };
+  const auto fresh = AttachAs("fresh");
+  EXPECT_EQ(slots(fresh.get()), 32u);
+  Core& core = world_->core();
+  ASSERT_TRUE(core.SetTenants({quota("local", 40, 64), quota("fresh", 0, 8)}).ok());
+  EXPECT_EQ(slots(fresh.get()), 8u);
+  EXPECT_EQ(slots(client_.get()), 32u);
+  // What does not fit together changes nothing.
+  EXPECT_EQ(core.SetTenants({quota("local", 40, 64), quota("fresh", 40, 64)}).code(),
+            Code::kInvalid);
+  EXPECT_EQ(core.SetTenants({quota("fresh", 9, 8)}).code(), Code::kInvalid);
+  EXPECT_EQ(slots(fresh.get()), 8u);
+  // One's floor may become another's in one step; who is gone is lent nothing more.
+  ASSERT_TRUE(core.SetTenants({quota("fresh", 60, 64)}).ok());
+  EXPECT_EQ(slots(fresh.get()), 32u);
+  EXPECT_EQ(slots(client_.get()), 0u);
+  EXPECT_EQ(Reserve(chain, client_.get())->ops[0].refusal, Refusal::kQuota);
+}
+
 TEST_F(CoreTest, AManySessionsTenantForgetsItsOwn) {
   CoreOptions options = SmallCache();
   options.max_sessions = 10;

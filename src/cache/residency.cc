@@ -614,6 +614,7 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
 bool Residency::ChargeNvme(BlockRef ref) {
   const uint16_t tenant = at(ref).tenant;
   const uint64_t bytes = SlotBytesOf(ref);
+  if (nvme_quota_.CanTake(tenant, bytes) == QuotaTake::kNever) return false;
   for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
     if (nvme_quota_.Charge(tenant, bytes)) return true;
     const uint32_t victim = nvme_order_->Victim(tenant);

@@ -175,6 +175,12 @@ class Residency {
   TenantBlocks blocks_of(uint16_t tenant) const {
     return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
   }
+  Status SetQuota(uint16_t tenant, const TenantQuota& dram, const TenantQuota& nvme) {
+    AQ_RETURN_IF_ERROR(dram_quota_.SetTenant(tenant, dram));
+    return nvme_quota_.SetTenant(tenant, nvme);
+  }
+  const Quota& dram_quota() const { return dram_quota_; }
+  const Quota& nvme_quota() const { return nvme_quota_; }
   uint64_t DramCeiling(uint16_t tenant) const {
     return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_quota_.capacity_bytes());
   }

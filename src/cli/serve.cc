@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -254,10 +255,13 @@ class Serving {
     NodePlan plan = plan_;
     plan.config = next;
     AQ_ASSIGN_OR_RETURN(std::shared_ptr<const Tenants> tenants, ReadTenants(plan));
+    Status changed;
     RunAndWait(node_->running()->owner(), [&](const std::function<void()>& done) {
-      tenants_ = std::move(tenants);  // Asked by the owner only.
+      changed = SetTenants(std::move(tenants));
       done();
     });
+    AQ_RETURN_IF_ERROR(changed);
+    plan_.config.tenants_file = next.tenants_file;
     plan_.config.drain_seconds = next.drain_seconds;
     ChangeRecording(next);
     plan_.config.admin_token_sha256 = next.admin_token_sha256;
@@ -267,6 +271,16 @@ class Serving {
       Log("reload: " + key + " differs; restart the node to change it");
     }
     return Status();
+  }
+
+  // On the owner, which alone asks for them. Those who are not there any more are cut off.
+  Status SetTenants(std::shared_ptr<const Tenants> tenants) {
+    AQ_RETURN_IF_ERROR(node_->running()->core()->SetTenants(tenants->Options()));
+    tenants_ = std::move(tenants);
+    std::set<std::string> names;
+    for (const Tenant& tenant : tenants_->all()) names.insert(tenant.options.name);
+    node_->server()->KeepTenants(names);
+    return node_->server()->SetPrivateToUser(!tenants_->from_file());
   }
 
   const NodeOverrides overrides_;

@@ -177,8 +177,9 @@ std::vector<std::string> TenantLines(const Change& change, const TopSample& now)
                                     Rate(hits + misses), PartText(hits, hits + misses),
                                     Rate(change.OfTenant(tenant, "committed_blocks")))});
   }
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.asked > b.asked; });
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return a.asked != b.asked ? a.asked > b.asked : a.line < b.line;
+  });
   std::vector<std::string> lines = {fmt::format("{:<24} {:>10} {:>10} {:>10} {:>9} {:>10}",
                                                 "tenant", "dram", "nvme", "fetch/s", "hits",
                                                 "store/s")};

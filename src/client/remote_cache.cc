@@ -114,6 +114,8 @@ void RemoteCache::EndSession() {
   link->SetOver();
   for (SharedMemory& memory : link->TakeUnheld()) unmapped_.push_back(std::move(memory));
   for (KnownLayout& known : layouts_) known.at_node = 0;
+  // Nobody has to poll for it then: an engine may be idle while its node starts over and over.
+  if (session_->idle()) session_->SetSettled();
   ended_.push_back(std::move(session_));
   SignalSelf();
   Signal(changed_event_);

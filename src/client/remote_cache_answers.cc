@@ -27,8 +27,8 @@ size_t RemoteCache::Apply() {
     moved += ReadAnswers(session_.get());
     if (!flushed || session_->link()->over()) EndSession();
   }
-  for (size_t i = 0; i < ended_.size(); ++i) {
-    if (!ended_[i]->settled()) SettleAll(ended_[i].get());
+  for (const std::unique_ptr<Session>& ended : ended_) {
+    if (!ended->settled()) SettleAll(ended.get());
   }
   for (const Settled& settled : settled_) {
     RequestProgress::Advance(settled.request, settled.completed, true);

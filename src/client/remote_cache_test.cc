@@ -210,6 +210,12 @@ TEST_F(RemoteCacheTest, WhatIsGivenBackReachesANodeThatCutUsOff) {
   EXPECT_TRUE(node_.IsLeft());
 }
 
+TEST_F(RemoteCacheTest, AClientThatHoldsNothingLeavesThoughNobodyPolls) {
+  node_.CutOff();
+  EXPECT_TRUE(node_.Sees(FrameKind::kGoodbye));
+  EXPECT_TRUE(node_.IsLeft());
+}
+
 TEST_F(RemoteCacheTest, ACommitIntoAVoidReservationGivesItBackAndTheLinkGoes) {
   const ReservationId reservation = ReserveOne();
   node_.CutOff();

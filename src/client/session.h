@@ -35,6 +35,7 @@ class Session {
   void End(SentRequest* sent);
 
   std::vector<SentRequest>& sent() { return sent_; }
+  bool idle() const { return free_.size() == sent_.size(); }  // Nothing is open.
   // All that was sent has its answer or will never get one, and nobody waits for it.
   bool settled() const { return settled_; }
   void SetSettled() { settled_ = true; }

@@ -256,10 +256,14 @@ Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed("cannot make the socket " + path);
   }
-  const mode_t mode = private_to_user ? 0600 : 0666;
-  if (::chmod(path.c_str(), mode) != 0) return Failed("cannot set the mode of " + path);
+  AQ_RETURN_IF_ERROR(SetSocketMode(path, private_to_user));
   if (::listen(listener.get(), kBacklog) != 0) return Failed("cannot listen on " + path);
   return listener;
+}
+
+Status SetSocketMode(const std::string& path, bool private_to_user) {
+  if (::chmod(path.c_str(), private_to_user ? 0600 : 0666) == 0) return Status();
+  return Failed("cannot set the mode of " + path);
 }
 
 Result<Descriptor> AcceptOn(const Descriptor& listener) {

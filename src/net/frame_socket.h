@@ -83,6 +83,7 @@ class FrameSocket {
 // Only the node's own user may connect where `private_to_user`. An old socket file that nobody
 // listens on is replaced; kBusy: another process listens there.
 Result<Descriptor> ListenOn(const std::string& path, bool private_to_user);
+Status SetSocketMode(const std::string& path, bool private_to_user);
 // kNotFound: nobody waits. kBusy: this process or the system has no descriptor or memory left, and
 // the listener stays ready meanwhile.
 Result<Descriptor> AcceptOn(const Descriptor& listener);

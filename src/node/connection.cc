@@ -111,6 +111,7 @@ void Connection::Greet(const Hello& hello) {
   }
   const Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
+  tenant_ = admission->client.tenant;
   observe_ = hello.observe;
   recorded_as_ =
       RecordedClientOf(admission->client.tenant, admission->client.engine, SystemRandom());

@@ -94,6 +94,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
 
   State state() const { return state_; }
   const PeerCredentials& peer() const { return peer_; }
+  const std::string& tenant() const { return tenant_; }  // Of one that is open.
 
   // The node wants this extent unmapped.
   void WantBack(uint32_t extent);
@@ -169,6 +170,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool flushing_later_ = false;
   bool lingering_later_ = false;
   ClientNumber client_ = 0;
+  std::string tenant_;
 
   SharedMemory to_node_memory_;
   SharedMemory to_client_memory_;

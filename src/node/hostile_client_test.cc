@@ -722,6 +722,14 @@ TEST_F(HostileClient, KeepsMemoryThatItIsAskedForAndIsCutOff) {
   EXPECT_EQ(engine_->Store(*chain_), 16u);  // They had to make room as well.
 }
 
+TEST_F(HostileClient, OfATenantThatIsGoneIsCutOff) {
+  const auto client = Enter();
+  client->WriteEmpty(FrameKind::kStats, 1);
+  ASSERT_TRUE(client->Answer().has_value());
+  OnOwner([this] { return node_->node().server()->KeepTenants({"honest"}), true; });
+  EXPECT_TRUE(client->IsCutOff());
+}
+
 // It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.
 TEST_F(HostileClient, MayPunchHolesIntoItsOwnMemoryOnly) {
   auto cache = Connect({.socket = node_->socket()}, {.tenant = "puncher"});

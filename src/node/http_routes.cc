@@ -253,8 +253,9 @@ HttpResponse SessionsCall(const HttpRequest& request, HttpContext* context) {
   }
   if (tenant.empty()) tenant = tenants.front();
   if (std::find(tenants.begin(), tenants.end(), tenant) == tenants.end()) {
-    return HttpError(404, "not_found",
-                     fmt::format("there is no tenant '{}'; `aquifer ctl tenants` lists all", tenant));
+    return HttpError(
+        404, "not_found",
+        fmt::format("there is no tenant '{}'; `aquifer ctl tenants` lists all", tenant));
   }
   std::vector<SessionSnapshot> found;
   std::string after = Parameter(request, "after");

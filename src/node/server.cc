@@ -60,6 +60,19 @@ void Server::Close() {
   }
 }
 
+void Server::KeepTenants(const std::set<std::string>& tenants) {
+  for (const auto& [connection, kept] : connections_) {
+    if (connection->state() == Connection::State::kOpen &&
+        !tenants.contains(connection->tenant())) {
+      connection->CutOff("its tenant is not there any more");
+    }
+  }
+}
+
+Status Server::SetPrivateToUser(bool private_to_user) {
+  return SetSocketMode(options_.socket, private_to_user);
+}
+
 // One in each turn of the owner.
 void Server::Accept() {
   if (closing_->load() >= kMaxClosing) return Pause("too many connections are being closed");

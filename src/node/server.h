@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "aquifer/cache.h"
@@ -57,6 +58,10 @@ class Server final : private Connection::Host {
 
   // Takes no more connections and ends those there are; what they hold stays lent.
   void Close();
+  // Ends the connections of all other tenants; what they hold stays lent.
+  void KeepTenants(const std::set<std::string>& tenants);
+  // Other users can, or cannot, connect from now on.
+  Status SetPrivateToUser(bool private_to_user);
   ServerStats stats() const;
 
  private:

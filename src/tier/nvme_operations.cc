@@ -310,7 +310,7 @@ void NvmeTierImpl::OnWriteAppended(PendingWrite* write, const Status& status) {
     return ResolveWrite(write, status);
   }
   Pending& pending = pending_.find(write->meta.id)->second;
-  if (pending.moving) {
+  if (pending.moves > 0) {
     pending.replaced = true;
   } else {
     MarkReplaced(write);
@@ -365,7 +365,7 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
     pending.followers.assign(followers.begin() + 1, followers.end());
     VerifySome({pending.leader});
   }
-  if (pending.leader == nullptr && !pending.moving) {
+  if (pending.leader == nullptr && pending.moves == 0) {
     std::vector<PendingErase*> erases = std::move(pending.erases);
     pending_.erase(found);
     std::map<uint32_t, std::vector<PendingErase*>> by_drive;
@@ -557,7 +557,7 @@ void NvmeTierImpl::FinishErases(std::vector<PendingErase*> erases, const Status&
 
 void NvmeTierImpl::OnMoveEnds(const BlockId& id) {
   const auto found = pending_.find(id);
-  found->second.moving = false;
+  if (--found->second.moves > 0) return;
   if (std::exchange(found->second.replaced, false)) return MarkReplaced(found->second.leader);
   if (found->second.leader != nullptr) return;
   std::vector<PendingErase*> erases = std::move(found->second.erases);

@@ -117,6 +117,70 @@ TEST(NvmeReclaimTest, TheOlderCopyOfAMovedBlockCannotUndoItsErasure) {
   EXPECT_TRUE(harness.Read(*blocks[1]).ok());  // Dropped, not erased: it may be back.
 }
 
+// A block that one drive moves, stored anew on the other, which moves it as well.
+class TwoMoves {
+ public:
+  // The first drive hangs so many tasks behind the beginning of a reclaim.
+  explicit TwoMoves(int tasks) : harness_(Small(10), 2) {
+    harness_.listener.choose = KeepAll;
+    while (harness_.listener.reclaims == 0) Write(TestBlock(written_++, 5000));
+    for (int i = 0; i < tasks; ++i) harness_.executor.RunOne();
+    harness_.disks[0]->Hang(true);
+  }
+
+  void StoreAnew() {
+    for (uint64_t i = 0; i < written_; ++i) {
+      TestBlock block(i, 5000);
+      block.memory()[0] ^= std::byte{1};
+      block.meta().checksum = ChecksumOf(block.raw());
+      Write(std::move(block));
+    }
+    for (uint64_t i = 1000; i < 1100; ++i) Write(TestBlock(i, 5000));
+    harness_.executor.RunAll();
+  }
+
+  void GoOn() {
+    harness_.disks[0]->Hang(false);
+    harness_.executor.RunAll();
+    for (const auto& write : writes_) EXPECT_TRUE(write->done);
+  }
+
+  uint64_t moved() { return harness_.Counter("reclaim_moved_blocks"); }
+
+ private:
+  struct OneWrite {
+    explicit OneWrite(TestBlock given) : block(std::move(given)) {}
+    TestBlock block;
+    Batch<WriteOp> batch;
+    bool done = false;
+  };
+
+  void Write(TestBlock block) {
+    writes_.push_back(std::make_unique<OneWrite>(std::move(block)));
+    OneWrite* const write = writes_.back().get();
+    write->batch.ops.push_back(write->block.ToWrite());
+    write->batch.on_done = [write](Batch<WriteOp>&) { write->done = true; };
+    harness_.nvme()->Write(&write->batch);
+    while (harness_.listener.reclaims == 0 && harness_.executor.RunOne()) {
+    }
+  }
+
+  NvmeHarness harness_;
+  uint64_t written_ = 0;
+  std::vector<std::unique_ptr<OneWrite>> writes_;
+};
+
+TEST(NvmeReclaimTest, TwoDrivesMayMoveOneBlockAtOnce) {
+  uint64_t moved = 0;
+  for (int tasks = 0; tasks < 40; ++tasks) {
+    TwoMoves moves(tasks);
+    moves.StoreAnew();
+    moves.GoOn();
+    moved += moves.moved();
+  }
+  EXPECT_GT(moved, 0u);
+}
+
 TEST(NvmeReclaimTest, TheSegmentWithTheLeastLiveBytesGoesFirst) {
   NvmeHarness harness(Small(6));
   const auto blocks = FillSegments(&harness, 3);

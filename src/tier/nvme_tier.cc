@@ -80,8 +80,8 @@ bool NvmeTierImpl::WaitsFor(const PendingErase& erase, const NvmeDrive& drive) c
   const auto found = pending_.find(erase.id);
   if (found == pending_.end()) return false;
   const PendingWrite* const leader = found->second.leader;
-  return found->second.moving || (leader != nullptr && (leader->drive == drive.number() ||
-                                                        leader->replaced_on == drive.number()));
+  return found->second.moves > 0 || (leader != nullptr && (leader->drive == drive.number() ||
+                                                           leader->replaced_on == drive.number()));
 }
 
 void NvmeTierImpl::OnLost(std::vector<BlockId> ids, Code why) {

@@ -102,7 +102,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   bool MayDrop(const BlockId& id) override {
     return listener_ == nullptr || listener_->MayDrop(id);
   }
-  void OnMoveBegins(const BlockId& id) override { pending_[id].moving = true; }
+  void OnMoveBegins(const BlockId& id) override { ++pending_[id].moves; }
   void OnMoveEnds(const BlockId& id) override;
   void OnRewritten(uint64_t bytes) override {
     if (listener_ != nullptr) listener_->OnRewritten(bytes);
@@ -119,9 +119,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
  private:
   // What is under way for one block.
   struct Pending {
-    PendingWrite* leader = nullptr;        // Writes it.
-    bool moving = false;                   // Reclaim rewrites it.
-    bool replaced = false;                 // The leader is written, and waits for the move to end.
+    PendingWrite* leader = nullptr;  // Writes it.
+    uint32_t moves = 0;              // Reclaims that rewrite it: its drive's, and the last one's.
+    bool replaced = false;           // The leader is written, and waits for the moves to end.
     std::vector<PendingWrite*> followers;  // Want it written too, and wait for the leader.
     std::vector<PendingErase*> erases;     // Wait until nothing writes it any more.
   };
