@@ -24,7 +24,12 @@ constexpr size_t kPinExpirySlice = 256;
 constexpr size_t kReturnSlice = 256;
 constexpr int64_t kRenewNanos = 10'000'000'000;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
-constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
+// Entries of the index and of the two eviction orders are committed as they are used, their table
+// of 7 bytes a block at the start. Room for blocks of 32 KiB there is always, for smaller ones as
+// long as what might be committed is an eighth of the pool; past that the coldest blocks go.
+constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;
+constexpr uint64_t kIndexBytesPerBlock = 184;
+constexpr uint64_t kIndexShareOfPool = 8;
 
 TenantOptions OptionsOf(const std::vector<TenantOptions>& tenants, std::string_view name) {
   for (const TenantOptions& tenant : tenants) {
@@ -103,6 +108,16 @@ Status CheckOptions(const CoreOptions& options) {
                   "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
   }
   return CheckTenants(cache.tenants);
+}
+
+uint32_t BlocksToIndex(const CoreOptions& options) {
+  if (options.max_blocks != 0) return options.max_blocks;
+  const CacheOptions& cache = options.cache;
+  const uint64_t bytes = cache.dram_bytes + (cache.nvme_directories.empty() ? 0 : cache.nvme_bytes);
+  const uint64_t affordable = cache.dram_bytes / kIndexShareOfPool / kIndexBytesPerBlock;
+  const uint64_t wanted =
+      std::max(bytes / kBytesPerIndexedBlock, std::min(bytes / kPageBytes, affordable));
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted + 65'536, 1u << 30));
 }
 
 Status TooManyKeys() {
@@ -422,10 +437,7 @@ Status Core::Build() {
   };
 
   const uint64_t nvme_bytes = cache.nvme_directories.empty() ? 0 : cache.nvme_bytes;
-  const uint64_t wanted = (cache.dram_bytes + nvme_bytes) / kBytesPerIndexedBlock + 65'536;
-  const auto max_blocks = options_.max_blocks != 0
-                              ? options_.max_blocks
-                              : static_cast<uint32_t>(std::min<uint64_t>(wanted, 1u << 30));
+  const uint32_t max_blocks = BlocksToIndex(options_);
   AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
                                                  .hash_seed = environment_.random->Next64(),
                                                  .meter = environment_.meter}));
