@@ -60,6 +60,9 @@ TEST(OpenTest, WrongOptionsAreRefusedByName) {
     options->nvme_directories = {directory.path()};
     options->nvme_segment_bytes = 5000;
   }));
+  EXPECT_TRUE(refuses("nvme_directories", [&](auto* options, auto*) {
+    options->nvme_directories = {directory.path(), directory.path() + "/"};
+  }));
   EXPECT_TRUE(refuses("twice", [](auto* options, auto*) {
     options->tenants = {{.name = "twice"}, {.name = "twice"}};
   }));

@@ -247,8 +247,8 @@ struct PrestageRequest : Request {
 // Deletes: when it completes with ok, the blocks are gone from every tier, for good. Whoever still
 // leases one keeps the bytes until the release. kUnavailable: a drive is out of service, and what
 // it may hold is deleted when it is back. kBusy: so much waits for it already that some of these
-// blocks are not remembered; evict them again once it is back. kNotFound: there is no such session, or
-// it is not known any more which blocks its chain had above those that are gone; give the keys.
+// blocks are not remembered; evict them again once it is back. kNotFound: there is no such session,
+// or it is not known any more which blocks its chain had above those that are gone; give the keys.
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.
@@ -271,7 +271,8 @@ struct DriveStats {
   std::string directory{};
   bool in_service = true;
   bool writable = true;
-  std::string why{};  // Why it is not in service, or not writable.
+  // Why it is not in service, or not writable; or what could not be read of it at the start.
+  std::string why{};
 };
 
 struct TierStats {
@@ -349,6 +350,8 @@ class Cache {
 struct TenantOptions {
   std::string name{};
   uint64_t dram_floor_bytes = 0;  // Never evicted below this for another tenant's sake.
+  // Memory goes to a tenant by extents of 64 MiB that hold blocks of one size: it has at most as
+  // many as this takes, rounded up.
   uint64_t dram_ceiling_bytes = UINT64_MAX;
   uint64_t nvme_floor_bytes = 0;
   uint64_t nvme_ceiling_bytes = UINT64_MAX;
@@ -367,8 +370,10 @@ struct CacheOptions {
   uint64_t nvme_bytes = uint64_t{8} << 30;  // Over all of them, metadata included.
   bool nvme_sync = false;                   // Survive power loss too.
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
-  uint64_t nvme_segment_bytes = 0;      // 0: chosen from nvme_bytes.
-  uint64_t write_bytes_per_second = 0;  // Write-down budget; 0: no limit.
+  uint64_t nvme_segment_bytes = 0;  // 0: chosen from nvme_bytes.
+  // How fast NVMe is written to, what it rewrites to make room included; 0: no limit. Only what a
+  // Flush() or Drain() waits for is written beyond it, and slows down what comes later.
+  uint64_t write_bytes_per_second = 0;
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
 

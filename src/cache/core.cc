@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -23,7 +24,12 @@ constexpr size_t kPinExpirySlice = 256;
 constexpr size_t kReturnSlice = 256;
 constexpr int64_t kRenewNanos = 10'000'000'000;
 constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
-constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;  // Smaller blocks fill it earlier.
+// Entries of the index and of the two eviction orders are committed as they are used, their table
+// of 7 bytes a block at the start. Room for blocks of 32 KiB there is always, for smaller ones as
+// long as what might be committed is an eighth of the pool; past that the coldest blocks go.
+constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;
+constexpr uint64_t kIndexBytesPerBlock = 184;
+constexpr uint64_t kIndexShareOfPool = 8;
 
 TenantOptions OptionsOf(const std::vector<TenantOptions>& tenants, std::string_view name) {
   for (const TenantOptions& tenant : tenants) {
@@ -90,6 +96,13 @@ Status CheckOptions(const CoreOptions& options) {
                   fmt::format("nvme_bytes is {}: give at least {} for each of {} directories",
                               cache.nvme_bytes, kMinDriveBytes, cache.nvme_directories.size()));
   }
+  std::set<std::filesystem::path> directories;
+  for (const std::string& directory : cache.nvme_directories) {
+    if (!directories.insert(std::filesystem::path(directory + "/").lexically_normal()).second) {
+      return Status(Code::kInvalid,
+                    fmt::format("nvme_directories has {} twice: give each once", directory));
+    }
+  }
   if (cache.nvme_segment_bytes % kPageBytes != 0) {
     return Status(Code::kInvalid,
                   "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
@@ -97,8 +110,26 @@ Status CheckOptions(const CoreOptions& options) {
   return CheckTenants(cache.tenants);
 }
 
+uint32_t BlocksToIndex(const CoreOptions& options) {
+  if (options.max_blocks != 0) return options.max_blocks;
+  const CacheOptions& cache = options.cache;
+  const uint64_t bytes = cache.dram_bytes + (cache.nvme_directories.empty() ? 0 : cache.nvme_bytes);
+  const uint64_t affordable = cache.dram_bytes / kIndexShareOfPool / kIndexBytesPerBlock;
+  const uint64_t wanted =
+      std::max(bytes / kBytesPerIndexedBlock, std::min(bytes / kPageBytes, affordable));
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted + 65'536, 1u << 30));
+}
+
 Status TooManyKeys() {
   return Status(Code::kInvalid, "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
+}
+
+// A second's worth at once, so that it is a cap over any time that matters to a drive.
+WriteBudgetOptions BudgetOf(const CacheOptions& options) {
+  WriteBudgetOptions budget;
+  budget.bytes_per_second = options.write_bytes_per_second;
+  budget.burst_bytes = std::min(budget.burst_bytes, std::max<uint64_t>(budget.bytes_per_second, 1));
+  return budget;
 }
 
 WorthOptions WorthOf(const CacheOptions& options) {
@@ -406,10 +437,7 @@ Status Core::Build() {
   };
 
   const uint64_t nvme_bytes = cache.nvme_directories.empty() ? 0 : cache.nvme_bytes;
-  const uint64_t wanted = (cache.dram_bytes + nvme_bytes) / kBytesPerIndexedBlock + 65'536;
-  const auto max_blocks = options_.max_blocks != 0
-                              ? options_.max_blocks
-                              : static_cast<uint32_t>(std::min<uint64_t>(wanted, 1u << 30));
+  const uint32_t max_blocks = BlocksToIndex(options_);
   AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
                                                  .hash_seed = environment_.random->Next64(),
                                                  .meter = environment_.meter}));
@@ -425,7 +453,8 @@ Status Core::Build() {
                                                           .dram_order = std::move(dram_order),
                                                           .nvme_order = std::move(nvme_order),
                                                           .dram_quota = std::move(dram_quota),
-                                                          .nvme_quota = std::move(nvme_quota)});
+                                                          .nvme_quota = std::move(nvme_quota),
+                                                          .extent_bytes = options_.extent_bytes});
   AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock);
@@ -444,7 +473,7 @@ Status Core::Build() {
   };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
-                        .budget = {.bytes_per_second = cache.write_bytes_per_second},
+                        .budget = BudgetOf(cache),
                         .admission = {},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);

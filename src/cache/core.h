@@ -280,6 +280,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::unique_ptr<ReclaimChoice> OnReclaim() override;
   bool MayDrop(const BlockId& id) override;
   uint64_t NvmeToSpare(uint16_t tenant) const;
+  void OnRewritten(uint64_t bytes) override { write_down_->ChargeBudget(bytes); }
   void OnFound() override;
   void OnHealth(bool in_service, const Status& why) override;
 
@@ -375,8 +376,8 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest first.
-  // False when that was all; otherwise it goes on at `*next`.
+  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest
+  // first. False when that was all; otherwise it goes on at `*next`.
   bool WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const;
 
   const CoreOptions options_;

@@ -36,6 +36,20 @@ TEST_F(CoreDrivesTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
   EXPECT_EQ(Recall(chain), 8u);
 }
 
+TEST_F(CoreDrivesTest, StatsTellWhatCouldNotBeReadAtTheStart) {
+  Make(SmallCache());
+  MemoryMedia& media = world_->media(kDrive);
+  const std::vector<std::byte> noise(kPageBytes, std::byte{0x5A});
+  ASSERT_TRUE(media.Create(77, 4 << 20).ok());
+  ASSERT_TRUE(media.Write(77, 0, noise).ok());
+  Restart();
+  StatsRequest stats;
+  client_->Do(&Core::Stats, &stats);
+  const DriveStats& drive = stats.stats.tiers[1].drives[0];
+  EXPECT_TRUE(drive.in_service);
+  EXPECT_NE(drive.why.find("file 77"), std::string::npos) << drive.why;
+}
+
 TEST_F(CoreDrivesTest, ADriveThatOpensLaterBringsItsBlocks) {
   Make(SmallCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 8});

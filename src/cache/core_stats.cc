@@ -7,6 +7,17 @@
 namespace aquifer {
 namespace {
 
+// An operator should know also of what is wrong with a drive that is in service.
+std::string WhyOf(const NvmeDriveState& state) {
+  if (!state.why.ok()) return state.why.message();
+  if (state.skipped.empty()) return "";
+  std::string why = "at the start some of it could not be read: " + state.skipped.front();
+  if (state.skipped.size() > 1) {
+    why += "; and " + std::to_string(state.skipped.size() - 1) + " more of that kind";
+  }
+  return why;
+}
+
 std::vector<DriveStats> DriveStatsOf(const NvmeTier& tier,
                                      const std::vector<std::string>& directories) {
   std::vector<DriveStats> drives;
@@ -14,7 +25,7 @@ std::vector<DriveStats> DriveStatsOf(const NvmeTier& tier,
     drives.push_back({.directory = directories[drives.size()],
                       .in_service = state.in_service,
                       .writable = state.writable,
-                      .why = state.why.ok() ? "" : state.why.message()});
+                      .why = WhyOf(state)});
   }
   return drives;
 }

@@ -10,14 +10,9 @@
 namespace aquifer {
 namespace {
 
-// How many blocks one TakeSlot() may evict: room for one slot never takes more than a few, and the
-// owner's tasks stay short.
-constexpr int kMaxEvictions = 16;
 // A block and, where it is missing, the one above it take an entry of the index each.
 constexpr int kMaxForgotten = 3;
-constexpr int kMaxDescent = 64;
 constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
-constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
 
 }  // namespace
 
@@ -29,6 +24,7 @@ Residency::Residency(ResidencyParts parts)
       dram_order_(std::move(parts.dram_order)),
       nvme_order_(std::move(parts.nvme_order)),
       dram_quota_(std::move(parts.dram_quota)),
+      extent_bytes_(parts.extent_bytes),
       nvme_quota_(std::move(parts.nvme_quota)),
       pins_(PinTableOptions{}),
       lost_links_(kMaxLostLinks) {}
@@ -100,39 +96,6 @@ uint16_t Residency::PayerOf(uint16_t tenant) {
   return Planted(PlantedBug::kWrongTenantCharged) ? 0 : tenant;
 }
 
-Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
-  const uint64_t slot_bytes = RoundUpToPage(block_bytes);
-  AQ_ASSIGN_OR_RETURN(const uint16_t pool, catalog_->Pool(tenant, slot_bytes));
-  for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
-    const QuotaTake take = dram_quota_.CanTake(tenant, slot_bytes);
-    if (take == QuotaTake::kNever) return Status(Code::kInvalid, "over the tenant's DRAM ceiling");
-    if (take == QuotaTake::kOwnPays) {
-      if (!EvictForQuota(pool)) {
-        return Status(Code::kInvalid, "at the tenant's DRAM ceiling, and all of it is in use");
-      }
-      continue;
-    }
-    Result<SlotId> slot = dram_->Allocate(catalog_->tenant(tenant).id, slot_bytes);
-    if (slot.ok()) {
-      if (dram_quota_.Charge(PayerOf(tenant), slot_bytes)) return slot;
-      dram_->Free(*slot);  // The slots of other tenants fill the cap; evict and try again.
-    } else if (slot.status().code() != Code::kNoSpace) {
-      return slot;
-    }
-    const uint32_t own = dram_order_->Victim(pool);
-    const uint32_t other = dram_order_->Victim([this, pool](uint16_t candidate) {
-      return candidate != pool && dram_quota_.OverFloor(catalog_->pool(candidate).tenant) > 0;
-    });
-    const bool others_first =
-        other != kNoVictim &&
-        (own == kNoVictim || dram_order_->Value(other) < dram_order_->Value(own));
-    const bool reclaiming = others_first && ReclaimExtent(pool);
-    if (own == kNoVictim) return Status(reclaiming ? Code::kBusy : Code::kNoSpace);
-    LeaveDram(own, Leave::kPressure);
-  }
-  return Status(Code::kNoSpace);
-}
-
 void Residency::FreeSlot(uint16_t tenant, SlotId slot) {
   dram_quota_.Uncharge(PayerOf(tenant), dram_->SlotBytes(slot).size());
   dram_->Free(slot);
@@ -155,19 +118,6 @@ void Residency::EndWithholding(uint32_t extent) {
   withheld_.erase(found);
 }
 
-// Its own size first: that slot can be used at once. But a ceiling is over all of them.
-bool Residency::EvictForQuota(uint16_t pool) {
-  uint32_t victim = dram_order_->Victim(pool);
-  if (victim == kNoVictim) {
-    victim = dram_order_->Victim([this, pool](uint16_t other) {
-      return catalog_->pool(other).tenant == catalog_->pool(pool).tenant;
-    });
-  }
-  if (victim == kNoVictim) return false;
-  LeaveDram(victim, Leave::kQuota);
-  return true;
-}
-
 void Residency::ReleaseSlot(BlockRef ref) {
   if (!at(ref).has_slot()) return;
   FreeSlot(at(ref).tenant, at(ref).slot);
@@ -186,45 +136,6 @@ Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
   catalog_->Hold(block.name.tenant, block.layout);
   index_->SetSlot(*added, slot);
   return added;
-}
-
-// The end of a chain that runs through it, if nothing holds that; kNoBlock otherwise.
-BlockRef Residency::TailBelow(BlockRef ref) const {
-  for (int step = 0; step < kMaxDescent; ++step) {
-    const BlockEntry& entry = at(ref);
-    if (entry.first_child != kNoBlock) {
-      ref = entry.first_child;
-      continue;
-    }
-    const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
-    return held || entry.state != BlockState::kResident ? BlockRef{kNoBlock} : ref;
-  }
-  return kNoBlock;
-}
-
-// The index is full: what was used longest ago goes, from every tier.
-bool Residency::ForgetOne(const NewBlock& sake) {
-  const uint16_t tenant = sake.name.tenant;
-  const BlockRef parent = index_->Find(
-      {.tenant = tenant, .group = sake.name.group, .part = sake.name.part, .key = sake.parent});
-  uint32_t first = nvme_order_->Victim([this, tenant](uint16_t other) {
-    return other == tenant || nvme_quota_.OverFloor(other) > 0;
-  });
-  uint32_t second = dram_order_->Victim([this, tenant](uint16_t pool) {
-    const uint16_t other = catalog_->pool(pool).tenant;
-    return other == tenant || dram_quota_.OverFloor(other) > 0;
-  });
-  if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
-    std::swap(first, second);
-  }
-  for (const uint32_t victim : {first, second}) {
-    const BlockRef tail = victim == kNoVictim ? BlockRef{kNoBlock} : TailBelow(victim);
-    if (tail == kNoBlock || tail == parent) continue;
-    if (!at(tail).in_tier(kTierNvme)) CountLostUnwritten(at(tail).tenant);
-    Drop(tail, Leave::kPressure);
-    return true;
-  }
-  return false;
 }
 
 void Residency::Remove(BlockRef ref) {
@@ -480,99 +391,6 @@ void Residency::SetForecast(BlockRef ref, int8_t priority, SessionHint session) 
       order(tier)->Touch(ref, Features(ref, tier), at(ref).last_used_nanos);
     }
   }
-}
-
-// --- Making room
-
-bool Residency::Retiring(SlotId slot) const {
-  if (retiring_.empty()) return false;
-  const uint32_t extent = dram_->SlotExtent(slot);
-  return std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end();
-}
-
-bool Residency::ReclaimExtent(uint16_t for_pool) {
-  if (reclaim_slot_ != kNoReclaim || !reclaim_.empty()) return true;
-  std::vector<uint16_t> spared = {for_pool};
-  uint32_t extent = 0;
-  for (;;) {
-    const uint32_t victim = dram_order_->Victim([this, &spared](uint16_t pool) {
-      return std::find(spared.begin(), spared.end(), pool) == spared.end() &&
-             dram_quota_.OverFloor(catalog_->pool(pool).tenant) > 0;
-    });
-    if (victim == kNoVictim) return false;
-    extent = dram_->SlotExtent(at(victim).slot);
-    if (std::find(retiring_.begin(), retiring_.end(), extent) != retiring_.end()) {
-      // It was held when its turn came, and is not any more.
-      reclaim_.emplace_back(at(victim).position, victim);
-      return true;
-    }
-    // A whole extent goes; nobody is pushed below its floor by that.
-    const ExtentInfo info = dram_->ExtentOf(extent);
-    const uint64_t leaving = RetiringBytes(info.tenant) + info.used_slots * info.slot_bytes;
-    if (dram_quota_.OverFloor(at(victim).tenant) >= leaving) break;
-    spared.push_back(*catalog_->Pool(at(victim).tenant, SlotBytesOf(victim)));
-  }
-  ForgetClosedExtents();
-  retiring_.push_back(extent);
-  reclaim_extent_ = extent;
-  reclaim_slot_ = 0;
-  dram_->Retire(extent);
-  return true;
-}
-
-uint64_t Residency::RetiringBytes(const TenantId& tenant) const {
-  uint64_t bytes = 0;
-  for (const uint32_t extent : retiring_) {
-    const ExtentInfo info = dram_->ExtentOf(extent);
-    if (info.tenant == tenant) bytes += info.used_slots * info.slot_bytes;
-  }
-  return bytes;
-}
-
-void Residency::ForgetClosedExtents() {
-  std::erase_if(retiring_, [this](uint32_t old) { return dram_->ExtentOf(old).slots == 0; });
-}
-
-// First all of its blocks are found, then they leave: tails before heads, so that what is left are
-// whole prefixes.
-bool Residency::ContinueReclaim(size_t max_blocks) {
-  for (; max_blocks > 0 && reclaim_slot_ != kNoReclaim; --max_blocks) {
-    const uint32_t end = reclaim_slot_ + kSlotsPerStep;
-    const bool more =
-        dram_->VisitSlots(reclaim_extent_, reclaim_slot_, end, [this](SlotId, const BlockId& id) {
-          const BlockRef ref = Find(id);
-          if (ref == kNoBlock) return;
-          reclaim_.emplace_back(at(ref).position, ref);
-          std::push_heap(reclaim_.begin(), reclaim_.end());
-        });
-    reclaim_slot_ = more ? end : kNoReclaim;
-  }
-  for (; max_blocks > 0 && !reclaim_.empty(); --max_blocks) {
-    std::pop_heap(reclaim_.begin(), reclaim_.end());
-    const BlockRef ref = reclaim_.back().second;
-    reclaim_.pop_back();
-    if (!index_->Exists(ref) || !at(ref).in_tier(kTierDram) || !Retiring(at(ref).slot)) continue;
-    // It leaves when the last lease ends, or when it has been written down.
-    if (at(ref).held() || (at(ref).flags & kFlagDirtyHeld) != 0) continue;
-    LeaveDram(ref, Leave::kPressure);
-  }
-  return reclaim_slot_ != kNoReclaim || !reclaim_.empty();
-}
-
-bool Residency::ChargeNvme(BlockRef ref) {
-  const uint16_t tenant = at(ref).tenant;
-  const uint64_t bytes = SlotBytesOf(ref);
-  if (nvme_quota_.CanTake(tenant, bytes) == QuotaTake::kNever) return false;
-  for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
-    if (nvme_quota_.Charge(tenant, bytes)) return true;
-    const uint32_t victim = nvme_order_->Victim(tenant);
-    if (victim == kNoVictim) return false;
-    const BlockId id = IdOf(victim);
-    const bool elsewhere = at(victim).in_tier(kTierDram);
-    LeaveNvme(victim, Leave::kQuota);
-    if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
-  }
-  return false;
 }
 
 Residency::TenantBlocks& Residency::MutableBlocksOf(uint16_t tenant) {

@@ -54,6 +54,7 @@ struct ResidencyParts {
   std::unique_ptr<EvictionOrder> nvme_order;
   Quota dram_quota;
   Quota nvme_quota;
+  uint64_t extent_bytes = 0;  // Of DRAM.
 };
 
 class Residency {
@@ -72,8 +73,10 @@ class Residency {
 
   // --- Slots
 
-  // A slot for the tenant, at the expense of what is worth less. kBusy: memory is on its way.
-  // kNoSpace: nothing may be evicted now. kInvalid: the tenant's ceiling does not allow it at all.
+  // A slot for the tenant, at the expense of what is worth less. An extent is one tenant's alone,
+  // so that a ceiling bounds extents too: there are never more than it takes to hold that many
+  // bytes of blocks of one size. kBusy: memory is on its way. kNoSpace: nothing may be evicted now.
+  // kInvalid: the tenant's ceiling does not allow it at all.
   Result<SlotId> TakeSlot(uint16_t tenant, uint64_t block_bytes);
   // Of a slot that no entry refers to.
   void FreeSlot(uint16_t tenant, SlotId slot);
@@ -83,11 +86,11 @@ class Residency {
 
   // --- A block's life
 
-  // A new block whose bytes are about to be written into `slot`. Where the index is full, another is
-  // forgotten for it; kNoSpace: all of them are in use.
+  // A new block whose bytes are about to be written into `slot`. Where the index is full, another
+  // is forgotten for it; kNoSpace: all of them are in use.
   Result<BlockRef> AddFilling(const NewBlock& block, SlotId slot);
-  // A block that NVMe holds, found at start. kNoSpace, kBusy: the index cannot take it now. kInvalid:
-  // the tenant's ceiling, or the block itself, does not allow it.
+  // A block that NVMe holds, found at start. kNoSpace, kBusy: the index cannot take it now.
+  // kInvalid: the tenant's ceiling, or the block itself, does not allow it.
   Result<BlockRef> AddOnNvme(const NewBlock& block);
   // Its bytes are complete: it is served from here on.
   void Publish(BlockRef ref, const Checksum& checksum);
@@ -186,8 +189,8 @@ class Residency {
   }
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
-  // How many of the tenant's were dropped from DRAM before any other tier had them, for want of room
-  // or because they were damaged there.
+  // How many of the tenant's were dropped from DRAM before any other tier had them, for want of
+  // room or because they were damaged there.
   uint64_t lost_unwritten(uint16_t tenant) const;
   // The most that the tenant could have, as the pool is now.
   uint64_t DramLimit(uint16_t tenant) const {
@@ -214,6 +217,7 @@ class Residency {
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
+  static constexpr uint32_t kNoExtent = UINT32_MAX;
 
   struct Forecast {
     int8_t priority = 0;
@@ -238,6 +242,13 @@ class Residency {
   void ReleaseSlot(BlockRef ref);
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
+  // The tenant's ceiling, in whole extents, allows it one more.
+  bool MayGrow(uint16_t tenant) const;
+  // Empties one of the tenant's own extents for slots of another size, which it may then have.
+  // False: nothing of them may go.
+  bool ReclaimOwn(uint16_t for_pool);
+  uint32_t EmptyExtentOf(uint16_t for_pool) const;
+  void BeginReclaim(uint32_t extent);
   bool Retiring(SlotId slot) const;
   // Of the tenant's, in extents that are being emptied: what is held leaves later.
   uint64_t RetiringBytes(const TenantId& tenant) const;
@@ -254,16 +265,17 @@ class Residency {
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
+  const uint64_t extent_bytes_;
   std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
   uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
   LostLinks lost_links_;
-  std::deque<BlockName> orphaned_;          // Names whose children are to be dropped.
-  std::vector<uint32_t> retiring_;          // Extents being emptied.
-  uint32_t reclaim_extent_ = 0;             // Of those, the one whose blocks are being moved out.
-  uint32_t reclaim_slot_ = kNoReclaim;      // Its next slot to look at.
+  std::deque<BlockName> orphaned_;      // Names whose children are to be dropped.
+  std::vector<uint32_t> retiring_;      // Extents being emptied.
+  uint32_t reclaim_extent_ = 0;         // Of those, the one whose blocks are being moved out.
+  uint32_t reclaim_slot_ = kNoReclaim;  // Its next slot to look at.
   std::vector<std::pair<uint32_t, BlockRef>> reclaim_;  // Its blocks by position: a heap.
   BlockRef expiry_cursor_ = 0;
   std::array<uint64_t, kLeaveReasons> left_{};

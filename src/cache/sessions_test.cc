@@ -80,6 +80,24 @@ TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoAboveAGap) {
   EXPECT_EQ(Recall(other), other.size());
 }
 
+TEST_F(SessionsTest, AFinishedSessionGoesBeforeOneThatWasUsedLongerAgo) {
+  Make(SmallCache(32, false));
+  const Chain finished(layout_, {.seed = 1, .blocks = 10});
+  const Chain older(layout_, {.seed = 2, .blocks = 10});
+  ASSERT_EQ(Store(older), 10u);
+  world_->Advance(1'000'000'000);
+  ASSERT_EQ(Store(finished), 10u);
+  SessionForecast forecast;
+  forecast.session = "session";
+  forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+  forecast.state = SessionState::kFinished;
+  world_->core().Hint(client_->number(), forecast, finished.keys().back());
+  world_->Run();
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 3, .blocks = 20})), 20u);
+  EXPECT_LE(Matched(finished), 2u);
+  EXPECT_EQ(Matched(older), 10u);
+}
+
 TEST_F(SessionsTest, WhatIsNotKnownAnyMoreIsNotCalledDeleted) {
   Make(SmallCache(64, false));
   const Chain chain(layout_, {.seed = 1, .blocks = 10});

@@ -66,6 +66,8 @@ class WriteDown {
 
   // Starts what may be started.
   void Pump();
+  // So much was written to the tier by others: what waits here waits longer for that.
+  void ChargeBudget(uint64_t bytes) { budget_.ChargeBytes(clock_->NowNanos(), bytes); }
 
   // `on_done` once everything of the tenant that was added before is on NVMe or cannot get there;
   // what others have stored is neither waited for nor told of. Losses are told once to each
@@ -191,12 +193,12 @@ class WriteDown {
   Clock* const clock_;
   Tier* target_ = nullptr;
   WriteBudget budget_;
-  std::map<uint64_t, Item> queue_;        // By sequence.
-  std::map<BlockRef, Item> loading_;      // To be renewed, and on its way to DRAM for that.
+  std::map<uint64_t, Item> queue_;    // By sequence.
+  std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
   // By tenant, the sequences of what waits, is loaded first or is at the tier.
   std::map<uint16_t, std::set<uint64_t>> unwritten_;
-  uint64_t trim_cursor_ = 0;              // Up to here it has been looked at for stale ones.
-  uint64_t release_cursor_ = 0;           // Up to here holds are released.
+  uint64_t trim_cursor_ = 0;     // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;  // Up to here holds are released.
   bool releasing_ = false;
   bool sorting_ = false;          // Nothing is written until what waits is in its new order.
   uint64_t sort_end_ = 0;         // What was added later stays behind it.

@@ -66,6 +66,8 @@ TEST_F(WriteDownTest, FlushTellsOfABlockThatAReaderFoundDamaged) {
 
 TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
   Make(TwoDrives());
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 9, .blocks = 16})), 16u);
+  ASSERT_TRUE(Flush().ok());  // Both are being written to.
   world_->disk("two").Hang(true);
   ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 24})), 24u);
   world_->Advance(20'000'000'000);  // The drive is out of service by now.
@@ -95,6 +97,46 @@ TEST_F(WriteDownTest, ATenantsDeletionHoldsUpNobodyElsesFlush) {
   ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"}), other.get()), 4u);
   EXPECT_TRUE(FlushAs(other.get()).ok());
   EXPECT_EQ(FlushAs(client_.get()).code(), Code::kLate);
+}
+
+TEST_F(WriteDownTest, TheBudgetIsACapAndAFlushLiftsItForItsOwnTenantAlone) {
+  CoreOptions options = SmallCache();
+  options.cache.write_bytes_per_second = 4 * kBlockBytes;
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 24});
+  ASSERT_EQ(Store(chain), 24u);
+  world_->Run();
+  EXPECT_EQ(Counter("write_down_blocks"), 4u);
+  world_->Advance(2'000'000'000);
+  EXPECT_GE(Counter("write_down_blocks"), 11u);
+  EXPECT_LE(Counter("write_down_blocks"), 12u);
+
+  const auto other = AttachAs("other");
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 3, .tenant = "other"}), other.get()), 3u);
+  EXPECT_TRUE(FlushAs(other.get()).ok());
+  EXPECT_GE(Counter("write_down_blocks"), 14u);
+  EXPECT_LE(Counter("write_down_blocks"), 16u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(Counter("write_down_blocks"), 27u);
+}
+
+TEST_F(WriteDownTest, WhatTheDriveRewritesToMakeRoomIsPartOfTheBudget) {
+  constexpr uint64_t kRate = 1 << 20;
+  CoreOptions options = SmallCache(128);
+  options.cache.nvme_bytes = 8 << 20;
+  options.cache.nvme_segment_bytes = 1 << 20;
+  options.cache.write_bytes_per_second = kRate;
+  Make(options);
+  const int64_t begin = world_->clock().NowNanos();
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 64})), 64u);
+    ASSERT_TRUE(world_->RunUntil([&] { return Counter("write_down_waiting") == 0; }));
+  }
+  const double seconds = static_cast<double>(world_->clock().NowNanos() - begin) / 1e9;
+  const uint64_t moved = Counter("nvme_reclaim_moved_bytes");
+  EXPECT_GT(moved, 2u << 20);
+  const auto allowed = static_cast<uint64_t>((seconds + 1) * kRate) + (1 << 20) / 2;
+  EXPECT_LE(Counter("write_down_bytes") + moved, allowed);
 }
 
 }  // namespace

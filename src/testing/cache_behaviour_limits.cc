@@ -111,6 +111,13 @@ TEST_P(CacheBehaviour, BlocksAreStripedOverSeveralDirectories) {
   Restart();
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 40});
   EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
+  // Each of them alone has a good part.
+  for (const std::string& directory : options.nvme_directories) {
+    CacheOptions alone = options;
+    alone.nvme_directories = {directory};
+    Restart(alone);
+    EXPECT_GE(engine().Recall(chain).right, 10u) << directory;
+  }
 }
 
 // --- Quotas ------------------------------------------------------------------------------------

@@ -103,6 +103,11 @@ class DramTierImpl final : public DramTier {
     return slot;
   }
 
+  Result<SlotId> AllocateOwned(const TenantId& tenant, uint64_t bytes) override {
+    return pool_.AllocateOwned(tenant, bytes);
+  }
+  uint32_t ExtentsOf(const TenantId& tenant) const override { return pool_.ExtentsOf(tenant); }
+
   std::span<std::byte> SlotBytes(SlotId slot) override { return pool_.Bytes(slot); }
   uint32_t SlotExtent(SlotId slot) const override { return pool_.ExtentOf(slot); }
 

@@ -69,6 +69,11 @@ class DramTier : public Tier {
   // or retire something. kBusy: an extent is being faulted in; ask again soon.
   virtual Result<SlotId> Allocate(const TenantId& tenant, uint64_t bytes) = 0;
 
+  // The same from the extents that the tenant has: kNoSpace when those are full.
+  virtual Result<SlotId> AllocateOwned(const TenantId& tenant, uint64_t bytes) = 0;
+  // How many those are, with the retired ones that are not closed yet.
+  virtual uint32_t ExtentsOf(const TenantId& tenant) const = 0;
+
   // Valid while the slot is allocated.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
   virtual uint32_t SlotExtent(SlotId slot) const = 0;

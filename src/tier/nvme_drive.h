@@ -96,6 +96,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     // A block is being rewritten; erasing it must wait for the end.
     virtual void OnMoveBegins(const BlockId& id) = 0;
     virtual void OnMoveEnds(const BlockId& id) = 0;
+    virtual void OnRewritten(uint64_t bytes) = 0;
     virtual bool MayDrop(const BlockId& id) = 0;
     // Another of the tier's drives.
     virtual NvmeDrive* Drive(uint32_t number) = 0;
@@ -118,6 +119,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   const Status& why() const { return why_; }  // Why it is not.
   uint32_t number() const { return number_; }
   std::string Name() const { return io_.disk()->Describe(); }
+  // What its recovery could not read.
+  const std::vector<std::string>& skipped() const { return skipped_; }
 
   // Takes up to a group of records from the front of `queue` and writes it. True if it took any.
   bool TakeFrom(std::deque<AppendItem*>* queue);
@@ -271,6 +274,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   bool has_drive_id_ = false;
   uint64_t next_generation_ = 1;
   std::vector<Segment> segments_;
+  std::vector<std::string> skipped_;
   uint64_t file_bytes_ = 0;
   uint64_t live_bytes_ = 0;
 

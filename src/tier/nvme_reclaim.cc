@@ -217,6 +217,7 @@ void NvmeDrive::OnMoveDone(Move* move, const Status& status) {
   if (status.ok()) {
     ++shared_->counters.reclaim_moved_blocks;
     shared_->counters.reclaim_moved_bytes += move->meta.raw_bytes;
+    owner_->OnRewritten(move->source.size());
   } else if (!writable()) {
     reclaim_->failed = true;
   }

@@ -64,10 +64,11 @@ struct DriveRecovery::Job {
 };
 
 void DriveRecovery::Say(uint32_t segment, const std::string& what) {
-  std::vector<std::string>& messages = shared_->recovery.messages;
-  if (messages.size() >= kMostMessages) return;
-  messages.push_back(
-      fmt::format("{}, file {}: {}", drive_->Name(), drive_->segments_[segment].file, what));
+  const std::string message =
+      fmt::format("{}, file {}: {}", drive_->Name(), drive_->segments_[segment].file, what);
+  for (std::vector<std::string>* list : {&shared_->recovery.messages, &drive_->skipped_}) {
+    if (list->size() < kMostMessages) list->push_back(message);
+  }
 }
 
 void DriveRecovery::Skip(uint32_t segment, NvmeDrive::State state, const std::string& why) {

@@ -129,8 +129,10 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
 std::vector<NvmeDriveState> NvmeTierImpl::Drives() const {
   std::vector<NvmeDriveState> states;
   for (const auto& drive : drives_) {
-    NvmeDriveState state{
-        .in_service = drive->in_service(), .writable = drive->writable(), .why = drive->why()};
+    NvmeDriveState state{.in_service = drive->in_service(),
+                         .writable = drive->writable(),
+                         .why = drive->why(),
+                         .skipped = drive->skipped()};
     if (!state.in_service && state.why.ok()) {
       state.why = Status(Code::kUnavailable, "it has not been read yet");
     }

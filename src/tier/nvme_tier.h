@@ -55,6 +55,8 @@ struct NvmeDriveState {
   bool in_service = false;
   bool writable = false;
   Status why;  // Why it is not.
+  // What could not be read of it at the start, as in NvmeRecovery::messages; at most 100.
+  std::vector<std::string> skipped;
 };
 
 // The drives outlive the tier. `listener` may be null.

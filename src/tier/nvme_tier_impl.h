@@ -105,6 +105,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   }
   void OnMoveBegins(const BlockId& id) override { ++pending_[id].moves; }
   void OnMoveEnds(const BlockId& id) override;
+  void OnRewritten(uint64_t bytes) override {
+    if (listener_ != nullptr) listener_->OnRewritten(bytes);
+  }
   NvmeDrive* Drive(uint32_t number) override { return drives_[number].get(); }
 
   // ---- PendingWrite ----

@@ -83,7 +83,24 @@ Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
     }
     index = AssignReady(tenant, slot_bytes);
   }
+  return TakeFrom(index);
+}
 
+Result<SlotId> SlotPool::AllocateOwned(const TenantId& tenant, uint64_t bytes) {
+  if (bytes == 0 || bytes > options_.extent_bytes) return Status(Code::kInvalid);
+  const uint32_t shelf = FindShelf(tenant, RoundUpToPage(bytes));
+  const uint32_t index = shelf == kNone ? kNone : FullestOpen(shelves_[shelf]);
+  if (index == kNone) return Status(Code::kNoSpace);
+  return TakeFrom(index);
+}
+
+uint32_t SlotPool::ExtentsOf(const TenantId& tenant) const {
+  const auto found = owned_.find(tenant);
+  return found == owned_.end() ? 0 : found->second;
+}
+
+// It has a free slot.
+SlotId SlotPool::TakeFrom(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   uint32_t number = extent.first_free;
   if (number != kNone) {
@@ -96,7 +113,7 @@ Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
   record.state = SlotState::kTaken;
   if (extent.used++ == 0) --empty_;
   Relist(index);
-  usage_.slot_bytes += slot_bytes;
+  usage_.slot_bytes += extent.slot_bytes;
   ++counters_.slots_allocated;
   return SlotAt(index, number);
 }
@@ -253,6 +270,7 @@ uint32_t SlotPool::AssignReady(const TenantId& tenant, uint64_t slot_bytes) {
   total_slots_ += extent.slots;
   ++empty_;
   by_name_.emplace(extent.name, index);
+  ++owned_[tenant];
   Relist(index);
   StartMaking();  // The stock has one less.
   return index;
@@ -316,6 +334,8 @@ void SlotPool::CloseAssigned(uint32_t index) {
   --empty_;
   total_slots_ -= extent.slots;
   by_name_.erase(extent.name);
+  const auto owner = owned_.find(shelves_[extent.shelf].tenant);
+  if (--owner->second == 0) owned_.erase(owner);
   LeaveShelf(extent);
   std::shared_ptr<Extent> closing = std::move(extent.extent);
   extent = AssignedExtent();

@@ -84,6 +84,8 @@ class SlotPool {
   ~SlotPool();
 
   Result<SlotId> Allocate(const TenantId& tenant, uint64_t bytes);
+  Result<SlotId> AllocateOwned(const TenantId& tenant, uint64_t bytes);
+  uint32_t ExtentsOf(const TenantId& tenant) const;
   void Quarantine(SlotId slot);
   void Free(SlotId slot);  // Takes effect when the last pin goes.
 
@@ -178,6 +180,7 @@ class SlotPool {
   void Relist(uint32_t index);
   void Unlist(AssignedExtent& extent);
 
+  SlotId TakeFrom(uint32_t index);
   uint32_t AssignReady(const TenantId& tenant, uint64_t slot_bytes);
   void FreeNow(SlotId slot);
   bool RetireAnEmptyOne(bool huge_pages_too);
@@ -206,6 +209,7 @@ class SlotPool {
   std::vector<AssignedExtent> extents_;   // SlotId's upper bits say where.
   std::vector<uint32_t> empty_places_;    // In extents_.
   std::map<uint32_t, uint32_t> by_name_;  // Extent name to its place, in the order made.
+  std::map<TenantId, uint32_t> owned_;    // How many of extents_ each tenant has.
   std::vector<Shelf> shelves_;
   std::vector<uint32_t> empty_shelves_;
   IndexTable shelf_table_;

@@ -113,6 +113,9 @@ class TierListener {
   // tenant has come down to its floor; the tier leaves the rest where it is.
   virtual bool MayDrop(const BlockId& /*id*/) { return true; }
 
+  // The tier wrote so much on its own account, to keep blocks from space that it reclaims.
+  virtual void OnRewritten(uint64_t /*bytes*/) {}
+
   // Blocks came to light after the start: a drive that could not be read then can be read now.
   // Enumerate() shows them.
   virtual void OnFound() {}
