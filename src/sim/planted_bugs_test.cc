@@ -46,7 +46,7 @@ TEST_P(PlantedBugsTest, IsFound) {
 
 constexpr Planting kPlantings[] = {
     {"LeaseNotTaken", PlantedBug::kLeaseNotTaken, 1},
-    {"CommitBeforeWrite", PlantedBug::kCommitBeforeWrite, 1460},
+    {"CommitBeforeWrite", PlantedBug::kCommitBeforeWrite, 1540},
     {"ChecksumNotVerified", PlantedBug::kChecksumNotVerified, 1},
     {"LeasedEvicted", PlantedBug::kLeasedEvicted, 1},
     {"QuarantineIgnored", PlantedBug::kQuarantineIgnored, 1},
@@ -56,7 +56,7 @@ constexpr Planting kPlantings[] = {
     {"WrongTenantCharged", PlantedBug::kWrongTenantCharged, 1},
     {"DeadlineIgnored", PlantedBug::kDeadlineIgnored, 1},
     {"HintedTtlIgnored", PlantedBug::kHintedTtlIgnored, 1},
-    {"PinIgnored", PlantedBug::kPinIgnored, 150},
+    {"PinIgnored", PlantedBug::kPinIgnored, 950},
     {"RankNotAwaited", PlantedBug::kRankNotAwaited, 1},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
