@@ -91,6 +91,50 @@ TEST_F(DisconnectTest, ReservationsAreVoidForEveryoneAndTheirSlotsNobodys) {
   EXPECT_EQ(Counter("lent_slots"), 0u);
 }
 
+// More than one slice takes: what is given back meanwhile is not looked at again.
+TEST(DisconnectManyTest, ReservationsAreVoidASliceAtATimeWhileSomeAreGivenBack) {
+  constexpr size_t kMany = 1000;
+  CoreOptions options = Options();
+  options.cache.dram_bytes = 40 * options.extent_bytes;
+  ManualWorld world(options);
+  ManualClient cut_off(&world, {.tenant = "local", .engine = "one"});
+  ManualClient other(&world, {.tenant = "local", .engine = "two"});
+  const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = kMany});
+  const auto reserve = [&](ManualClient* client) {
+    RegisterLayoutRequest layout;
+    layout.layout = LayoutOfBytes(kBlockBytes);
+    client->Do(&Core::RegisterLayout, &layout);
+    ReserveRequest request;
+    request.chain = {.layout = layout.handle, .group = 0, .part = 0, .keys = chain.keys()};
+    request.parent = chain.parent(0);
+    client->Do(&Core::Reserve, &request);
+    std::vector<ReservationId> given;
+    for (const ReserveOp& op : request.ops) {
+      if (op.outcome == ReserveOutcome::kSlot) given.push_back(op.reservation);
+    }
+    return given;
+  };
+  const std::vector<ReservationId> first = reserve(&cut_off);
+  ASSERT_EQ(first.size(), kMany);
+  world.core().Disconnect(cut_off.number());
+  StatsRequest stats;
+  other.Submit(&Core::Stats, &stats);
+  EXPECT_LT(stats.stats.Counter("aborted"), kMany) << "that was no slice";
+  std::vector<ReservationId> some;
+  for (size_t i = 0; i < kMany; i += 2) some.push_back(first[i]);
+  cut_off.Abort(some);
+  world.Run();
+  const std::vector<ReservationId> second = reserve(&other);
+  EXPECT_EQ(second.size(), kMany);
+  other.Do(&Core::Stats, &stats);
+  EXPECT_EQ(stats.stats.Counter("aborted"), kMany);
+  EXPECT_EQ(stats.stats.Counter("quarantined_bytes"), kMany / 2 * kBlockBytes);
+  cut_off.Detach();
+  world.Run();
+  other.Do(&Core::Stats, &stats);
+  EXPECT_EQ(stats.stats.Counter("quarantined_bytes"), 0u);
+}
+
 TEST_F(DisconnectTest, LeasesStayAndTheBytesAreNotReused) {
   ASSERT_EQ(Commit(&cut_off_, Reserve(&cut_off_, chain_)), chain_.size());
   FetchRequest fetch;

@@ -54,6 +54,19 @@ TEST(ExtentTest, NobodyCanResizeItOrUnseal) {
   EXPECT_EQ(::fcntl(fd, F_GETFD), FD_CLOEXEC);
 }
 
+// A client may be reading it when the node goes.
+TEST(ExtentTest, WhatIsToKeepItsContentsHasThemForWhoHasItMapped) {
+  auto extent = SystemExtentSource()->New(kMiB);
+  ASSERT_TRUE(extent.ok());
+  void* const mapped = ::mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, (*extent)->descriptor(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  (*extent)->bytes()[4096] = std::byte{7};
+  (*extent)->KeepContents();
+  extent->reset();
+  EXPECT_EQ(static_cast<const std::byte*>(mapped)[4096], std::byte{7});
+  ASSERT_EQ(::munmap(mapped, kMiB), 0);
+}
+
 TEST(ExtentTest, AMappingThatIsKeptHoldsNoMemory) {
   auto extent = SystemExtentSource()->New(kMiB);
   ASSERT_TRUE(extent.ok());

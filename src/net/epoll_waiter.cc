@@ -13,12 +13,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace aquifer {
 namespace {
 
-// While rings keep the owner awake, descriptors are looked at this often: a system call each time.
-constexpr uint32_t kPollsBetweenLooks = 256;
+// While rings or its queue keep the owner awake, descriptors are looked at this often: a system
+// call each time. The clock is read less often than that.
+constexpr int64_t kLookNanos = 200'000;
+constexpr uint32_t kPollsBetweenClocks = 16;
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr uint64_t kWakeUp = 0;  // No watch has this number.
 
@@ -70,7 +73,8 @@ void EpollWaiter::Remove(Polled* polled) { std::erase(polled_, polled); }
 // One of them at a time, in turn, so that no task of the owner's gets long.
 bool EpollWaiter::Poll() {
   if (HearOne()) return true;
-  if (++polls_ >= kPollsBetweenLooks) {
+  if (++polls_ % kPollsBetweenClocks == 0 &&
+      SystemClock()->NowNanos() - looked_nanos_ >= kLookNanos) {
     Look(0);
     if (HearOne()) return true;
   }
@@ -97,12 +101,12 @@ void EpollWaiter::Wake() {
 }
 
 void EpollWaiter::Look(int64_t nanos) {
-  polls_ = 0;
   std::array<epoll_event, 16> events;
   const timespec timeout{.tv_sec = nanos / kNanosPerSecond, .tv_nsec = nanos % kNanosPerSecond};
   const int count = ::epoll_pwait2(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                    &timeout, nullptr);
   AQ_CHECK(count >= 0 || errno == EINTR);
+  looked_nanos_ = SystemClock()->NowNanos();
   for (int i = count - 1; i >= 0; --i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     const uint64_t watch = event.data.u64;  // The struct is packed: no reference may point into it.

@@ -71,7 +71,8 @@ class EpollWaiter final : public Waiter {
     uint32_t events = 0;
   };
   std::vector<Ready> ready_;  // Those still to be heard, the next one last.
-  uint32_t polls_ = 0;        // Since descriptors were looked at.
+  uint32_t polls_ = 0;
+  int64_t looked_nanos_ = 0;  // When descriptors were looked at.
   uint64_t sleeps_ = 0;
   uint64_t heard_ = 0;
 };

@@ -162,7 +162,7 @@ Status Connection::MakeRings(const Admission& admission) {
 
 void Connection::Send(std::span<const std::byte> frame, std::span<const int> descriptors) {
   if (hung_up_ || socket_watch_ == 0) return;
-  if (!socket_.Send(frame, descriptors).ok()) return;  // OnSocket() hears of it too.
+  if (!socket_.Send(frame, descriptors).ok()) return OnHungUp();
   if (socket_.unsent_frames() > limits_.max_unsent_frames) {
     return Break("it does not read its socket");
   }

@@ -21,6 +21,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "aquifer/cache.h"
@@ -32,6 +34,7 @@
 #include "net/shared_memory.h"
 #include "testing/chain.h"
 #include "testing/own_node.h"
+#include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
 #include "testing/test_engine.h"
 
@@ -136,6 +139,7 @@ class RawClient {
     return false;
   }
   void HangUp() { socket_.EndSending(); }
+  void StopReading() { ::shutdown(socket_.descriptor(), SHUT_RD); }
   void Register(const Layout& layout) {
     Write(FrameKind::kRegisterLayout, 1, layout);
     AQ_CHECK(Answer().has_value());
@@ -617,8 +621,9 @@ TEST_F(HostileClient, ConnectsOftenAndOnlyItsOwnUserFindsNoRoom) {
   std::vector<FrameSocket> silent;
   const uint64_t before = ServerNow().turned_away;
   // Those that say nothing for too long make room for others.
-  while (silent.size() < 500 && ServerNow().turned_away == before) {
-    silent.emplace_back(ConnectAsNobody(node_->socket()));
+  for (int i = 0; i < 500 && ServerNow().turned_away == before; ++i) {
+    Descriptor connected = ConnectAsNobody(node_->socket());
+    if (connected.valid()) silent.emplace_back(std::move(connected));
   }
   EXPECT_GT(ServerNow().turned_away, before);
   const auto client = Enter();
@@ -730,6 +735,21 @@ TEST_F(HostileClient, OfATenantThatIsGoneIsCutOff) {
   EXPECT_TRUE(client->IsCutOff());
 }
 
+// Nothing can be sent to it any more, which is the end of it.
+TEST_F(HostileClient, StopsReadingAndHasHungUp) {
+  const auto client = Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  client->StopReading();
+  std::vector<Key> keys(1);
+  keys[0].bytes[0] = std::byte{1};
+  ReserveCall reserve;
+  reserve.chain = ChainOf(keys, 1);
+  reserve.chain.layout = client->layout();
+  client->Write(FrameKind::kReserve, 1, reserve);
+  EXPECT_TRUE(engine_->Eventually([&] { return ServerNow().lingering == 1; }));
+  client->WriteEmpty(FrameKind::kGoodbye, 0);
+}
+
 // It can: the seals do not forbid it. Its own tenant's blocks are lost, and nobody else's.
 TEST_F(HostileClient, MayPunchHolesIntoItsOwnMemoryOnly) {
   auto cache = Connect({.socket = node_->socket()}, {.tenant = "puncher"});
@@ -744,10 +764,44 @@ TEST_F(HostileClient, MayPunchHolesIntoItsOwnMemoryOnly) {
   }
   const auto fetch = own.Fetch(chain);
   for (const FetchOp& op : fetch->ops) {
-    if (!op.status.ok()) continue;
+    ASSERT_TRUE(op.status.ok()) << op.status.ToString();
     EXPECT_NE(ChecksumOf(op.bytes), op.checksum) << "the reader can tell";
   }
   own.Release(*fetch);
+}
+
+TEST(PunchedOut, BlocksAreNeitherWrittenDownNorServed) {
+  const ScratchDirectory drive;
+  CacheOptions options;
+  options.dram_bytes = 128 * kMiB;
+  options.keep_available_bytes = 0;
+  options.nvme_directories = {drive.path()};
+  options.nvme_bytes = 512 * kMiB;
+  auto node = OwnNode::Start(options);
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  auto cache = Connect({.socket = (*node)->socket()}, {.tenant = "puncher"});
+  ASSERT_TRUE(cache.ok());
+  TestEngine own(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain whole(own.layout(), {.seed = 3, .blocks = 8, .tenant = "puncher"});
+  const Chain chain(own.layout(), {.seed = 4, .blocks = 8, .tenant = "puncher"});
+  ASSERT_EQ(own.Store(whole), 8u);
+  // Gone before they are committed, so that nothing of them is on its way to the drive yet.
+  const auto reserve = own.Reserve(chain);
+  CommitRequest commit;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const std::span<std::byte> slot = reserve->ops[i].slot;
+    FillPayload(chain[i], 0, slot);
+    commit.ops.emplace_back().reservation = reserve->ops[i].reservation;
+    commit.ops.back().sums = SumLanes(slot, 0);
+    ASSERT_EQ(::madvise(slot.data(), slot.size(), MADV_REMOVE), 0);
+  }
+  (*cache)->Commit(&commit);
+  own.Finish(commit);
+  std::ignore = own.Flush();
+  EXPECT_EQ(own.Counter("corrupt_blocks"), 8u);
+  EXPECT_EQ(own.Recall(chain), Recalled{.missed = 8});
+  EXPECT_EQ(own.Recall(whole), Recalled{.right = 8});
+  EXPECT_EQ(own.StatsOf(TierKind::kNvme).blocks, 8u);
 }
 
 }  // namespace

@@ -26,7 +26,11 @@ namespace aquifer {
 
 class ManualWorld {
  public:
-  explicit ManualWorld(const CoreOptions& options) : options_(options) { Start(); }
+  // `extents` outlives it; by default they are ordinary memory.
+  explicit ManualWorld(const CoreOptions& options, ExtentSource* extents = nullptr)
+      : options_(options), real_extents_(extents) {
+    Start();
+  }
   ~ManualWorld() { Stop(); }
 
   // As a crash: nothing that was not done is done.
@@ -64,6 +68,7 @@ class ManualWorld {
 
   Core& core() { return *core_; }
   Executor* owner() { return owner_.get(); }
+  WorkerPool* workers() { return workers_.get(); }
   ManualClock& clock() { return clock_; }
   MemoryExtents& extents() { return extents_; }
   // Waiting on the owner.
@@ -114,7 +119,7 @@ class ManualWorld {
     environment.random = &random_;
     environment.owner = owner_.get();
     environment.workers = workers_.get();
-    environment.extents = &extents_;
+    environment.extents = real_extents_ != nullptr ? real_extents_ : &extents_;
     environment.meter = &meter_;
     owner_->after_task = [this] {
       meter_.EndTask();
@@ -157,6 +162,7 @@ class ManualWorld {
   ManualClock clock_;
   SeededRandom random_{7};
   MemoryExtents extents_;
+  ExtentSource* const real_extents_;
   TaskMeter meter_;
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;
