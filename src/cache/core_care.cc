@@ -19,6 +19,17 @@ constexpr size_t kHintSlice = 64;
 constexpr size_t kWalkSlice = 256;
 constexpr size_t kMaxSessionName = 256;
 
+// What came before a block that is gone; null: not known. A client may store keys below others than
+// before, but positions fall with each step, so that no walk goes round in circles.
+const LostLink* LinkAbove(const Residency& residency, const BlockName& gone) {
+  const LostLink* const link = residency.LinkOf(gone);
+  if (link == nullptr || link->position == 0) return link;
+  const BlockRef parent = residency.index().Find(
+      {.tenant = gone.tenant, .group = gone.group, .part = gone.part, .key = link->parent});
+  const bool fits = parent == kNoBlock || residency.at(parent).position + 1 == link->position;
+  return fits ? link : nullptr;
+}
+
 }  // namespace
 
 // --- Flush
@@ -152,7 +163,7 @@ bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef
   const Index& index = residency_->index();
   for (size_t step = 0; step < max; ++step) {
     const BlockRef ref = index.Find(*next);
-    const LostLink* const gone = ref == kNoBlock ? residency_->LinkOf(*next) : nullptr;
+    const LostLink* const gone = ref == kNoBlock ? LinkAbove(*residency_, *next) : nullptr;
     if (ref == kNoBlock && gone == nullptr) return false;
     if (ref != kNoBlock) visit(ref);
     if ((gone == nullptr ? index.at(ref).position : gone->position) == 0) return false;
@@ -398,10 +409,10 @@ bool EvictJob::DropNextOfSession() {
                         .group = walk_.group,
                         .part = walk_.part,
                         .key = index.ParentKey(ref)};
-  const bool shared = position > 0 && (parent != kNoBlock
-                                           ? HasOtherChild(parent, ref)
-                                           : index.at(ref).next_sibling != kNoBlock ||
-                                                 index.at(ref).prev_sibling != kNoBlock);
+  const bool shared =
+      position > 0 && (parent != kNoBlock ? HasOtherChild(parent, ref)
+                                          : index.at(ref).next_sibling != kNoBlock ||
+                                                index.at(ref).prev_sibling != kNoBlock);
   DropOne(ref);
   walk_ = above;
   crossed_ = false;
@@ -410,7 +421,7 @@ bool EvictJob::DropNextOfSession() {
 
 // This one is gone; what came before it may be there.
 bool EvictJob::CrossGap() {
-  const LostLink* const gone = core().residency_->LinkOf(walk_);
+  const LostLink* const gone = LinkAbove(*core().residency_, walk_);
   lost_track_ = gone == nullptr;
   if (gone == nullptr || gone->position == 0) return false;
   walk_.key = gone->parent;

@@ -34,7 +34,15 @@ void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_
 
 const LostLink* LostLinks::Find(const BlockName& name) const {
   const auto found = records_.find(name);
-  return found == records_.end() || !found->second.known ? nullptr : &found->second.link;
+  if (found == records_.end() || !found->second.known) return nullptr;
+  const LostLink& link = found->second.link;
+  BlockName parent = name;
+  parent.key = link.parent;
+  const auto above = records_.find(parent);
+  // Stored again elsewhere since: which of the two holds is not known.
+  const bool fits = link.position == 0 || above == records_.end() || !above->second.known ||
+                    above->second.link.position + 1 == link.position;
+  return fits ? &link : nullptr;
 }
 
 }  // namespace aquifer

@@ -35,6 +35,13 @@ TEST(LostLinksTest, KeepsOnlyWhatMayBeAskedFor) {
   EXPECT_NE(links.Find(Named(2)), nullptr);
 }
 
+TEST(LostLinksTest, LinksThatWouldMakeACircleAreNotFollowed) {
+  LostLinks links(8);
+  links.OnDropped(Named(1), Below(2, 5), true);
+  links.OnDropped(Named(2), Below(1, 6), true);
+  EXPECT_EQ(links.Find(Named(1)), nullptr);
+}
+
 TEST(LostLinksTest, TheOldestAreForgottenFirst) {
   LostLinks links(2);
   for (uint8_t number = 1; number <= 3; ++number) {
