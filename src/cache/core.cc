@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/planted_bug.h"
+#include "base/request_progress.h"
 #include "cache/jobs.h"
 #include "policy/leaf_recency.h"
 
@@ -156,7 +157,8 @@ J* Core::TakeJob(ClientNumber client, Request* request) {
   base->request_ = request;
   base->run_ = next_run_++;
   base->place_ = running_.size();
-  base->begun_nanos_ = environment_.clock->NowNanos();
+  const int64_t called = request == nullptr ? 0 : RequestProgress::called_nanos(*request);
+  base->begun_nanos_ = called != 0 ? called : environment_.clock->NowNanos();
   running_.push_back(base);
   return job;
 }
@@ -190,10 +192,9 @@ void Core::Cancel(ClientNumber client, Request* request) {
   }
 }
 
-int64_t Core::DeadlineIn(int64_t timeout_nanos) const {
+int64_t Core::DeadlineIn(int64_t timeout_nanos, int64_t from_nanos) {
   if (Planted(PlantedBug::kDeadlineIgnored)) return kNoDeadline;
-  const int64_t now = environment_.clock->NowNanos();
-  return timeout_nanos > kNoDeadline - now ? kNoDeadline : now + timeout_nanos;
+  return timeout_nanos > kNoDeadline - from_nanos ? kNoDeadline : from_nanos + timeout_nanos;
 }
 
 Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
@@ -434,7 +435,7 @@ Status Core::Build() {
   catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
   // Read by the next tick.
   write_down_->load = [this](BlockRef ref) {
-    loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
+    loader_->Load(ref, DeadlineIn(kRenewNanos, environment_.clock->NowNanos()), {.waiter = this});
   };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return nvme_bytes == 0 ? Status() : BuildNvme();
