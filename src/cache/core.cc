@@ -366,7 +366,8 @@ Status Core::Build() {
   AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
                                           .extent_bytes = options_.extent_bytes,
                                           .keep_available_bytes = cache.keep_available_bytes,
-                                          .ready_extents = options_.ready_extents},
+                                          .ready_extents = options_.ready_extents,
+                                          .hash_seed = environment_.random->Next64()},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
   dram_->on_wanted_back = [this](uint32_t extent) {

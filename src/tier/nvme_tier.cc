@@ -342,6 +342,7 @@ Result<std::unique_ptr<NvmeTier>> NewNvmeTier(const NvmeTierOptions& options,
   NvmeShared shared;
   shared.options = options;
   AQ_ASSIGN_OR_RETURN(shared.options.segment_bytes, ChooseSegmentBytes(options, disks.size()));
+  shared.index = NvmeIndex(random->Next64());
   shared.index.SetMeter(options.meter);
   shared.workers = workers;
   shared.executor = executor;
