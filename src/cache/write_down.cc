@@ -532,10 +532,12 @@ void WriteDown::CheckBarriers() {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
     held |= write->busy && write->done;
   }
-  barriers_.Settle(oldest, held ? Status(Code::kUnavailable,
-                                         "a drive hangs in a write; it is deleted once that ends. "
-                                         "Evict again later; Stats() says which drive")
-                                : Status());
+  const bool more =
+      barriers_.Settle(oldest, held ? Status(Code::kUnavailable,
+                                             "a drive hangs in a write; it is deleted once that "
+                                             "ends. Evict again later; Stats() says which drive")
+                                    : Status());
+  if (more) PostToSelf(&WriteDown::CheckBarriers);
 }
 
 }  // namespace aquifer
