@@ -104,9 +104,14 @@ void Job::WakeAt(int64_t nanos) {
   core_->ArmWake();
 }
 
+// No further ahead than a tick: a timer cannot be taken back, and those of requests that have ended
+// would wait for deadlines that nobody has any more.
 void Core::ArmWake() {
-  if (wakes_.empty() || wakes_.begin()->first.first >= armed_nanos_) return;
-  armed_nanos_ = wakes_.begin()->first.first;
+  if (wakes_.empty()) return;
+  const int64_t horizon = environment_.clock->NowNanos() + options_.tick_nanos;
+  const int64_t next = std::min(wakes_.begin()->first.first, horizon);
+  if (next >= armed_nanos_) return;
+  armed_nanos_ = next;
   environment_.owner->PostAt(armed_nanos_, [this, at = armed_nanos_, alive = alive_] {
     if (!*alive) return;
     if (at == armed_nanos_) armed_nanos_ = INT64_MAX;

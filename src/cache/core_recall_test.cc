@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "base/request_progress.h"
@@ -60,6 +61,53 @@ TEST_F(CoreRecallTest, ATimeoutCountsFromTheCallAndNotFromWhenTheOwnerHearsOfIt)
     EXPECT_EQ(Count(fetch, waited == 1 ? Code::kOk : Code::kLate), 8u);
     Release(fetch);
   }
+}
+
+TEST_F(CoreRecallTest, AnEarlierDeadlineIsKeptBesideALaterOne) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(chain), 1u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  std::array<FetchRequest, 4> fetches;
+  const std::array<int64_t, 4> timeouts = {900, 200, 40, 10};  // Each before all others.
+  for (size_t i = 0; i < fetches.size(); ++i) {
+    fetches[i].chain = Slice(chain);
+    fetches[i].timeout_nanos = timeouts[i] * kMillisecond;
+    client_->Submit(&Core::Fetch, &fetches[i]);
+  }
+  const int64_t begun = world_->clock().NowNanos();
+  for (size_t i = fetches.size(); i-- > 0;) {
+    world_->Advance(begun + timeouts[i] * kMillisecond - 1 - world_->clock().NowNanos());
+    EXPECT_FALSE(fetches[i].done()) << timeouts[i];
+    world_->Advance(1);
+    EXPECT_TRUE(fetches[i].done()) << timeouts[i];
+  }
+  world_->disk(kDrive).Hang(false);
+  world_->Run();
+}
+
+TEST_F(CoreRecallTest, ABlockThatExpiresWhileItIsLoadedIsNotServed) {
+  CoreOptions options = SmallCache(64);
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.ttl_seconds = 10;
+  options.cache.tenants = {tenant};
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(chain), 1u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Run();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 12);
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&] { return fetch.done(); }));
+  EXPECT_EQ(fetch.ops[0].status.code(), Code::kNotFound);
 }
 
 }  // namespace
