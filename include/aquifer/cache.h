@@ -70,6 +70,7 @@ class Request {
   bool done_ = true;
   bool cancelled_ = false;
   size_t completed_ = 0;
+  int64_t called_nanos_ = 0;
 };
 
 // Which blocks a request speaks of: a run of a chain, in one kv group.

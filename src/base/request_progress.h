@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "aquifer/cache.h"
@@ -17,7 +18,12 @@ class RequestProgress {
     request->done_ = false;
     request->cancelled_ = false;
     request->completed_ = 0;
+    request->called_nanos_ = 0;
   }
+  // When the call was made, by the cache's clock, where the cache hears of it later: timeouts are
+  // counted from there. 0: just now.
+  static void SetCalled(Request* request, int64_t nanos) { request->called_nanos_ = nanos; }
+  static int64_t called_nanos(const Request& request) { return request.called_nanos_; }
   // False: it is over, or cancelled already.
   static bool BeginCancel(Request* request) {
     return !request->done_ && !std::exchange(request->cancelled_, true);

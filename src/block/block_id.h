@@ -6,9 +6,11 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "aquifer/key.h"
+#include "base/hash_mix.h"
 
 namespace aquifer {
 
@@ -31,15 +33,29 @@ struct BlockId {
 
   friend bool operator==(const BlockId&, const BlockId&) = default;
   friend auto operator<=>(const BlockId&, const BlockId&) = default;
+};
 
-  // Keys are SHA-256 outputs, so this is as even as any hash, but a hostile client could choose
-  // them: hash tables stay bounded because every tenant's block count is.
-  uint64_t Hash() const {
-    uint64_t tenant_bits = 0;
-    std::memcpy(&tenant_bits, tenant.bytes.data(), sizeof(tenant_bits));
-    const uint64_t rest = (uint64_t{group} << 16 | part) * 0x9E3779B97F4A7C15u;
-    return key.Prefix64() ^ tenant_bits ^ rest;
+// For tables of blocks. Keys are hashes already, but a client may send any bytes as a key: all of
+// them go in, with seeds that it does not know.
+class BlockHash {
+ public:
+  explicit BlockHash(uint64_t seed) {
+    for (uint64_t& one : seeds_) one = SplitMix(&seed);
   }
+
+  uint64_t operator()(const BlockId& id) const {
+    std::array<uint64_t, 4> key;
+    std::array<uint64_t, 2> tenant;
+    std::memcpy(key.data(), id.key.bytes.data(), sizeof(key));
+    std::memcpy(tenant.data(), id.tenant.bytes.data(), sizeof(tenant));
+    const uint64_t rest = uint64_t{id.group} << 16 | id.part;
+    return Mix(Mix(key[0] ^ seeds_[0], key[1] ^ seeds_[1]) ^ tenant[0] ^ seeds_[4],
+               Mix(key[2] ^ seeds_[2], key[3] ^ seeds_[3]) ^
+                   Mix(tenant[1] ^ seeds_[5], rest ^ seeds_[6]) ^ seeds_[7]);
+  }
+
+ private:
+  std::array<uint64_t, 8> seeds_;
 };
 
 }  // namespace aquifer

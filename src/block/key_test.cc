@@ -283,8 +283,23 @@ TEST(BlockIdTest, EveryPartOfAnIdentityCounts) {
   others[3].part = 1;
   for (const BlockId& other : others) {
     EXPECT_NE(id, other);
-    EXPECT_NE(id.Hash(), other.Hash());
+    EXPECT_NE(BlockHash(1)(id), BlockHash(1)(other));
   }
+}
+
+// A client can send them: they must not fall together, nor where it could have worked that out.
+TEST(BlockIdTest, KeysThatBeginAlikeDoNotHashAlike) {
+  std::set<uint64_t> hashes;
+  std::set<uint64_t> places;  // In a table of 64 Ki.
+  for (size_t i = 0; i < 4096; ++i) {
+    BlockId id{.tenant = TenantIdOf("a"), .key = {}, .group = 0, .part = 0};
+    id.key.bytes[8 + i % 24] = static_cast<std::byte>(1 + i / 24);
+    hashes.insert(BlockHash(1)(id));
+    places.insert(BlockHash(1)(id) % 65'536);
+    EXPECT_NE(BlockHash(1)(id), BlockHash(2)(id));
+  }
+  EXPECT_EQ(hashes.size(), 4096u);
+  EXPECT_GT(places.size(), 3'800u);  // 3 970 when they fall at random.
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 // Callers that wait until everything up to a number is over: batches, or deletions, are numbered in
-// the order in which they begin.
+// the order in which they begin. There may be thousands: they are told a slice at a time.
 //
 // Runs on the owner.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <utility>
-#include <vector>
 
 #include "aquifer/status.h"
 
@@ -16,27 +17,24 @@ namespace aquifer {
 class Barriers {
  public:
   void Add(uint64_t last, std::function<void(Status)> on_done) {
-    waits_.push_back({last, std::move(on_done)});
+    waits_.emplace(last, std::move(on_done));
   }
 
-  // Everything before `oldest` is over. Whoever waited for no more than that is told `status`.
-  void Settle(uint64_t oldest, const Status& status) {
-    std::vector<Wait> ready;
-    std::erase_if(waits_, [&ready, oldest](Wait& wait) {
-      if (oldest <= wait.last) return false;
-      ready.push_back(std::move(wait));
-      return true;
-    });
-    for (Wait& wait : ready) wait.on_done(status);
+  // Everything before `oldest` is over. Whoever waited for no more than that is told `status`, or
+  // some of them: true when it is to be called again, by another task.
+  [[nodiscard]] bool Settle(uint64_t oldest, const Status& status) {
+    for (size_t told = 0; !waits_.empty() && waits_.begin()->first < oldest; ++told) {
+      if (told == kSlice) return true;
+      const auto first = waits_.extract(waits_.begin());
+      first.mapped()(status);
+    }
+    return false;
   }
 
  private:
-  struct Wait {
-    uint64_t last = 0;
-    std::function<void(Status)> on_done;
-  };
+  static constexpr size_t kSlice = 32;
 
-  std::vector<Wait> waits_;
+  std::multimap<uint64_t, std::function<void(Status)>> waits_;  // By what they wait for.
 };
 
 }  // namespace aquifer

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/planted_bug.h"
+#include "base/request_progress.h"
 #include "cache/jobs.h"
 #include "policy/leaf_recency.h"
 
@@ -157,9 +158,14 @@ void Job::WakeAt(int64_t nanos) {
   core_->ArmWake();
 }
 
+// No further ahead than a tick: a timer cannot be taken back, and those of requests that have ended
+// would wait for deadlines that nobody has any more.
 void Core::ArmWake() {
-  if (wakes_.empty() || wakes_.begin()->first.first >= armed_nanos_) return;
-  armed_nanos_ = wakes_.begin()->first.first;
+  if (wakes_.empty()) return;
+  const int64_t horizon = environment_.clock->NowNanos() + options_.tick_nanos;
+  const int64_t next = std::min(wakes_.begin()->first.first, horizon);
+  if (next >= armed_nanos_) return;
+  armed_nanos_ = next;
   environment_.owner->PostAt(armed_nanos_, [this, at = armed_nanos_, alive = alive_] {
     if (!*alive) return;
     if (at == armed_nanos_) armed_nanos_ = INT64_MAX;
@@ -210,7 +216,8 @@ J* Core::TakeJob(ClientNumber client, Request* request) {
   base->request_ = request;
   base->run_ = next_run_++;
   base->place_ = running_.size();
-  base->begun_nanos_ = environment_.clock->NowNanos();
+  const int64_t called = request == nullptr ? 0 : RequestProgress::called_nanos(*request);
+  base->begun_nanos_ = called != 0 ? called : environment_.clock->NowNanos();
   running_.push_back(base);
   return job;
 }
@@ -244,10 +251,9 @@ void Core::Cancel(ClientNumber client, Request* request) {
   }
 }
 
-int64_t Core::DeadlineIn(int64_t timeout_nanos) const {
+int64_t Core::DeadlineIn(int64_t timeout_nanos, int64_t from_nanos) {
   if (Planted(PlantedBug::kDeadlineIgnored)) return kNoDeadline;
-  const int64_t now = environment_.clock->NowNanos();
-  return timeout_nanos > kNoDeadline - now ? kNoDeadline : now + timeout_nanos;
+  return timeout_nanos > kNoDeadline - from_nanos ? kNoDeadline : from_nanos + timeout_nanos;
 }
 
 Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
@@ -419,7 +425,8 @@ Status Core::Build() {
   AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
                                           .extent_bytes = options_.extent_bytes,
                                           .keep_available_bytes = cache.keep_available_bytes,
-                                          .ready_extents = options_.ready_extents},
+                                          .ready_extents = options_.ready_extents,
+                                          .hash_seed = environment_.random->Next64()},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
   dram_->on_wanted_back = [this](uint32_t extent) {
@@ -480,7 +487,7 @@ Status Core::Build() {
   catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
   // Read by the next tick.
   write_down_->load = [this](BlockRef ref) {
-    loader_->Load(ref, DeadlineIn(kRenewNanos), {.waiter = this});
+    loader_->Load(ref, DeadlineIn(kRenewNanos, environment_.clock->NowNanos()), {.waiter = this});
   };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   return nvme_bytes == 0 ? Status() : BuildNvme();

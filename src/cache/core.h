@@ -337,8 +337,8 @@ class Core final : private TierListener, private LoadWaiter {
   // The chain, or else the session.
   Status CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
                              const std::string& session) const;
-  int64_t DeadlineIn(int64_t timeout_nanos) const;
-  // As the tenant sees it; UINT16_MAX: nobody in particular.
+  // So long after `from_nanos`.
+  static int64_t DeadlineIn(int64_t timeout_nanos, int64_t from_nanos);
 
   // Loans.
   uint64_t Lend(ClientNumber client, BlockRef ref, bool reservation);

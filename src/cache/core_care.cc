@@ -49,7 +49,7 @@ void FlushJob::Run() {
     flush.status = Status(Code::kUnavailable, WhyNot(flush.tier));
     return End(1);
   }
-  if (!std::exchange(timer_set_, true)) WakeAt(core().DeadlineIn(flush.timeout_nanos));
+  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
   if (core().clients_[client()].hints > 0) return RunAgain();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
@@ -83,7 +83,7 @@ void DrainJob::Run() {
                                    (core().nvme_ == nullptr ? "give nvme_directories"
                                                             : core().nvme_status_.ToString())));
   }
-  WakeAt(core().DeadlineIn(asked().timeout_nanos));
+  WakeAt(DeadlineIn(asked().timeout_nanos));
   core().write_down_->HottestFirst();
   flush_ = core().write_down_->FlushAll(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
@@ -262,7 +262,7 @@ void PrestageJob::Reset() {
   blocks_.clear();
   cursor_ = open_ = 0;
   in_slice_ = collected_ = timer_set_ = false;
-  deadline_nanos_ = core().DeadlineIn(asked().timeout_nanos);
+  deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
   asked().found = asked().staged = 0;
   if (!asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
@@ -293,6 +293,7 @@ BlockRef PrestageJob::Block(size_t i) const {
 }
 
 void PrestageJob::Run() {
+  if (IsOver(deadline_nanos_)) return Cancel();
   if (!collected_ && Collect()) return RunAgain();
   in_slice_ = true;
   const size_t end = std::min(cursor_ + kPrestageSlice, count());

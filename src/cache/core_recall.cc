@@ -191,12 +191,13 @@ void FetchJob::Reset() {
   AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   settled_.clear();
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
-  deadline_nanos_ = core().DeadlineIn(asked().timeout_nanos);
+  deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
   in_slice_ = timer_set_ = cancelled_ = false;
 }
 
 void FetchJob::Run() {
   if (cancelled_) return SettleRestLate();
+  if (IsOver(deadline_nanos_)) return Cancel();
   in_slice_ = true;
   const ChainSlice& chain = asked().chain;
   const size_t begin = cursor_;

@@ -127,11 +127,15 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
 void Eraser::CheckBarriers() {
   uint64_t oldest = next_deletion_;
   for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
-  barriers_.Settle(oldest, failed_.empty()
-                               ? Status()
-                               : Status(last_failure_.code(),
-                                        "not deleted from NVMe yet, will be tried again: " +
-                                            last_failure_.ToString()));
+  const bool more = barriers_.Settle(
+      oldest, failed_.empty() ? Status()
+                              : Status(last_failure_.code(),
+                                       "not deleted from NVMe yet, will be tried again: " +
+                                           last_failure_.ToString()));
+  if (!more) return;
+  executor_->Post([this, alive = alive_] {
+    if (*alive) CheckBarriers();
+  });
 }
 
 }  // namespace aquifer

@@ -50,7 +50,14 @@ class Job {
   void End(size_t completed);
   // Tells whether a callback comes too late: the job has ended since, and may be in use again.
   uint64_t run() const { return run_; }
+  // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
+  int64_t DeadlineIn(int64_t timeout_nanos) const {
+    return Core::DeadlineIn(timeout_nanos, begun_nanos_);
+  }
+  bool IsOver(int64_t deadline_nanos) const {
+    return deadline_nanos <= core_->environment_.clock->NowNanos();
+  }
 
  private:
   friend class Core;

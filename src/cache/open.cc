@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/request_progress.h"
 #include "cache/completion_queue.h"
@@ -125,6 +126,7 @@ class LocalCache final : public Cache, public ClientSink {
   template <auto kCall, class R>
   void Submit(R* request) {
     RequestProgress::Begin(request);
+    RequestProgress::SetCalled(request, SystemClock()->NowNanos());
     if (requests_.fetch_add(1, std::memory_order_relaxed) >= limits().max_requests_per_client) {
       // Refused here, so that the owner's queue stays bounded too.
       request->status = Status(Code::kBusy, "too many requests under way; wait for some");

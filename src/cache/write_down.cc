@@ -599,7 +599,7 @@ void WriteDown::CheckBarriers() {
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
   }
-  barriers_.Settle(oldest, Status());
+  if (barriers_.Settle(oldest, Status())) PostToSelf(&WriteDown::CheckBarriers);
 }
 
 }  // namespace aquifer

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash_mix.h"
 #include "index/lazy_memory.h"
 
 namespace aquifer {
@@ -18,19 +19,6 @@ constexpr size_t kLookahead = 16;
 
 // A hand-over of so many children takes about 50 us.
 constexpr uint32_t kMaxHandOver = 512;
-
-uint64_t Mix(uint64_t a, uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-uint64_t SplitMix(uint64_t* state) {
-  uint64_t z = (*state += 0x9E3779B97F4A7C15u);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 bool HasName(const BlockEntry& entry, uint16_t tenant, uint16_t group, uint16_t part,
              const Key& key) {

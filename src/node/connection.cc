@@ -331,6 +331,7 @@ Status Connection::BeginRequest(FrameReader* frame) {
   AQ_RETURN_IF_ERROR(
       fresh->Begin(frame, std::min(limits_.max_items - items_, host_->ItemsLeft(*this))));
   fresh->number = number;
+  fresh->begun_nanos = host_->clock()->NowNanos();
   if (forbidden) {
     fresh->request()->status =
         Status(Code::kInvalid, "only the node's administrator can drain it: aquifer ctl drain");

@@ -8,6 +8,7 @@
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
+#include "base/clock.h"
 #include "base/request_progress.h"
 #include "cache/running_core.h"
 
@@ -34,6 +35,7 @@ class Insider final : private ClientSink {
   template <auto kCall, class R>
   void Run(R* request) {
     RequestProgress::Begin(request);
+    RequestProgress::SetCalled(request, SystemClock()->NowNanos());
     RunAndWait(running_->owner(), [this, request](const std::function<void()>& done) {
       done_ = done;
       asked_ = request;

@@ -77,6 +77,7 @@ class Typed : public OpenRequest {
     // The room for the answers grew as the keys arrived: a long chain's takes longer to make than a
     // task of the owner's may.
     RequestProgress::Begin(static_cast<Request*>(&request_));
+    RequestProgress::SetCalled(&request_, this->begun_nanos);
     (core->*kCall)(client, &request_);
   }
 

@@ -72,12 +72,13 @@ class OpenRequest {
   virtual void Forget(size_t /*first*/, size_t /*count*/, Undelivered* /*left*/) {}
 
   uint64_t number = 0;
-  size_t ready = 0;        // Items that can be told,
-  size_t told = 0;         // and those that were.
-  bool done = false;       // The core has forgotten it.
-  bool submitted = false;  // The core has it.
-  bool refused = false;    // It never will: request()->status says why.
-  bool waiting = false;    // For its turn, or for room in the ring.
+  int64_t begun_nanos = 0;  // When its first frame was taken.
+  size_t ready = 0;         // Items that can be told,
+  size_t told = 0;          // and those that were.
+  bool done = false;        // The core has forgotten it.
+  bool submitted = false;   // The core has it.
+  bool refused = false;     // It never will: request()->status says why.
+  bool waiting = false;     // For its turn, or for room in the ring.
 };
 
 }  // namespace aquifer

@@ -57,6 +57,7 @@ bool SteppedCache::Wait(const Request& request, int64_t timeout_nanos) {
 template <auto kCall, class R>
 void SteppedCache::Submit(R* request) {
   RequestProgress::Begin(request);
+  RequestProgress::SetCalled(request, clock_.NowNanos());
   executor_.Post([this, request] { (core_.get()->*kCall)(client_, request); });
 }
 

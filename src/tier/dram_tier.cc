@@ -80,6 +80,7 @@ class DramTierImpl final : public DramTier {
   DramTierImpl(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
                Executor* executor, Clock* clock)
       : options_(options),
+        hash_(options.hash_seed),
         workers_(workers),
         executor_(executor),
         clock_(clock),
@@ -120,7 +121,7 @@ class DramTierImpl final : public DramTier {
     record.published = true;
     record.sequence = next_sequence_++;
     record.meta = meta;
-    blocks_.Insert(meta.id.Hash(), slot);
+    blocks_.Insert(hash_(meta.id), slot);
     live_bytes_ += meta.raw_bytes;
   }
 
@@ -129,13 +130,13 @@ class DramTierImpl final : public DramTier {
     SlotRecord& record = pool_.Record(slot);
     if (!record.published) return;
     record.published = false;
-    blocks_.Erase(record.meta.id.Hash(), slot);
+    blocks_.Erase(hash_(record.meta.id), slot);
     live_bytes_ -= record.meta.raw_bytes;
   }
 
   SlotId Find(const BlockId& id) const override {
     static_assert(kNoSlot == IndexTable::kNone);
-    return blocks_.Find(id.Hash(), [&](SlotId slot) { return pool_.Record(slot).meta.id == id; });
+    return blocks_.Find(hash_(id), [&](SlotId slot) { return pool_.Record(slot).meta.id == id; });
   }
 
   void Quarantine(SlotId slot) override { pool_.Quarantine(slot); }
@@ -472,6 +473,7 @@ class DramTierImpl final : public DramTier {
   }
 
   const DramTierOptions options_;
+  const BlockHash hash_;
   WorkerPool* const workers_;
   Executor* const executor_;
   Clock* const clock_;

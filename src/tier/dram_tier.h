@@ -34,6 +34,7 @@ struct DramTierOptions {
   // Extents kept faulted in and ready ahead of need; UINT32_MAX: as many as the capacity allows.
   uint32_t ready_extents = 2;
   uint32_t max_queued_ops = 4096;  // For Read() and Write().
+  uint64_t hash_seed = 0;          // Nobody else's to know.
 };
 
 // Names a slot of the pool; small and dense enough to be kept in the index.

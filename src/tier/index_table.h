@@ -97,7 +97,8 @@ class IndexTable {
     size_t mask = 0;
   };
 
-  // Keys can be chosen by a client; mixing costs it the cheapest ways to crowd one place.
+  // The hash is the owner's, and its seed a secret (block/block_id.h): only its lower half is not
+  // enough to go by.
   static uint32_t TagOf(uint64_t hash) {
     hash ^= hash >> 32;
     return static_cast<uint32_t>((hash * 0x9E3779B97F4A7C15u) >> 32);

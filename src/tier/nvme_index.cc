@@ -18,7 +18,7 @@ uint32_t Pack(const BlockPlace& place) {
 }  // namespace
 
 NvmeIndex::EntryId NvmeIndex::Find(const BlockId& id) const {
-  return table_.Find(id.Hash(), [&](uint32_t entry) { return Holds(entry, id); });
+  return table_.Find(hash_(id), [&](uint32_t entry) { return Holds(entry, id); });
 }
 
 bool NvmeIndex::Holds(EntryId entry, const BlockId& id) const {
@@ -41,7 +41,7 @@ NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
   At(entry).stored = false;
   Move(entry, sequence, place);
   table_.Reserve(++size_);
-  table_.Insert(meta.id.Hash(), entry);
+  table_.Insert(hash_(meta.id), entry);
   return entry;
 }
 
@@ -88,7 +88,7 @@ uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
 }
 
 void NvmeIndex::Remove(EntryId entry) {
-  table_.Erase(Id(entry).Hash(), entry);
+  table_.Erase(hash_(Id(entry)), entry);
   Entry& at = At(entry);
   Clear(at);
   at.record = kUnused;

@@ -70,6 +70,9 @@ class NvmeIndex {
   using EntryId = uint32_t;
   static constexpr EntryId kNone = UINT32_MAX;
 
+  // The seed is nobody else's to know.
+  explicit NvmeIndex(uint64_t hash_seed = 0) : hash_(hash_seed) {}
+
   // Counts the entries that are looked at from now on; null: nobody does.
   void SetMeter(TaskMeter* meter) { meter_ = meter; }
 
@@ -172,6 +175,7 @@ class NvmeIndex {
   void Clear(const Entry& at);
   uint32_t NewSeal(const BlockMeta& meta);
 
+  BlockHash hash_;
   TaskMeter* meter_ = nullptr;
   IndexTable table_;
   std::vector<std::unique_ptr<Chunk>> chunks_;

@@ -15,6 +15,7 @@ constexpr size_t kCollectedPerTask = 2048;
 constexpr size_t kVisitedPerTask = 128;
 constexpr int kSequencesPerSecondBits = 20;  // A million records a second, and then some.
 constexpr uint64_t kMicrosPerSecond = 1'000'000;
+constexpr int64_t kArmAheadNanos = 50'000'000;
 
 }  // namespace
 
@@ -40,9 +41,13 @@ void NvmeTierImpl::SettleLate(uint64_t id) {
   if (std::holds_alternative<std::unique_ptr<WriteBatch>>(found->second)) DropLateWrites();
 }
 
+// No further ahead than that: a timer cannot be taken back when its batch is done.
 void NvmeTierImpl::ArmDeadline() {
-  if (deadlines_.empty() || deadlines_.begin()->first >= armed_nanos_) return;
-  armed_nanos_ = deadlines_.begin()->first;
+  if (deadlines_.empty()) return;
+  const int64_t horizon = shared_.clock->NowNanos() + kArmAheadNanos;
+  const int64_t next = std::min(deadlines_.begin()->first, horizon);
+  if (next >= armed_nanos_) return;
+  armed_nanos_ = next;
   shared_.PostAt(armed_nanos_, [this, at = armed_nanos_] {
     if (at == armed_nanos_) armed_nanos_ = INT64_MAX;
     const int64_t now = shared_.clock->NowNanos();
@@ -344,6 +349,7 @@ Result<std::unique_ptr<NvmeTier>> NewNvmeTier(const NvmeTierOptions& options,
   NvmeShared shared;
   shared.options = options;
   AQ_ASSIGN_OR_RETURN(shared.options.segment_bytes, ChooseSegmentBytes(options, disks.size()));
+  shared.index = NvmeIndex(random->Next64());
   shared.index.SetMeter(options.meter);
   shared.workers = workers;
   shared.executor = executor;
