@@ -9,11 +9,12 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "base/descriptor.h"
 #include "testing/chain.h"
 #include "testing/http_peer.h"
 #include "testing/scratch_directory.h"
@@ -57,7 +59,7 @@ struct Outcome {
 };
 
 pid_t Spawn(const std::vector<std::string>& arguments, const std::string& out,
-            const std::string& err) {
+            const std::string& err, const std::string& in = "/dev/null") {
   std::vector<std::string> words = {AQUIFER_PROGRAM_PATH};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
@@ -65,8 +67,8 @@ pid_t Spawn(const std::vector<std::string>& arguments, const std::string& out,
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY;
+  posix_spawn_file_actions_addopen(&actions, 0, in.c_str(), O_RDONLY | O_NOCTTY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), flags, 0600);
   posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), flags, 0600);
   pid_t pid = -1;
@@ -476,6 +478,43 @@ TEST_F(HttpTest, CtlAsksAndActs) {
   EXPECT_THAT(top.out, AllOf(HasSubstr("ready"), HasSubstr("dram"), HasSubstr("local")));
   EXPECT_THAT(Ctl({"drain"}).out, HasSubstr("drained"));
   EXPECT_THAT(Ctl({"status"}).out, HasSubstr("draining"));
+}
+
+// What comes out of a terminal until it holds `text`.
+std::string ReadUntil(int terminal, const std::string& text) {
+  std::string all;
+  char chunk[4096];
+  while (all.find(text) == std::string::npos) {
+    const ssize_t got = read(terminal, chunk, sizeof(chunk));
+    if (got <= 0) break;
+    all.append(chunk, static_cast<size_t>(got));
+  }
+  return all;
+}
+
+TEST_F(HttpTest, TopDrawsAgainAndAgainAndLeavesTheTerminalAsItWas) {
+  Start();
+  const Descriptor terminal(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(terminal.valid());
+  ASSERT_EQ(grantpt(terminal.get()), 0);
+  ASSERT_EQ(unlockpt(terminal.get()), 0);
+  const std::string name = ptsname(terminal.get());
+  const Descriptor other(open(name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC));  // Keeps it there.
+  termios before{};
+  ASSERT_EQ(tcgetattr(other.get(), &before), 0);
+  const pid_t top = Spawn({"top", "--socket", socket()}, name, path("top.err"), name);
+  EXPECT_THAT(ReadUntil(terminal.get(), "local"),
+              AllOf(HasSubstr("\x1b[?1049h"), HasSubstr("on average since the start")));
+  EXPECT_THAT(ReadUntil(terminal.get(), "local"), HasSubstr("now"));  // A second later.
+  termios during{};
+  ASSERT_EQ(tcgetattr(other.get(), &during), 0);
+  EXPECT_EQ(during.c_lflag & ECHO, 0u);
+  ASSERT_EQ(write(terminal.get(), "q", 1), 1);
+  EXPECT_THAT(ReadUntil(terminal.get(), "\x1b[?1049l"), HasSubstr("\x1b[?25h"));
+  EXPECT_EQ(WaitFor(top), 0) << TextOf(path("top.err"));
+  termios after{};
+  ASSERT_EQ(tcgetattr(other.get(), &after), 0);
+  EXPECT_EQ(after.c_lflag, before.c_lflag);
 }
 
 TEST_F(HttpTest, CtlStartsAndStopsARecording) {
