@@ -1,4 +1,5 @@
-// What can be done with a session whose chain has gaps: evicted from its end, or lost in the middle.
+// What can be done with a session whose chain has gaps: evicted from its end, or lost in the
+// middle.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -138,8 +138,8 @@ void WriteDown::Settle(const Item& item) {
 
 void WriteDown::Discard(const Item& item) {
   Forget(item);
-  const bool load_first = Same(item) && residency_->stale(item.ref) &&
-                          !residency_->at(item.ref).in_tier(kTierDram);
+  const bool load_first =
+      Same(item) && residency_->stale(item.ref) && !residency_->at(item.ref).in_tier(kTierDram);
   if (!load_first) return Settle(item);
   const auto [waits, added] = loading_.try_emplace(item.ref, item);
   waits->second.held_bytes = 0;
