@@ -418,7 +418,7 @@ Status Core::Build() {
                                                           .dram_quota = std::move(dram_quota),
                                                           .nvme_quota = std::move(nvme_quota)});
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
-                                     environment_.clock);
+                                     environment_.clock, cache.dram_bytes / 4);
   eraser_ = std::make_unique<Eraser>(
       EraserOptions{.enabled = nvme_bytes != 0,
                     .max_remembered = options_.max_deletions_remembered,

@@ -16,14 +16,20 @@ constexpr int64_t kRetryNanos = 1'000'000;
 constexpr size_t kPumpSlice = 64;
 // Looking for a slot in vain may take long: so often in a slice.
 constexpr size_t kMaxStarved = 8;
+constexpr size_t kStuckSlice = 64;
 // Of all drives together: half of the tier's queue. Each has an equal share, and no less than that.
 constexpr size_t kMaxInFlightBatches = 32;
 constexpr size_t kMinInFlightBatches = 2;
 
 }  // namespace
 
-Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock)
-    : residency_(residency), speed_(speed), executor_(executor), clock_(clock) {}
+Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock,
+               uint64_t max_bytes)
+    : residency_(residency),
+      speed_(speed),
+      executor_(executor),
+      clock_(clock),
+      max_bytes_(max_bytes) {}
 
 Loader::~Loader() { *alive_ = false; }
 
@@ -38,6 +44,7 @@ Loader::OneLoad* Loader::NewLoad(BlockRef ref) {
   load->slot = kNoSlot;
   load->asked_nanos = clock_->NowNanos();
   load->deadline_nanos = 0;
+  load->stuck = false;
   load->lane = LaneOf(ref);
   residency_->SetOwnerData(ref, load->number + 1);
   residency_->BeginIo(ref, kTierNvme);
@@ -55,12 +62,14 @@ Loader::Lane* Loader::LaneOf(BlockRef ref) {
 }
 
 void Loader::Queue(OneLoad* load) {
+  load->queued = true;
   load->lane->loads.PushBack(load);
   if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
 }
 
 // It had its turn before.
 void Loader::QueueFirst(OneLoad* load) {
+  load->queued = true;
   load->lane->loads.PushFront(load);
   if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
 }
@@ -71,6 +80,7 @@ void Loader::Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket
   OneLoad* const load = known != 0 ? &loads_[known - 1] : NewLoad(ref);
   load->deadline_nanos = std::max(load->deadline_nanos, deadline_nanos);
   load->waiters.push_back(ticket);
+  if (load->stuck && !load->queued) Queue(load);  // To be told how that stands.
 }
 
 bool Loader::Wanted(const OneLoad& load) const {
@@ -78,17 +88,57 @@ bool Loader::Wanted(const OneLoad& load) const {
                      [](const LoadTicket& ticket) { return ticket.waiter->Waits(ticket.run); });
 }
 
-// Tells everyone and forgets the load. Waiters may start other loads from inside.
-void Loader::Finish(OneLoad* load, const Status& status) {
+// Tells everyone. They may start other loads from inside.
+void Loader::Tell(OneLoad* load, const Status& status) {
+  std::vector<LoadTicket> waiters = std::exchange(load->waiters, {});
+  for (const LoadTicket& ticket : waiters) {
+    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, load->ref, status);
+  }
+}
+
+void Loader::Forget(OneLoad* load) {
   const BlockRef ref = load->ref;
   residency_->SetOwnerData(ref, 0);
-  for (const LoadTicket& ticket : load->waiters) {
-    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, ref, status);
-  }
-  load->waiters.clear();
   free_loads_.PushBack(load);
   --pending_;
   residency_->EndIo(ref, kTierNvme);
+}
+
+// That is all for those who wait. While its drive still reads it is kept, so that nobody starts
+// the same once more.
+void Loader::Settle(OneLoad* load, const Status& status) {
+  stuck_.erase(load->number);
+  Tell(load, status);
+  if (load->stuck || load->queued) return;
+  if (load->waiters.empty()) {
+    Forget(load);
+  } else {
+    Queue(load);  // Somebody asked for it again from inside.
+  }
+}
+
+// Those who joined a read that hangs wait for its end, but not for a drive that has been given up
+// and not beyond the last deadline.
+void Loader::LookAtStuck(OneLoad* load) {
+  if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
+    return Settle(load, Status(Code::kUnavailable, "its drive is out of service"));
+  }
+  if (load->deadline_nanos <= clock_->NowNanos()) return Settle(load, Status(Code::kLate));
+  stuck_.insert(load->number);
+}
+
+void Loader::LookAtSomeStuck() {
+  for (size_t left = std::min(stuck_.size(), kStuckSlice); left > 0 && !stuck_.empty(); --left) {
+    auto next = stuck_.lower_bound(stuck_cursor_);
+    if (next == stuck_.end()) next = stuck_.begin();
+    stuck_cursor_ = *next + 1;
+    OneLoad* const load = &loads_[*next];
+    if (source_ == nullptr || !Wanted(*load)) {
+      Settle(load, Status(Code::kLate));
+    } else {
+      LookAtStuck(load);
+    }
+  }
 }
 
 Status Loader::TakeSlot(OneLoad* load) {
@@ -100,13 +150,14 @@ Status Loader::TakeSlot(OneLoad* load) {
 }
 
 void Loader::Pump() {
-  if (pumping_ || tier_busy_) return;  // A waiter called from Finish() below.
+  if (pumping_ || tier_busy_) return;  // A waiter called from Settle() below.
   ready_.TakeAll(&aside_);
   PumpSlice();
 }
 
 void Loader::PumpSlice() {
   pumping_ = true;
+  LookAtSomeStuck();
   size_t starved = 0;
   for (size_t left = kPumpSlice; left > 0 && starved < kMaxStarved && !ready_.empty(); --left) {
     Lane* const lane = ready_.PopFront();
@@ -130,32 +181,41 @@ void Loader::PumpSlice() {
 
 Loader::Turn Loader::StartOne(Lane* lane) {
   OneLoad* const load = lane->loads.PopFront();
-  const auto finish = [this, load](const Status& status) {
-    Finish(load, status);
+  load->queued = false;
+  const auto settle = [this, load](const Status& status) {
+    Settle(load, status);
     return Turn::kTaken;
   };
-  if (residency_->at(load->ref).state == BlockState::kGone) return finish(Status(Code::kNotFound));
-  if (!Wanted(*load)) return finish(Status(Code::kLate));  // Everyone left before it began.
+  const auto wait = [lane, load](Turn turn) {
+    load->queued = true;
+    lane->loads.PushFront(load);  // In chain order: nobody overtakes.
+    return turn;
+  };
+  if (residency_->at(load->ref).state == BlockState::kGone) return settle(Status(Code::kNotFound));
+  if (!Wanted(*load)) return settle(Status(Code::kLate));  // Everyone left before it began.
   if (source_ == nullptr || !source_->in_service()) {
-    return finish(Status(Code::kUnavailable, "the NVMe tier is out of service"));
+    return settle(Status(Code::kUnavailable, "the NVMe tier is out of service"));
   }
-  if (!HasPlace(devices_[lane->device])) {
+  if (load->stuck) {
+    LookAtStuck(load);
+    return Turn::kTaken;
+  }
+  if (!HasPlace(devices_[lane->device], residency_->SlotBytesOf(load->ref))) {
     if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
-      return finish(Status(Code::kUnavailable, "its drive is out of service"));
+      return settle(Status(Code::kUnavailable, "its drive is out of service"));
     }
-    lane->loads.PushFront(load);
-    return Turn::kNoPlace;
+    return wait(Turn::kNoPlace);
   }
   if (const Status status = TakeSlot(load); !status.ok()) {
-    if (status.code() == Code::kInvalid) return finish(Status(Code::kNoSpace, status.message()));
-    lane->loads.PushFront(load);  // In chain order: nobody overtakes.
-    return Turn::kNoSlot;
+    if (status.code() == Code::kInvalid) return settle(Status(Code::kNoSpace, status.message()));
+    return wait(Turn::kNoSlot);
   }
   AddToBatch(load);
   return Turn::kTaken;
 }
 
-bool Loader::HasPlace(const Device& device) const {
+bool Loader::HasPlace(const Device& device, uint64_t bytes) const {
+  if (device.bytes != 0 && device.bytes + bytes > max_bytes_ / devices_.size()) return false;
   const size_t share = std::max(kMaxInFlightBatches / devices_.size(), kMinInFlightBatches);
   return device.filling != nullptr || device.batches < share;
 }
@@ -175,6 +235,7 @@ void Loader::AddToBatch(OneLoad* load) {
   read->tenants.push_back(residency_->at(load->ref).tenant);
   read->slots.push_back(load->slot);
   read->bytes += op.target.size();
+  device.bytes += op.target.size();
   if (read->loads.size() == kMaxBatchOps || read->bytes >= kMaxBatchBytes) {
     Submit(std::exchange(device.filling, nullptr));
   }
@@ -248,17 +309,19 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
     ++stats_.loads;
     stats_.loaded_bytes += op.target.size();
     stats_.load.Add(clock_->NowNanos() - load->asked_nanos);
+    devices_[read->device].bytes -= op.target.size();
     residency_->ArriveInDram(ref, read->slots[i]);
-    return Finish(load, Status());
+    return Settle(load, Status());
   }
+  load->slot = kNoSlot;
+  load->stuck = op.in_flight;
   if (op.in_flight) {
     residency_->QuarantineSlot(read->slots[i]);
     ++read->unquiet;
   } else {
-    residency_->FreeSlot(read->tenants[i], read->slots[i]);
+    FreeSlot(read, i);
   }
-  load->slot = kNoSlot;
-  if (gone) return Finish(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
+  if (gone) return Settle(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
   switch (op.status.code()) {
     case Code::kBusy:
       tier_busy_ = true;
@@ -270,25 +333,38 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
         QueueFirst(load);  // Someone with more time joined after it was submitted.
         return RetrySoon();
       }
-      return Finish(load, op.status);
+      return Settle(load, op.status);
     case Code::kOk:  // Intact, but not what was stored under this key.
       ++stats_.failed_loads;
       residency_->Drop(ref, Leave::kCorrupt);
-      return Finish(load, Status(Code::kCorrupt));
+      return Settle(load, Status(Code::kCorrupt));
     case Code::kCorrupt:
     case Code::kNotFound:
       ++stats_.failed_loads;
       residency_->LeaveNvme(
           ref, op.status.code() == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
-      return Finish(load, op.status);
+      return Settle(load, op.status);
     default:
       ++stats_.failed_loads;
-      return Finish(load, op.status);
+      return Settle(load, op.status);
   }
 }
 
-void Loader::OnQuiescent(ReadBatch* read, size_t i) {
+void Loader::FreeSlot(ReadBatch* read, size_t i) {
+  devices_[read->device].bytes -= read->batch.ops[i].target.size();
   residency_->FreeSlot(read->tenants[i], read->slots[i]);
+}
+
+void Loader::OnQuiescent(ReadBatch* read, size_t i) {
+  FreeSlot(read, i);
+  OneLoad* const load = read->loads[i];
+  load->stuck = false;
+  stuck_.erase(load->number);
+  if (!load->queued && load->waiters.empty()) {
+    Forget(load);
+  } else if (!load->queued) {
+    Queue(load);
+  }
   AQ_CHECK(read->unquiet > 0);
   if (--read->unquiet == 0) Recycle(read);
   Pump();

@@ -6,6 +6,10 @@
 // what has to wait holds up only those who need the very same. For that reason a batch goes to one
 // drive, and a drive has only its share of the batches under way.
 //
+// A read that is late may hang for long, and its slot with it. Its block is not read a second time
+// before it has ended: who asks meanwhile waits for that. And what is being read, or hangs, never
+// takes more than a part of memory, of which each drive has its share.
+//
 // Runs on the owner.
 #pragma once
 
@@ -14,6 +18,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -60,7 +65,10 @@ struct LoaderStats {
 
 class Loader {
  public:
-  Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock);
+  // At most `max_bytes` of slots are being read into, or wait for a read that hangs; but for one
+  // block a drive.
+  Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock,
+         uint64_t max_bytes);
   ~Loader();
 
   // The tier to read from; null while there is none.
@@ -86,6 +94,8 @@ class Loader {
     int64_t asked_nanos = 0;
     int64_t deadline_nanos = 0;
     std::vector<LoadTicket> waiters;
+    bool queued = false;  // In its lane.
+    bool stuck = false;   // It was late, and its drive still reads.
     Lane* lane = nullptr;
     OneLoad* next = nullptr;  // In its lane, or of those that are free.
   };
@@ -110,6 +120,7 @@ class Loader {
   struct Device {
     ReadBatch* filling = nullptr;  // Only within a slice.
     size_t batches = 0;            // Under way.
+    uint64_t bytes = 0;            // Of slots that it reads into, hanging or not.
   };
   // What became of a lane's turn.
   enum class Turn : uint8_t {
@@ -123,17 +134,22 @@ class Loader {
   Lane* LaneOf(BlockRef ref);
   void Queue(OneLoad* load);
   void QueueFirst(OneLoad* load);
-  void Finish(OneLoad* load, const Status& status);
+  void Tell(OneLoad* load, const Status& status);
+  void Forget(OneLoad* load);
+  void Settle(OneLoad* load, const Status& status);
+  void LookAtStuck(OneLoad* load);
+  void LookAtSomeStuck();
   bool Wanted(const OneLoad& load) const;
   void PumpSlice();
   Turn StartOne(Lane* lane);
-  bool HasPlace(const Device& device) const;
+  bool HasPlace(const Device& device, uint64_t bytes) const;
   Status TakeSlot(OneLoad* load);
   void AddToBatch(OneLoad* load);
   ReadBatch* TakeBatch();
   void Submit(ReadBatch* read);
   void OnDone(ReadBatch* read);
   void OnRead(ReadBatch* read, size_t i);
+  void FreeSlot(ReadBatch* read, size_t i);
   void OnQuiescent(ReadBatch* read, size_t i);
   void Recycle(ReadBatch* read);
   void RetrySoon();
@@ -142,6 +158,7 @@ class Loader {
   TierSpeed* const speed_;
   Executor* const executor_;
   Clock* const clock_;
+  const uint64_t max_bytes_;
   Tier* source_ = nullptr;
   std::deque<OneLoad> loads_;  // Grows without moving what is there.
   LinkedQueue<OneLoad> free_loads_;
@@ -151,6 +168,8 @@ class Loader {
   LinkedQueue<Lane> ready_;      // They take turns.
   LinkedQueue<Lane> aside_;      // They had theirs in vain, until somebody pumps again.
   std::vector<Device> devices_;  // As far as they have been heard of.
+  std::set<uint32_t> stuck_;     // The numbers of stuck loads that somebody waits for.
+  uint32_t stuck_cursor_ = 0;    // The next of them to look at.
   std::vector<std::unique_ptr<ReadBatch>> batches_;
   std::vector<ReadBatch*> free_batches_;
   size_t pending_ = 0;

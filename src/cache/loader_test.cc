@@ -124,5 +124,59 @@ TEST_F(LoaderTest, ATenantThatWaitsForMemoryHoldsUpNobodyElse) {
   world_->Run();
 }
 
+TEST_F(LoaderTest, ABlockWhoseReadHangsIsReadOnceHoweverOftenItIsAskedFor) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  StoreBelow(chain);
+  world_->disk(kDrive).Hang(true);
+  for (int i = 0; i < 70; ++i) {
+    EXPECT_EQ(Within(kShort, chain.keys(), client_.get())[0], Code::kLate);
+  }
+  EXPECT_EQ(Counter("quarantined_bytes"), kBlockBytes);
+  const auto patient = Submit(chain.keys(), kLong, client_.get());
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&] { return patient->done(); }));
+  EXPECT_TRUE(patient->ops[0].status.ok());
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  Release(*patient);
+}
+
+TEST_F(LoaderTest, WhoJoinsAReadThatHangsHearsWhenItsDriveIsGivenUp) {
+  Make(TwoDrives(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 16});
+  StoreBelow(chain);
+  world_->disk("two").Hang(true);
+  Within(kShort, chain.keys(), client_.get());
+  const auto patient = Submit(chain.keys(), 100 * kLong, client_.get());
+  world_->Advance(20 * kLong);  // It is out of service by then.
+  ASSERT_TRUE(patient->done());
+  const auto is = [&](Code code) {
+    return std::count_if(patient->ops.begin(), patient->ops.end(),
+                         [code](const FetchOp& op) { return op.status.code() == code; });
+  };
+  EXPECT_GT(is(Code::kUnavailable), 0);
+  EXPECT_EQ(is(Code::kOk) + is(Code::kUnavailable), 16);
+  Release(*patient);
+  world_->disk("two").Hang(false);
+  world_->Advance(20 * kLong);
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 16u);
+}
+
+TEST_F(LoaderTest, ReadsThatHangTakeOnlyAPartOfMemory) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 60});
+  StoreBelow(chain);
+  world_->disk(kDrive).Hang(true);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    EXPECT_EQ(Within(kShort, chain.keys(i, 1), client_.get())[0], Code::kLate);
+  }
+  EXPECT_GT(Counter("quarantined_bytes"), 0u);
+  EXPECT_LE(Counter("quarantined_bytes"), 16 * kBlockBytes);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(kLong);
+  EXPECT_EQ(Recall(chain), 60u);
+}
+
 }  // namespace
 }  // namespace aquifer
