@@ -273,17 +273,22 @@ void FetchJob::SettleOne(size_t i, Status status) {
 void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
   --loading_;
   if (settled_[op] != 0) return;  // Late.
-  if (status.ok()) {
+  if (status.ok() && core().residency_->at(ref).expired(core().NowUnix())) {
+    SettleOne(op, Status(Code::kNotFound));  // It was not when it was asked for.
+  } else if (status.ok()) {
     LendOne(op, ref, TierKind::kNvme);
   } else {
     SettleOne(op, status);
   }
-  if (!in_slice_) Advance();
+  // Where there is another slice to come, that does.
+  if (!in_slice_ && !posted_) Advance();
 }
 
-// Tells the caller how far the answers go without a gap.
+// Tells the caller how far the answers go without a gap. Behind one that was slow there may be very
+// many.
 void FetchJob::Advance() {
-  for (; answered_ < settled_.size() && settled_[answered_] != 0; ++answered_) {
+  const size_t end = std::min(settled_.size(), answered_ + kAdvanceSlice);
+  for (; answered_ < end && settled_[answered_] != 0; ++answered_) {
     if (usable_ == answered_ && asked().ops[answered_].status.ok()) ++usable_;
   }
   if (answered_ == asked().ops.size()) {
