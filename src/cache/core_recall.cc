@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kMatchSlice = 512;
 constexpr size_t kFetchSlice = 64;
 constexpr size_t kLateSlice = 1024;
+constexpr size_t kAdvanceSlice = 2048;
 
 // An engine reads DRAM by copying from it: about what one core moves. It is cheap next to any
 // prefill, and only its order of magnitude matters.
@@ -190,14 +191,25 @@ void MatchJob::TouchSlice() {
 void FetchJob::Reset() {
   AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   settled_.clear();
+  settled_.reserve(asked().ops.size());  // It grows a slice at a time, and is never moved.
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
-  in_slice_ = timer_set_ = cancelled_ = false;
+  in_slice_ = posted_ = timer_set_ = cancelled_ = false;
 }
 
 void FetchJob::Run() {
+  posted_ = false;
   if (cancelled_) return SettleRestLate();
   if (IsOver(deadline_nanos_)) return Cancel();
+  if (cursor_ < asked().chain.keys.size()) FetchSlice();
+  Advance();
+}
+
+void FetchJob::RunOn() {
+  if (!std::exchange(posted_, true)) RunAgain();
+}
+
+void FetchJob::FetchSlice() {
   in_slice_ = true;
   const ChainSlice& chain = asked().chain;
   const size_t begin = cursor_;
@@ -217,12 +229,11 @@ void FetchJob::Run() {
   cursor_ = end;
   if (loading_ > 0) core().loader_->Pump();
   in_slice_ = false;
-  if (cursor_ < chain.keys.size()) RunAgain();
+  if (cursor_ < chain.keys.size()) RunOn();
   if (loading_ > 0 && !timer_set_) {
     timer_set_ = true;
     WakeAt(deadline_nanos_);
   }
-  Advance();
 }
 
 void FetchJob::FetchOne(size_t i, BlockRef* found) {
@@ -295,6 +306,7 @@ void FetchJob::Advance() {
     CountSaved();
     return End(answered_);
   }
+  if (answered_ == end && end < settled_.size()) RunOn();
   if (answered_ == reported_) return;
   reported_ = answered_;
   Report(answered_);
@@ -312,7 +324,7 @@ void FetchJob::SettleRestLate() {
   for (; late_cursor_ < end; ++late_cursor_) {
     if (settled_[late_cursor_] == 0) SettleOne(late_cursor_, Status(Code::kLate));
   }
-  if (end < asked().ops.size()) return RunAgain();
+  if (end < asked().ops.size()) return RunOn();
   CountSaved();
   End(end);
 }

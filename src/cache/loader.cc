@@ -8,8 +8,8 @@
 namespace aquifer {
 namespace {
 
-// Small batches let the first blocks of a chain arrive while the last are being read; larger ones
-// save a little work. 16 blocks or 4 MiB.
+// Small batches let the first blocks of a chain arrive while the last are being
+// read; larger ones save a little work. 16 blocks or 4 MiB.
 constexpr size_t kMaxBatchOps = 16;
 constexpr uint64_t kMaxBatchBytes = uint64_t{4} << 20;
 constexpr int64_t kRetryNanos = 1'000'000;
@@ -17,7 +17,13 @@ constexpr size_t kPumpSlice = 64;
 // Looking for a slot in vain may take long: so often in a slice.
 constexpr size_t kMaxStarved = 8;
 constexpr size_t kStuckSlice = 64;
-// Of all drives together: half of the tier's queue. Each has an equal share, and no less than that.
+constexpr size_t kTellSlice = 64;
+// For one that joins two are looked at, so that those who left never outnumber
+// the others by far.
+constexpr size_t kLookedAtPerJoin = 2;
+constexpr size_t kLookedAtPerTurn = 64;
+// Of all drives together: half of the tier's queue. Each has an equal share,
+// and no less than that.
 constexpr size_t kMaxInFlightBatches = 32;
 constexpr size_t kMinInFlightBatches = 2;
 
@@ -79,24 +85,89 @@ void Loader::Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket
   if (known != 0) ++stats_.shared_loads;
   OneLoad* const load = known != 0 ? &loads_[known - 1] : NewLoad(ref);
   load->deadline_nanos = std::max(load->deadline_nanos, deadline_nanos);
-  load->waiters.push_back(ticket);
+  Join(load, ticket);
   if (load->stuck && !load->queued) Queue(load);  // To be told how that stands.
 }
 
-bool Loader::Wanted(const OneLoad& load) const {
-  return std::any_of(load.waiters.begin(), load.waiters.end(),
-                     [](const LoadTicket& ticket) { return ticket.waiter->Waits(ticket.run); });
+void Loader::Join(OneLoad* load, const LoadTicket& ticket) {
+  for (size_t i = 0; i < kLookedAtPerJoin; ++i) LookAtNextWaiter(load);
+  if (free_waiting_.empty()) free_waiting_.PushBack(&waiting_.emplace_back());
+  Waiting* const waiting = free_waiting_.PopFront();
+  waiting->ticket = ticket;
+  load->waiters.PushBack(waiting);
 }
 
-// Tells everyone. They may start other loads from inside.
-void Loader::Tell(OneLoad* load, const Status& status) {
-  std::vector<LoadTicket> waiters = std::exchange(load->waiters, {});
-  for (const LoadTicket& ticket : waiters) {
-    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, load->ref, status);
+// From the front to the back and then again; their order stays.
+void Loader::LookAtNextWaiter(OneLoad* load) {
+  Waiting* const before = load->looked_at;
+  Waiting* const next = before == nullptr ? load->waiters.front() : before->next;
+  if (next == nullptr) {
+    load->looked_at = nullptr;
+  } else if (next->ticket.waiter->Waits(next->ticket.run)) {
+    load->looked_at = next;
+  } else {
+    free_waiting_.PushBack(before == nullptr ? load->waiters.PopFront()
+                                             : load->waiters.PopAfter(before));
   }
 }
 
-void Loader::Forget(OneLoad* load) {
+// Also where those at the front are many and have all left: that is seen the
+// next time.
+bool Loader::Wanted(OneLoad* load) {
+  for (size_t left = kLookedAtPerTurn; left > 0 && !load->waiters.empty(); --left) {
+    const LoadTicket& ticket = load->waiters.front()->ticket;
+    if (ticket.waiter->Waits(ticket.run)) return true;
+    load->looked_at = nullptr;
+    free_waiting_.PushBack(load->waiters.PopFront());
+  }
+  return !load->waiters.empty();
+}
+
+// They may start other loads from inside, and ask for this one again.
+bool Loader::Tell(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status) {
+  for (; tells_left_ > 0 && !waiters->empty(); --tells_left_) {
+    Waiting* const waiting = waiters->PopFront();
+    const LoadTicket ticket = waiting->ticket;
+    free_waiting_.PushBack(waiting);
+    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, load->ref, status);
+  }
+  return waiters->empty();
+}
+
+void Loader::TellLater(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status) {
+  ++load->telling;
+  telling_.push_back({load, *waiters, status});
+  if (std::exchange(tell_posted_, true)) return;
+  executor_->Post([this, alive = alive_] {
+    if (!*alive) return;
+    tell_posted_ = false;
+    TellSlice();
+  });
+}
+
+void Loader::TellSlice() {
+  tells_left_ = kTellSlice;
+  while (tells_left_ > 0 && !telling_.empty()) {
+    Telling now = std::move(telling_.front());
+    telling_.pop_front();
+    const BlockEntry& entry = residency_->at(now.load->ref);
+    if (now.status.ok() && !entry.in_tier(kTierDram)) {
+      // It has left again: they wait for the next read, if there can be one.
+      if (entry.state == BlockState::kGone) now.status = Status(Code::kNotFound);
+      if (now.status.ok()) now.load->waiters.TakeAll(&now.waiters);
+    }
+    const bool all = Tell(now.load, &now.waiters, now.status);
+    if (!all) TellLater(now.load, &now.waiters, now.status);
+    --now.load->telling;
+    GoOnOrForget(now.load);
+  }
+  if (telling_.empty()) Pump();
+}
+
+void Loader::GoOnOrForget(OneLoad* load) {
+  if (load->queued || load->reading || load->telling > 0) return;
+  if (!load->waiters.empty()) return Queue(load);
+  if (load->stuck) return;
   const BlockRef ref = load->ref;
   residency_->SetOwnerData(ref, 0);
   free_loads_.PushBack(load);
@@ -104,21 +175,19 @@ void Loader::Forget(OneLoad* load) {
   residency_->EndIo(ref, kTierNvme);
 }
 
-// That is all for those who wait. While its drive still reads it is kept, so that nobody starts
-// the same once more.
+// That is all for those who wait. While its drive still reads it is kept, so
+// that nobody starts the same once more.
 void Loader::Settle(OneLoad* load, const Status& status) {
   stuck_.erase(load->number);
-  Tell(load, status);
-  if (load->stuck || load->queued) return;
-  if (load->waiters.empty()) {
-    Forget(load);
-  } else {
-    Queue(load);  // Somebody asked for it again from inside.
-  }
+  LinkedQueue<Waiting> waiters = std::exchange(load->waiters, {});
+  load->looked_at = nullptr;
+  // Behind those who have to wait for their turn to be told.
+  if (!telling_.empty() || !Tell(load, &waiters, status)) TellLater(load, &waiters, status);
+  GoOnOrForget(load);
 }
 
-// Those who joined a read that hangs wait for its end, but not for a drive that has been given up
-// and not beyond the last deadline.
+// Those who joined a read that hangs wait for its end, but not for a drive that
+// has been given up and not beyond the last deadline.
 void Loader::LookAtStuck(OneLoad* load) {
   if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
     return Settle(load, Status(Code::kUnavailable, "its drive is out of service"));
@@ -133,7 +202,7 @@ void Loader::LookAtSomeStuck() {
     if (next == stuck_.end()) next = stuck_.begin();
     stuck_cursor_ = *next + 1;
     OneLoad* const load = &loads_[*next];
-    if (source_ == nullptr || !Wanted(*load)) {
+    if (source_ == nullptr || !Wanted(load)) {
       Settle(load, Status(Code::kLate));
     } else {
       LookAtStuck(load);
@@ -157,6 +226,7 @@ void Loader::Pump() {
 
 void Loader::PumpSlice() {
   pumping_ = true;
+  tells_left_ = kTellSlice;
   LookAtSomeStuck();
   size_t starved = 0;
   for (size_t left = kPumpSlice; left > 0 && starved < kMaxStarved && !ready_.empty(); --left) {
@@ -192,7 +262,7 @@ Loader::Turn Loader::StartOne(Lane* lane) {
     return turn;
   };
   if (residency_->at(load->ref).state == BlockState::kGone) return settle(Status(Code::kNotFound));
-  if (!Wanted(*load)) return settle(Status(Code::kLate));  // Everyone left before it began.
+  if (!Wanted(load)) return settle(Status(Code::kLate));  // Everyone left before it began.
   if (source_ == nullptr || !source_->in_service()) {
     return settle(Status(Code::kUnavailable, "the NVMe tier is out of service"));
   }
@@ -227,6 +297,7 @@ void Loader::AddToBatch(OneLoad* load) {
     device.filling->device = load->lane->device;
   }
   ReadBatch* const read = device.filling;
+  load->reading = true;
   ReadOp& op = read->batch.ops.emplace_back();
   op.id = residency_->IdOf(load->ref);
   op.target = residency_->SlotBytes(load->slot);
@@ -277,6 +348,7 @@ void Loader::Submit(ReadBatch* read) {
 }
 
 void Loader::OnDone(ReadBatch* read) {
+  tells_left_ = kTellSlice;
   --devices_[read->device].batches;
   const int64_t now = clock_->NowNanos();
   const auto ops = static_cast<uint32_t>(read->loads.size());
@@ -303,6 +375,7 @@ void Loader::OnDone(ReadBatch* read) {
 void Loader::OnRead(ReadBatch* read, size_t i) {
   const ReadOp& op = read->batch.ops[i];
   OneLoad* const load = read->loads[i];
+  load->reading = false;
   const BlockRef ref = load->ref;
   const bool gone = residency_->at(ref).state == BlockState::kGone;
   if (op.status.ok() && !gone && op.checksum == residency_->at(ref).checksum) {
@@ -329,7 +402,7 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
       return RetrySoon();
     case Code::kLate:
       ++stats_.late_loads;
-      if (Wanted(*load) && load->deadline_nanos > clock_->NowNanos()) {
+      if (Wanted(load) && load->deadline_nanos > clock_->NowNanos()) {
         QueueFirst(load);  // Someone with more time joined after it was submitted.
         return RetrySoon();
       }
@@ -360,11 +433,7 @@ void Loader::OnQuiescent(ReadBatch* read, size_t i) {
   OneLoad* const load = read->loads[i];
   load->stuck = false;
   stuck_.erase(load->number);
-  if (!load->queued && load->waiters.empty()) {
-    Forget(load);
-  } else if (!load->queued) {
-    Queue(load);
-  }
+  GoOnOrForget(load);
   AQ_CHECK(read->unquiet > 0);
   if (--read->unquiet == 0) Recycle(read);
   Pump();
