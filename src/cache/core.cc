@@ -464,7 +464,7 @@ Status Core::Build() {
                                                           .extent_bytes = options_.extent_bytes});
   AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
-                                     environment_.clock);
+                                     environment_.clock, cache.dram_bytes / 4);
   eraser_ = std::make_unique<Eraser>(
       EraserOptions{.enabled = nvme_bytes != 0,
                     .max_remembered = options_.max_deletions_remembered,

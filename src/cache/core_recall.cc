@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kMatchSlice = 512;
 constexpr size_t kFetchSlice = 64;
 constexpr size_t kLateSlice = 1024;
+constexpr size_t kAdvanceSlice = 2048;
 
 // An engine reads DRAM by copying from it: about what one core moves. It is cheap next to any
 // prefill, and only its order of magnitude matters.
@@ -190,14 +191,25 @@ void MatchJob::TouchSlice() {
 void FetchJob::Reset() {
   AQ_CHECK(asked().ops.size() == asked().chain.keys.size());
   settled_.clear();
+  settled_.reserve(asked().ops.size());  // It grows a slice at a time, and is never moved.
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
-  in_slice_ = timer_set_ = cancelled_ = false;
+  in_slice_ = posted_ = timer_set_ = cancelled_ = false;
 }
 
 void FetchJob::Run() {
+  posted_ = false;
   if (cancelled_) return SettleRestLate();
   if (IsOver(deadline_nanos_)) return Cancel();
+  if (cursor_ < asked().chain.keys.size()) FetchSlice();
+  Advance();
+}
+
+void FetchJob::RunOn() {
+  if (!std::exchange(posted_, true)) RunAgain();
+}
+
+void FetchJob::FetchSlice() {
   in_slice_ = true;
   const ChainSlice& chain = asked().chain;
   const size_t begin = cursor_;
@@ -217,12 +229,11 @@ void FetchJob::Run() {
   cursor_ = end;
   if (loading_ > 0) core().loader_->Pump();
   in_slice_ = false;
-  if (cursor_ < chain.keys.size()) RunAgain();
+  if (cursor_ < chain.keys.size()) RunOn();
   if (loading_ > 0 && !timer_set_) {
     timer_set_ = true;
     WakeAt(deadline_nanos_);
   }
-  Advance();
 }
 
 void FetchJob::FetchOne(size_t i, BlockRef* found) {
@@ -273,23 +284,29 @@ void FetchJob::SettleOne(size_t i, Status status) {
 void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
   --loading_;
   if (settled_[op] != 0) return;  // Late.
-  if (status.ok()) {
+  if (status.ok() && core().residency_->at(ref).expired(core().NowUnix())) {
+    SettleOne(op, Status(Code::kNotFound));  // It was not when it was asked for.
+  } else if (status.ok()) {
     LendOne(op, ref, TierKind::kNvme);
   } else {
     SettleOne(op, status);
   }
-  if (!in_slice_) Advance();
+  // Where there is another slice to come, that does.
+  if (!in_slice_ && !posted_) Advance();
 }
 
-// Tells the caller how far the answers go without a gap.
+// Tells the caller how far the answers go without a gap. Behind one that was slow there may be very
+// many.
 void FetchJob::Advance() {
-  for (; answered_ < settled_.size() && settled_[answered_] != 0; ++answered_) {
+  const size_t end = std::min(settled_.size(), answered_ + kAdvanceSlice);
+  for (; answered_ < end && settled_[answered_] != 0; ++answered_) {
     if (usable_ == answered_ && asked().ops[answered_].status.ok()) ++usable_;
   }
   if (answered_ == asked().ops.size()) {
     CountSaved();
     return End(answered_);
   }
+  if (answered_ == end && end < settled_.size()) RunOn();
   if (answered_ == reported_) return;
   reported_ = answered_;
   Report(answered_);
@@ -307,7 +324,7 @@ void FetchJob::SettleRestLate() {
   for (; late_cursor_ < end; ++late_cursor_) {
     if (settled_[late_cursor_] == 0) SettleOne(late_cursor_, Status(Code::kLate));
   }
-  if (end < asked().ops.size()) return RunAgain();
+  if (end < asked().ops.size()) return RunOn();
   CountSaved();
   End(end);
 }

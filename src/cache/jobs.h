@@ -121,11 +121,13 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
+  void FetchSlice();
   void FetchOne(size_t i, BlockRef* ref);
   void LendOne(size_t i, BlockRef ref, TierKind tier);
   void SettleOne(size_t i, Status status);
   void SettleRestLate();
   void Advance();
+  void RunOn();
   // What this fetch was worth.
   void CountSaved();
 
@@ -137,6 +139,7 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   size_t loading_ = 0;
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
+  bool posted_ = false;  // Its next slice.
   bool timer_set_ = false;
   bool cancelled_ = false;        // What is open is late.
   size_t late_cursor_ = 0;        // How far that has been said.

@@ -28,6 +28,13 @@ class LinkedQueue {
     first_ = item->next;
     return item;
   }
+  // There is one behind `item`, which is in this queue.
+  T* PopAfter(T* item) {
+    T* const gone = item->next;
+    item->next = gone->next;
+    if (last_ == gone) last_ = item;
+    return gone;
+  }
   // All of the other's, behind its own.
   void TakeAll(LinkedQueue* other) {
     if (other->empty()) return;

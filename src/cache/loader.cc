@@ -8,22 +8,34 @@
 namespace aquifer {
 namespace {
 
-// Small batches let the first blocks of a chain arrive while the last are being read; larger ones
-// save a little work. 16 blocks or 4 MiB.
+// Small batches let the first blocks of a chain arrive while the last are being
+// read; larger ones save a little work. 16 blocks or 4 MiB.
 constexpr size_t kMaxBatchOps = 16;
 constexpr uint64_t kMaxBatchBytes = uint64_t{4} << 20;
 constexpr int64_t kRetryNanos = 1'000'000;
 constexpr size_t kPumpSlice = 64;
 // Looking for a slot in vain may take long: so often in a slice.
 constexpr size_t kMaxStarved = 8;
-// Of all drives together: half of the tier's queue. Each has an equal share, and no less than that.
+constexpr size_t kStuckSlice = 64;
+constexpr size_t kTellSlice = 64;
+// For one that joins two are looked at, so that those who left never outnumber
+// the others by far.
+constexpr size_t kLookedAtPerJoin = 2;
+constexpr size_t kLookedAtPerTurn = 64;
+// Of all drives together: half of the tier's queue. Each has an equal share,
+// and no less than that.
 constexpr size_t kMaxInFlightBatches = 32;
 constexpr size_t kMinInFlightBatches = 2;
 
 }  // namespace
 
-Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock)
-    : residency_(residency), speed_(speed), executor_(executor), clock_(clock) {}
+Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock,
+               uint64_t max_bytes)
+    : residency_(residency),
+      speed_(speed),
+      executor_(executor),
+      clock_(clock),
+      max_bytes_(max_bytes) {}
 
 Loader::~Loader() { *alive_ = false; }
 
@@ -38,6 +50,7 @@ Loader::OneLoad* Loader::NewLoad(BlockRef ref) {
   load->slot = kNoSlot;
   load->asked_nanos = clock_->NowNanos();
   load->deadline_nanos = 0;
+  load->stuck = false;
   load->lane = LaneOf(ref);
   residency_->SetOwnerData(ref, load->number + 1);
   residency_->BeginIo(ref, kTierNvme);
@@ -55,12 +68,14 @@ Loader::Lane* Loader::LaneOf(BlockRef ref) {
 }
 
 void Loader::Queue(OneLoad* load) {
+  load->queued = true;
   load->lane->loads.PushBack(load);
   if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
 }
 
 // It had its turn before.
 void Loader::QueueFirst(OneLoad* load) {
+  load->queued = true;
   load->lane->loads.PushFront(load);
   if (!std::exchange(load->lane->queued, true)) ready_.PushBack(load->lane);
 }
@@ -70,25 +85,129 @@ void Loader::Load(BlockRef ref, int64_t deadline_nanos, const LoadTicket& ticket
   if (known != 0) ++stats_.shared_loads;
   OneLoad* const load = known != 0 ? &loads_[known - 1] : NewLoad(ref);
   load->deadline_nanos = std::max(load->deadline_nanos, deadline_nanos);
-  load->waiters.push_back(ticket);
+  Join(load, ticket);
+  if (load->stuck && !load->queued) Queue(load);  // To be told how that stands.
 }
 
-bool Loader::Wanted(const OneLoad& load) const {
-  return std::any_of(load.waiters.begin(), load.waiters.end(),
-                     [](const LoadTicket& ticket) { return ticket.waiter->Waits(ticket.run); });
+void Loader::Join(OneLoad* load, const LoadTicket& ticket) {
+  for (size_t i = 0; i < kLookedAtPerJoin; ++i) LookAtNextWaiter(load);
+  if (free_waiting_.empty()) free_waiting_.PushBack(&waiting_.emplace_back());
+  Waiting* const waiting = free_waiting_.PopFront();
+  waiting->ticket = ticket;
+  load->waiters.PushBack(waiting);
 }
 
-// Tells everyone and forgets the load. Waiters may start other loads from inside.
-void Loader::Finish(OneLoad* load, const Status& status) {
+// From the front to the back and then again; their order stays.
+void Loader::LookAtNextWaiter(OneLoad* load) {
+  Waiting* const before = load->looked_at;
+  Waiting* const next = before == nullptr ? load->waiters.front() : before->next;
+  if (next == nullptr) {
+    load->looked_at = nullptr;
+  } else if (next->ticket.waiter->Waits(next->ticket.run)) {
+    load->looked_at = next;
+  } else {
+    free_waiting_.PushBack(before == nullptr ? load->waiters.PopFront()
+                                             : load->waiters.PopAfter(before));
+  }
+}
+
+// Also where those at the front are many and have all left: that is seen the
+// next time.
+bool Loader::Wanted(OneLoad* load) {
+  for (size_t left = kLookedAtPerTurn; left > 0 && !load->waiters.empty(); --left) {
+    const LoadTicket& ticket = load->waiters.front()->ticket;
+    if (ticket.waiter->Waits(ticket.run)) return true;
+    load->looked_at = nullptr;
+    free_waiting_.PushBack(load->waiters.PopFront());
+  }
+  return !load->waiters.empty();
+}
+
+// They may start other loads from inside, and ask for this one again.
+bool Loader::Tell(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status) {
+  for (; tells_left_ > 0 && !waiters->empty(); --tells_left_) {
+    Waiting* const waiting = waiters->PopFront();
+    const LoadTicket ticket = waiting->ticket;
+    free_waiting_.PushBack(waiting);
+    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, load->ref, status);
+  }
+  return waiters->empty();
+}
+
+void Loader::TellLater(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status) {
+  ++load->telling;
+  telling_.push_back({load, *waiters, status});
+  if (std::exchange(tell_posted_, true)) return;
+  executor_->Post([this, alive = alive_] {
+    if (!*alive) return;
+    tell_posted_ = false;
+    TellSlice();
+  });
+}
+
+void Loader::TellSlice() {
+  tells_left_ = kTellSlice;
+  while (tells_left_ > 0 && !telling_.empty()) {
+    Telling now = std::move(telling_.front());
+    telling_.pop_front();
+    const BlockEntry& entry = residency_->at(now.load->ref);
+    if (now.status.ok() && !entry.in_tier(kTierDram)) {
+      // It has left again: they wait for the next read, if there can be one.
+      if (entry.state == BlockState::kGone) now.status = Status(Code::kNotFound);
+      if (now.status.ok()) now.load->waiters.TakeAll(&now.waiters);
+    }
+    const bool all = Tell(now.load, &now.waiters, now.status);
+    if (!all) TellLater(now.load, &now.waiters, now.status);
+    --now.load->telling;
+    GoOnOrForget(now.load);
+  }
+  if (telling_.empty()) Pump();
+}
+
+void Loader::GoOnOrForget(OneLoad* load) {
+  if (load->queued || load->reading || load->telling > 0) return;
+  if (!load->waiters.empty()) return Queue(load);
+  if (load->stuck) return;
   const BlockRef ref = load->ref;
   residency_->SetOwnerData(ref, 0);
-  for (const LoadTicket& ticket : load->waiters) {
-    if (ticket.waiter->Waits(ticket.run)) ticket.waiter->OnLoaded(ticket.op, ref, status);
-  }
-  load->waiters.clear();
   free_loads_.PushBack(load);
   --pending_;
   residency_->EndIo(ref, kTierNvme);
+}
+
+// That is all for those who wait. While its drive still reads it is kept, so
+// that nobody starts the same once more.
+void Loader::Settle(OneLoad* load, const Status& status) {
+  stuck_.erase(load->number);
+  LinkedQueue<Waiting> waiters = std::exchange(load->waiters, {});
+  load->looked_at = nullptr;
+  // Behind those who have to wait for their turn to be told.
+  if (!telling_.empty() || !Tell(load, &waiters, status)) TellLater(load, &waiters, status);
+  GoOnOrForget(load);
+}
+
+// Those who joined a read that hangs wait for its end, but not for a drive that
+// has been given up and not beyond the last deadline.
+void Loader::LookAtStuck(OneLoad* load) {
+  if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
+    return Settle(load, Status(Code::kUnavailable, "its drive is out of service"));
+  }
+  if (load->deadline_nanos <= clock_->NowNanos()) return Settle(load, Status(Code::kLate));
+  stuck_.insert(load->number);
+}
+
+void Loader::LookAtSomeStuck() {
+  for (size_t left = std::min(stuck_.size(), kStuckSlice); left > 0 && !stuck_.empty(); --left) {
+    auto next = stuck_.lower_bound(stuck_cursor_);
+    if (next == stuck_.end()) next = stuck_.begin();
+    stuck_cursor_ = *next + 1;
+    OneLoad* const load = &loads_[*next];
+    if (source_ == nullptr || !Wanted(load)) {
+      Settle(load, Status(Code::kLate));
+    } else {
+      LookAtStuck(load);
+    }
+  }
 }
 
 Status Loader::TakeSlot(OneLoad* load) {
@@ -100,13 +219,15 @@ Status Loader::TakeSlot(OneLoad* load) {
 }
 
 void Loader::Pump() {
-  if (pumping_ || tier_busy_) return;  // A waiter called from Finish() below.
+  if (pumping_ || tier_busy_) return;  // A waiter called from Settle() below.
   ready_.TakeAll(&aside_);
   PumpSlice();
 }
 
 void Loader::PumpSlice() {
   pumping_ = true;
+  tells_left_ = kTellSlice;
+  LookAtSomeStuck();
   size_t starved = 0;
   for (size_t left = kPumpSlice; left > 0 && starved < kMaxStarved && !ready_.empty(); --left) {
     Lane* const lane = ready_.PopFront();
@@ -130,32 +251,41 @@ void Loader::PumpSlice() {
 
 Loader::Turn Loader::StartOne(Lane* lane) {
   OneLoad* const load = lane->loads.PopFront();
-  const auto finish = [this, load](const Status& status) {
-    Finish(load, status);
+  load->queued = false;
+  const auto settle = [this, load](const Status& status) {
+    Settle(load, status);
     return Turn::kTaken;
   };
-  if (residency_->at(load->ref).state == BlockState::kGone) return finish(Status(Code::kNotFound));
-  if (!Wanted(*load)) return finish(Status(Code::kLate));  // Everyone left before it began.
+  const auto wait = [lane, load](Turn turn) {
+    load->queued = true;
+    lane->loads.PushFront(load);  // In chain order: nobody overtakes.
+    return turn;
+  };
+  if (residency_->at(load->ref).state == BlockState::kGone) return settle(Status(Code::kNotFound));
+  if (!Wanted(load)) return settle(Status(Code::kLate));  // Everyone left before it began.
   if (source_ == nullptr || !source_->in_service()) {
-    return finish(Status(Code::kUnavailable, "the NVMe tier is out of service"));
+    return settle(Status(Code::kUnavailable, "the NVMe tier is out of service"));
   }
-  if (!HasPlace(devices_[lane->device])) {
+  if (load->stuck) {
+    LookAtStuck(load);
+    return Turn::kTaken;
+  }
+  if (!HasPlace(devices_[lane->device], residency_->SlotBytesOf(load->ref))) {
     if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
-      return finish(Status(Code::kUnavailable, "its drive is out of service"));
+      return settle(Status(Code::kUnavailable, "its drive is out of service"));
     }
-    lane->loads.PushFront(load);
-    return Turn::kNoPlace;
+    return wait(Turn::kNoPlace);
   }
   if (const Status status = TakeSlot(load); !status.ok()) {
-    if (status.code() == Code::kInvalid) return finish(Status(Code::kNoSpace, status.message()));
-    lane->loads.PushFront(load);  // In chain order: nobody overtakes.
-    return Turn::kNoSlot;
+    if (status.code() == Code::kInvalid) return settle(Status(Code::kNoSpace, status.message()));
+    return wait(Turn::kNoSlot);
   }
   AddToBatch(load);
   return Turn::kTaken;
 }
 
-bool Loader::HasPlace(const Device& device) const {
+bool Loader::HasPlace(const Device& device, uint64_t bytes) const {
+  if (device.bytes != 0 && device.bytes + bytes > max_bytes_ / devices_.size()) return false;
   const size_t share = std::max(kMaxInFlightBatches / devices_.size(), kMinInFlightBatches);
   return device.filling != nullptr || device.batches < share;
 }
@@ -167,6 +297,7 @@ void Loader::AddToBatch(OneLoad* load) {
     device.filling->device = load->lane->device;
   }
   ReadBatch* const read = device.filling;
+  load->reading = true;
   ReadOp& op = read->batch.ops.emplace_back();
   op.id = residency_->IdOf(load->ref);
   op.target = residency_->SlotBytes(load->slot);
@@ -175,6 +306,7 @@ void Loader::AddToBatch(OneLoad* load) {
   read->tenants.push_back(residency_->at(load->ref).tenant);
   read->slots.push_back(load->slot);
   read->bytes += op.target.size();
+  device.bytes += op.target.size();
   if (read->loads.size() == kMaxBatchOps || read->bytes >= kMaxBatchBytes) {
     Submit(std::exchange(device.filling, nullptr));
   }
@@ -216,6 +348,7 @@ void Loader::Submit(ReadBatch* read) {
 }
 
 void Loader::OnDone(ReadBatch* read) {
+  tells_left_ = kTellSlice;
   --devices_[read->device].batches;
   const int64_t now = clock_->NowNanos();
   const auto ops = static_cast<uint32_t>(read->loads.size());
@@ -242,23 +375,26 @@ void Loader::OnDone(ReadBatch* read) {
 void Loader::OnRead(ReadBatch* read, size_t i) {
   const ReadOp& op = read->batch.ops[i];
   OneLoad* const load = read->loads[i];
+  load->reading = false;
   const BlockRef ref = load->ref;
   const bool gone = residency_->at(ref).state == BlockState::kGone;
   if (op.status.ok() && !gone && op.checksum == residency_->at(ref).checksum) {
     ++stats_.loads;
     stats_.loaded_bytes += op.target.size();
     stats_.load.Add(clock_->NowNanos() - load->asked_nanos);
+    devices_[read->device].bytes -= op.target.size();
     residency_->ArriveInDram(ref, read->slots[i]);
-    return Finish(load, Status());
+    return Settle(load, Status());
   }
+  load->slot = kNoSlot;
+  load->stuck = op.in_flight;
   if (op.in_flight) {
     residency_->QuarantineSlot(read->slots[i]);
     ++read->unquiet;
   } else {
-    residency_->FreeSlot(read->tenants[i], read->slots[i]);
+    FreeSlot(read, i);
   }
-  load->slot = kNoSlot;
-  if (gone) return Finish(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
+  if (gone) return Settle(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
   switch (op.status.code()) {
     case Code::kBusy:
       tier_busy_ = true;
@@ -266,29 +402,38 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
       return RetrySoon();
     case Code::kLate:
       ++stats_.late_loads;
-      if (Wanted(*load) && load->deadline_nanos > clock_->NowNanos()) {
+      if (Wanted(load) && load->deadline_nanos > clock_->NowNanos()) {
         QueueFirst(load);  // Someone with more time joined after it was submitted.
         return RetrySoon();
       }
-      return Finish(load, op.status);
+      return Settle(load, op.status);
     case Code::kOk:  // Intact, but not what was stored under this key.
       ++stats_.failed_loads;
       residency_->Drop(ref, Leave::kCorrupt);
-      return Finish(load, Status(Code::kCorrupt));
+      return Settle(load, Status(Code::kCorrupt));
     case Code::kCorrupt:
     case Code::kNotFound:
       ++stats_.failed_loads;
       residency_->LeaveNvme(
           ref, op.status.code() == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
-      return Finish(load, op.status);
+      return Settle(load, op.status);
     default:
       ++stats_.failed_loads;
-      return Finish(load, op.status);
+      return Settle(load, op.status);
   }
 }
 
-void Loader::OnQuiescent(ReadBatch* read, size_t i) {
+void Loader::FreeSlot(ReadBatch* read, size_t i) {
+  devices_[read->device].bytes -= read->batch.ops[i].target.size();
   residency_->FreeSlot(read->tenants[i], read->slots[i]);
+}
+
+void Loader::OnQuiescent(ReadBatch* read, size_t i) {
+  FreeSlot(read, i);
+  OneLoad* const load = read->loads[i];
+  load->stuck = false;
+  stuck_.erase(load->number);
+  GoOnOrForget(load);
   AQ_CHECK(read->unquiet > 0);
   if (--read->unquiet == 0) Recycle(read);
   Pump();

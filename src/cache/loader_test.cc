@@ -1,5 +1,6 @@
 // What a load waits for, and what it does not: other drives, other tenants, reads that hang.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +11,9 @@
 
 namespace aquifer {
 namespace {
+
+// Where a sanitizer replaces the heap it is 0, and that test says nothing.
+uint64_t HeapBytesInUse() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
 class LoaderTest : public CoreFixture {
  protected:
@@ -121,6 +125,139 @@ TEST_F(LoaderTest, ATenantThatWaitsForMemoryHoldsUpNobodyElse) {
   ASSERT_FALSE(waits->done());
   EXPECT_EQ(Within(kLong, second_old.keys(), second_client.get())[0], Code::kOk);
   world_->core().Cancel(first_client->number(), waits.get());
+  world_->Run();
+}
+
+TEST_F(LoaderTest, ABlockWhoseReadHangsIsReadOnceHoweverOftenItIsAskedFor) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  StoreBelow(chain);
+  world_->disk(kDrive).Hang(true);
+  for (int i = 0; i < 70; ++i) {
+    EXPECT_EQ(Within(kShort, chain.keys(), client_.get())[0], Code::kLate);
+  }
+  EXPECT_EQ(Counter("quarantined_bytes"), kBlockBytes);
+  const auto patient = Submit(chain.keys(), kLong, client_.get());
+  world_->disk(kDrive).Hang(false);
+  ASSERT_TRUE(world_->RunUntil([&] { return patient->done(); }));
+  EXPECT_TRUE(patient->ops[0].status.ok());
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  Release(*patient);
+}
+
+TEST_F(LoaderTest, WhoJoinsAReadThatHangsHearsWhenItsDriveIsGivenUp) {
+  Make(TwoDrives(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 16});
+  StoreBelow(chain);
+  world_->disk("two").Hang(true);
+  Within(kShort, chain.keys(), client_.get());
+  const auto patient = Submit(chain.keys(), 100 * kLong, client_.get());
+  world_->Advance(20 * kLong);  // It is out of service by then.
+  ASSERT_TRUE(patient->done());
+  const auto is = [&](Code code) {
+    return std::count_if(patient->ops.begin(), patient->ops.end(),
+                         [code](const FetchOp& op) { return op.status.code() == code; });
+  };
+  EXPECT_GT(is(Code::kUnavailable), 0);
+  EXPECT_EQ(is(Code::kOk) + is(Code::kUnavailable), 16);
+  Release(*patient);
+  world_->disk("two").Hang(false);
+  world_->Advance(20 * kLong);
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 16u);
+}
+
+TEST_F(LoaderTest, ReadsThatHangTakeOnlyAPartOfMemory) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 60});
+  StoreBelow(chain);
+  world_->disk(kDrive).Hang(true);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    EXPECT_EQ(Within(kShort, chain.keys(i, 1), client_.get())[0], Code::kLate);
+  }
+  EXPECT_GT(Counter("quarantined_bytes"), 0u);
+  EXPECT_LE(Counter("quarantined_bytes"), 16 * kBlockBytes);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(kLong);
+  EXPECT_EQ(Recall(chain), 60u);
+}
+
+TEST_F(LoaderTest, ThousandsWhoWaitForOneBlockAreToldALittleAtATime) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  StoreBelow(chain);
+  world_->disk(kDrive).Hang(true);
+  std::vector<std::unique_ptr<ManualClient>> clients;
+  std::vector<std::unique_ptr<FetchRequest>> fetches;
+  for (int c = 0; c < 4; ++c) {
+    clients.push_back(AttachAs("local"));
+    for (int i = 0; i < 1000; ++i) {
+      fetches.push_back(Submit(chain.keys(), kLong, clients.back().get()));
+    }
+  }
+  size_t answered = 0;
+  size_t most = 0;
+  world_->after_task = [&] {
+    const auto done = static_cast<size_t>(std::count_if(
+        fetches.begin(), fetches.end(), [](const auto& fetch) { return fetch->done(); }));
+    most = std::max(most, done - answered);
+    answered = done;
+  };
+  world_->disk(kDrive).Hang(false);
+  EXPECT_TRUE(world_->RunUntil([&] { return answered == fetches.size(); }));
+  world_->after_task = {};
+  for (const auto& fetch : fetches) ASSERT_TRUE(fetch->ops[0].status.ok());
+  EXPECT_LE(most, 128u);
+}
+
+TEST_F(LoaderTest, AFetchThatNamesOneBlockVeryOftenIsAnsweredALittleAtATime) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  StoreBelow(chain);
+  std::vector<Key> keys(20'000, chain[0]);
+  world_->disk(kDrive).Hang(true);
+  const auto fetch = Submit(keys, kLong, client_.get());
+  size_t answered = 0;
+  size_t most = 0;
+  world_->after_task = [&] {
+    most = std::max(most, fetch->completed() - answered);
+    answered = fetch->completed();
+  };
+  world_->Run();
+  world_->disk(kDrive).Hang(false);
+  EXPECT_TRUE(world_->RunUntil([&] { return fetch->done(); }));
+  world_->after_task = {};
+  EXPECT_EQ(fetch->completed(), keys.size());
+  EXPECT_TRUE(fetch->ops.back().status.ok());
+  EXPECT_LE(most, 4096u);
+  Release(*fetch);
+}
+
+// One waits for long; very many join it and leave again.
+TEST_F(LoaderTest, WhoHasLeftIsForgotten) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  StoreBelow(chain);
+  const auto all_memory = Reserve(Chain(layout_, {.seed = 2, .blocks = 64}), client_.get());
+  const auto waits = Submit(chain.keys(), 3600 * kLong, client_.get());
+  FetchRequest leaves;
+  const auto join_and_leave = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      leaves.chain = Slice(chain);
+      leaves.timeout_nanos = 3000 * kLong - i;
+      client_->Submit(&Core::Fetch, &leaves);
+      world_->core().Cancel(client_->number(), &leaves);
+      if (!leaves.done()) world_->Run();
+    }
+  };
+  join_and_leave(100);
+  const uint64_t before = HeapBytesInUse();
+  const size_t timers = world_->timers();
+  join_and_leave(10'000);
+  EXPECT_FALSE(waits->done());
+  EXPECT_LT(HeapBytesInUse(), before + 32'768);
+  EXPECT_LE(world_->timers(), timers + 2);
+  world_->core().Cancel(client_->number(), waits.get());
   world_->Run();
 }
 
