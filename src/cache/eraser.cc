@@ -116,7 +116,10 @@ void Eraser::Retry() {
 }
 
 void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done) {
-  if (target_ != nullptr) waiting_.push_back(MarkerOf(tenant));
+  // One that waits already does for all who come until it is sent.
+  const BlockId marker = MarkerOf(tenant);
+  const bool waits = !waiting_.empty() && waiting_.back() == marker;
+  if (target_ != nullptr && !waits) waiting_.push_back(marker);
   Retry();
   barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
   executor_->Post([this, alive = alive_] {
