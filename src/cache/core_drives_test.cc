@@ -36,6 +36,23 @@ TEST_F(CoreDrivesTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
   EXPECT_EQ(Recall(chain), 8u);
 }
 
+// Which drive takes the next blocks is a matter of which is free: two that are alike share the work.
+TEST_F(CoreDrivesTest, BlocksAreStripedOverTheDrives) {
+  CoreOptions options = SmallCache(256);
+  options.cache.nvme_directories = {"one", "two"};
+  options.cache.nvme_bytes = 128 << 20;
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 200});
+  ASSERT_EQ(Store(chain), 200u);
+  ASSERT_TRUE(Flush().ok());
+  for (const char* away : {"one", "two"}) {
+    world_->FailOpeningOf(away, true);
+    Restart();
+    EXPECT_GE(Recall(chain), 50u) << away;
+    world_->FailOpeningOf(away, false);
+  }
+}
+
 TEST_F(CoreDrivesTest, StatsTellWhatCouldNotBeReadAtTheStart) {
   Make(SmallCache());
   MemoryMedia& media = world_->media(kDrive);

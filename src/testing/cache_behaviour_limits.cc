@@ -100,7 +100,7 @@ TEST_P(CacheBehaviour, NvmeNeverGrowsBeyondItsCap) {
   EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
 }
 
-TEST_P(CacheBehaviour, BlocksAreStripedOverSeveralDirectories) {
+TEST_P(CacheBehaviour, SeveralDirectoriesAreOneTier) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   CacheOptions options = Options();
   options.nvme_directories.push_back(options.nvme_directories[0] + "-second");
@@ -111,13 +111,6 @@ TEST_P(CacheBehaviour, BlocksAreStripedOverSeveralDirectories) {
   Restart();
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 40});
   EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
-  // Each of them alone has a good part.
-  for (const std::string& directory : options.nvme_directories) {
-    CacheOptions alone = options;
-    alone.nvme_directories = {directory};
-    Restart(alone);
-    EXPECT_GE(engine().Recall(chain).right, 10u) << directory;
-  }
 }
 
 // --- Quotas ------------------------------------------------------------------------------------
