@@ -36,7 +36,8 @@ TEST_F(CoreDrivesTest, AHangingDiskTurnsIntoLateAndTheSlotWaitsForIt) {
   EXPECT_EQ(Recall(chain), 8u);
 }
 
-// Which drive takes the next blocks is a matter of which is free: two that are alike share the work.
+// Which drive takes the next blocks is a matter of which is free: two that are alike share the
+// work.
 TEST_F(CoreDrivesTest, BlocksAreStripedOverTheDrives) {
   CoreOptions options = SmallCache(256);
   options.cache.nvme_directories = {"one", "two"};
