@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -97,9 +96,11 @@ Status CheckOptions(const CoreOptions& options) {
                   fmt::format("nvme_bytes is {}: give at least {} for each of {} directories",
                               cache.nvme_bytes, kMinDriveBytes, cache.nvme_directories.size()));
   }
-  std::set<std::filesystem::path> directories;
-  for (const std::string& directory : cache.nvme_directories) {
-    if (!directories.insert(std::filesystem::path(directory + "/").lexically_normal()).second) {
+  // Two names of one directory are found by its lock.
+  std::set<std::string_view> directories;
+  for (std::string_view directory : cache.nvme_directories) {
+    while (directory.size() > 1 && directory.ends_with('/')) directory.remove_suffix(1);
+    if (!directories.insert(directory).second) {
       return Status(Code::kInvalid,
                     fmt::format("nvme_directories has {} twice: give each once", directory));
     }
