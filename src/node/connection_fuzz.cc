@@ -109,6 +109,8 @@ class Client {
     AQ_CHECK(Decode(&reader, &welcome).ok());
     to_node_ = *SharedMemory::Map(socket_->TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
     from_node_ = *SharedMemory::Map(socket_->TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
+    wake_node_ = socket_->TakeDescriptor();
+    wake_client_ = socket_->TakeDescriptor();
     requests_ = std::make_unique<RingWriter>(to_node_.bytes());
     answers_ = std::make_unique<RingReader>(from_node_.bytes());
     writer_.Begin(static_cast<uint16_t>(FrameKind::kRegisterLayout), 1);
@@ -348,6 +350,8 @@ class Client {
   std::unique_ptr<FrameSocket> socket_;
   SharedMemory to_node_;
   SharedMemory from_node_;
+  Descriptor wake_node_;
+  Descriptor wake_client_;
   std::unique_ptr<RingWriter> requests_;
   std::unique_ptr<RingReader> answers_;
   std::map<uint32_t, SharedMemory> extents_;
