@@ -451,7 +451,7 @@ TEST_F(Sharing, TwoEnginesOfOneTenantShareEveryBlockWithoutACopy) {
     for (const pid_t process : processes) sum += FigureOf(process, file, field);
     return sum;
   };
-  const uint64_t own_kib = total("status", "RssAnon");
+  [[maybe_unused]] const uint64_t own_kib = total("status", "RssAnon");
   const uint64_t moved = total("io", "rchar") + total("io", "wchar");
   const std::string written = Ask(writer.get(), fmt::format("store 2 {}", kBlocks));
   const std::string read = Ask(reader.get(), fmt::format("fetch 2 {}", kBlocks));
