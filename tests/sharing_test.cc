@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -25,14 +24,11 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "base/clock.h"
-#include "net/byte_ring.h"
-#include "net/frame_socket.h"
 #include "net/local_protocol.h"
-#include "net/shared_memory.h"
 #include "node/node.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
+#include "testing/raw_client.h"
 #include "testing/scratch_directory.h"
 #include "testing/test_engine.h"
 
@@ -46,7 +42,6 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kPoolBytes = 192 * kMiB;  // Three extents.
-constexpr int64_t kPatienceNanos = 30 * kDefaultTimeoutNanos;
 constexpr const char* kNodeFlag = "--node-child";
 constexpr const char* kEngineFlag = "--engine-child";
 
@@ -230,65 +225,20 @@ int RunEngine(const std::string& socket, const std::string& tenant) {
   return 0;
 }
 
-// ---- A client that speaks the protocol by hand, and keeps every descriptor that it is given ----
+// ---- A client that speaks the protocol by hand, and keeps every extent that it is given ----
 
-class RawClient {
+class Stranger : public RawClient {
  public:
-  RawClient(const std::string& socket, const std::string& tenant) : socket_(*ConnectTo(socket)) {
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
-    Encode(Hello{.tenant = tenant, .token = "", .engine = "raw"}, &writer_);
-    AQ_CHECK(socket_.Send(writer_.Finish()).ok());
-    const std::vector<std::byte> frame = Receive();
-    FrameReader reader(frame);
-    Welcome welcome;
-    AQ_CHECK(Decode(&reader, &welcome).ok());
-    to_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
-    from_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
-    wake_node_ = socket_.TakeDescriptor();
-    wake_client_ = socket_.TakeDescriptor();
-    requests_ = std::make_unique<RingWriter>(to_node_.bytes());
-    answers_ = std::make_unique<RingReader>(from_node_.bytes());
+  explicit Stranger(const std::string& socket) : RawClient(socket) {
+    Enter("stranger");
+    Register(LayoutOfBytes(kBlockBytes));
   }
 
-  template <class Message>
-  void Write(FrameKind kind, uint64_t number, const Message& message) {
-    writer_.Begin(static_cast<uint16_t>(kind), number);
-    Encode(message, &writer_);
-    WriteFrame(writer_.Finish());
-  }
-  void WriteGoodbye() {
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kGoodbye), 0);
-    WriteFrame(writer_.Finish());
-  }
-  void WriteReturned(uint32_t extent) {
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
-    EncodeExtent(extent, &writer_);
-    WriteFrame(writer_.Finish());
-  }
-
-  // The next frame of an answer; `reader()` stands behind its head.
-  AnswerHead Answer() {
-    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
-    while (!answers_->Read(&answer_).ok()) AQ_CHECK(SystemClock()->NowNanos() < end);
-    reader_.emplace(answer_);
-    AnswerHead head;
-    Decode(&*reader_, &head);
-    return head;
-  }
-  FrameReader& reader() { return *reader_; }
-
-  LayoutHandle Register(const Layout& layout) {
-    Write(FrameKind::kRegisterLayout, 1, layout);
-    AQ_CHECK(Answer().code == Code::kOk);
-    CountsAnswer counts;
-    Decode(&*reader_, &counts);
-    return static_cast<LayoutHandle>(counts.first);
-  }
   // Asks again while memory is being prepared.
-  std::vector<ReserveAnswer> Reserve(LayoutHandle layout, const Chain& chain) {
+  std::vector<ReserveAnswer> Reserve(const Chain& chain) {
     while (true) {
       Write(FrameKind::kReserve, 2,
-            ReserveCall{.chain = {.layout = layout,
+            ReserveCall{.chain = {.layout = layout(),
                                   .group = 0,
                                   .part = 0,
                                   .total = static_cast<uint32_t>(chain.size()),
@@ -296,9 +246,9 @@ class RawClient {
                         .parent = chain.parent(0)});
       std::vector<ReserveAnswer> answers;
       for (bool done = false; !done;) {
-        const AnswerHead head = Answer();
+        const AnswerHead head = Answer().value();
         done = head.done;
-        for (uint32_t i = 0; i < head.count; ++i) Decode(&*reader_, &answers.emplace_back());
+        for (uint32_t i = 0; i < head.count; ++i) Decode(&reader(), &answers.emplace_back());
       }
       std::vector<ReservationId> slots;
       for (const ReserveAnswer& op : answers) {
@@ -313,51 +263,17 @@ class RawClient {
   bool ReadSocket() {
     std::vector<std::byte> frame;
     while (true) {
-      const Status status = socket_.Receive(&frame, true);
+      const Status status = TryReceive(&frame);
       if (status.code() == Code::kNotFound) return true;
       if (!status.ok()) return false;
       if (FrameReader(frame).header().kind == static_cast<uint16_t>(FrameKind::kExtent)) {
-        extents_.push_back(socket_.TakeDescriptor());
+        extents_.push_back(TakeDescriptor());
       }
     }
-  }
-  bool IsCutOff() {
-    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
-    while (SystemClock()->NowNanos() < end) {
-      if (!ReadSocket()) return true;
-      pollfd ready{.fd = socket_.descriptor(), .events = POLLIN, .revents = 0};
-      ::poll(&ready, 1, 10);
-    }
-    return false;
   }
   std::vector<Descriptor>& extents() { return extents_; }
 
  private:
-  void WriteFrame(std::span<const std::byte> frame) {
-    while (requests_->Write(frame).code() == Code::kBusy) WakeNode();
-    WakeNode();
-  }
-  void WakeNode() {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_node_.get(), &one, sizeof(one));
-  }
-  std::vector<std::byte> Receive() {
-    std::vector<std::byte> frame;
-    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
-    while (!socket_.Receive(&frame, true).ok()) AQ_CHECK(SystemClock()->NowNanos() < end);
-    return frame;
-  }
-
-  FrameSocket socket_;
-  FrameWriter writer_;
-  SharedMemory to_node_;
-  SharedMemory from_node_;
-  Descriptor wake_node_;
-  Descriptor wake_client_;
-  std::unique_ptr<RingWriter> requests_;
-  std::unique_ptr<RingReader> answers_;
-  std::vector<std::byte> answer_;
-  std::optional<FrameReader> reader_;
   std::vector<Descriptor> extents_;
 };
 
@@ -537,9 +453,8 @@ TEST_F(Sharing, GuessedNumbersReachNothingOfAnothers) {
   ASSERT_EQ(Ask(victim.get(), "reserve 2 4"), "ssss");             // and reservations.
   const std::set<uint64_t> theirs = ExtentsOf(victim.get());
 
-  RawClient stranger(socket_, "stranger");
-  const LayoutHandle layout = stranger.Register(LayoutOfBytes(kBlockBytes));
-  const std::vector<ReserveAnswer> own = stranger.Reserve(layout, ChainOf("stranger", 1, 4));
+  Stranger stranger(socket_);
+  const std::vector<ReserveAnswer> own = stranger.Reserve(ChainOf("stranger", 1, 4));
   // There is no way to name an offset: who has a loan is told where it is. All else is a number.
   std::vector<ReleaseOp> releases;
   std::vector<ReservationId> aborts;
@@ -564,7 +479,7 @@ TEST_F(Sharing, GuessedNumbersReachNothingOfAnothers) {
       CommitCall{.total = static_cast<uint32_t>(commits.size() / kCommitOpBytes), .ops = commits});
   size_t refused = 0;
   for (bool done = false; !done;) {
-    const AnswerHead head = stranger.Answer();
+    const AnswerHead head = stranger.Answer().value();
     done = head.done;
     for (uint32_t i = 0; i < head.count; ++i) {
       CommitAnswer answer;
@@ -597,9 +512,8 @@ TEST_F(Sharing, ADescriptorThatIsKeptNeverShowsAnothersBytes) {
   const Chain own = ChainOf("stranger", 1, 8);
   std::vector<Descriptor> kept;
   {
-    RawClient stranger(socket_, "stranger");
-    const LayoutHandle layout = stranger.Register(LayoutOfBytes(kBlockBytes));
-    const std::vector<ReserveAnswer> slots = stranger.Reserve(layout, own);
+    Stranger stranger(socket_);
+    const std::vector<ReserveAnswer> slots = stranger.Reserve(own);
     ASSERT_TRUE(stranger.ReadSocket());
     ASSERT_EQ(stranger.extents().size(), 1u);
     std::vector<std::byte> block(kBlockBytes);
@@ -610,7 +524,7 @@ TEST_F(Sharing, ADescriptorThatIsKeptNeverShowsAnothersBytes) {
                 static_cast<ssize_t>(block.size()));
     }
     kept = std::move(stranger.extents());
-    stranger.WriteGoodbye();
+    stranger.WriteEmpty(FrameKind::kGoodbye, 0);
     EXPECT_TRUE(stranger.IsCutOff());
   }
   const Kept memory(kept[0]);

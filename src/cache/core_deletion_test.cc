@@ -150,18 +150,8 @@ TEST_F(CoreDeletionTest, WhatWasDeletedFromMemoryDoesNotComeBackWithTheDrive) {
 
 // Nobody knows of the older record then: the block itself may be dropped before it is written.
 TEST_F(CoreDeletionTest, ADriveThatComesLateLeavesNothingBehindOfWhatCouldNotBeStoredAnew) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
-  Make(options);
-  world_->FailOpeningOf("one", true);
-  Restart();
   const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  world_->FailOpeningOf("one", false);
-  world_->FailOpeningOf("two", true);
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
-  Restart();
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain, 1));
   ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
   ASSERT_TRUE(Flush().ok());
   world_->disk("one").Hang(true);

@@ -240,20 +240,10 @@ TEST_F(CoreDrivesTest, ATimeToLiveIsThatOfTheLaterRecordWhicheverIsFoundFirst) {
 
 // Its sequence is lower than the old record's, on the drive that was away. It may have left DRAM.
 TEST_F(CoreDrivesTest, WhatWasStoredAnewCountsAlsoWhereTheCalendarWasSetBackMeanwhile) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
   for (const bool in_dram : {true, false}) {
     SCOPED_TRACE(in_dram);
-    Make(options);
-    world_->FailOpeningOf("one", true);
-    Restart();
-    const Chain chain(layout_, {.seed = 1, .blocks = 4});
-    ASSERT_EQ(Store(chain), 4u);
-    ASSERT_TRUE(Flush().ok());
-    world_->FailOpeningOf("one", false);
-    world_->FailOpeningOf("two", true);
-    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() - 3600);
-    Restart();
+    ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain, -3600));
     ASSERT_EQ(Store(chain, client_.get(), 1), 4u);
     ASSERT_TRUE(Flush().ok());
     if (!in_dram) {
@@ -271,20 +261,10 @@ TEST_F(CoreDrivesTest, WhatWasStoredAnewCountsAlsoWhereTheCalendarWasSetBackMean
 
 // The other drive may be writing the new records when it comes, or only making a file for them.
 TEST_F(CoreDrivesTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew) {
-  CoreOptions options = SmallCache();
-  options.cache.nvme_directories = {"one", "two"};
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
   for (const bool writing : {false, true}) {
     SCOPED_TRACE(writing);
-    Make(options);
-    world_->FailOpeningOf("one", true);
-    Restart();
-    const Chain chain(layout_, {.seed = 1, .blocks = 4});
-    ASSERT_EQ(Store(chain), 4u);
-    ASSERT_TRUE(Flush().ok());
-    world_->FailOpeningOf("one", false);
-    world_->FailOpeningOf("two", true);
-    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1);
-    Restart();
+    ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain, 1));
     if (writing) {
       ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
       ASSERT_TRUE(Flush().ok());

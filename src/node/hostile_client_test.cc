@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -27,13 +26,12 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "net/byte_ring.h"
 #include "net/frame_socket.h"
 #include "net/local_protocol.h"
-#include "net/shared_memory.h"
 #include "testing/chain.h"
 #include "testing/own_node.h"
+#include "testing/raw_client.h"
 #include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
 #include "testing/test_engine.h"
@@ -48,132 +46,6 @@ constexpr uint64_t kIdleSleeps = 40;
 constexpr uint32_t kMaxGreetingPerUser = 4;
 constexpr uint32_t kMaxItems = 50'000;
 constexpr uint64_t kMostEntries = 10'000;  // As in cache/slices_test.cc.
-
-// Both directions, with nothing checked on the way.
-class RawClient {
- public:
-  explicit RawClient(const std::string& path) : socket_(*ConnectTo(path)) {}
-
-  void SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {}) {
-    AQ_CHECK(socket_.Send(frame, descriptors).ok());
-  }
-  void SayHello(const Hello& hello, std::span<const int> descriptors = {}) {
-    writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
-    Encode(hello, &writer_);
-    SendOnSocket(writer_.Finish(), descriptors);
-  }
-  // The next frame on the socket; empty when it was closed.
-  std::vector<std::byte> Receive() {
-    std::vector<std::byte> frame;
-    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
-    while (SystemClock()->NowNanos() < end) {
-      const Status status = socket_.Receive(&frame, true);
-      if (status.ok()) return frame;
-      if (status.code() != Code::kNotFound) return {};
-      pollfd ready{.fd = socket_.descriptor(), .events = POLLIN, .revents = 0};
-      ::poll(&ready, 1, 10);
-    }
-    ADD_FAILURE() << "the node says nothing";
-    return {};
-  }
-  bool IsCutOff() {
-    while (true) {
-      const std::vector<std::byte> frame = Receive();
-      if (frame.empty()) return true;
-      const auto kind = static_cast<FrameKind>(FrameReader(frame).header().kind);
-      if (kind != FrameKind::kExtent && kind != FrameKind::kReturnExtent) return false;
-    }
-  }
-  void Enter() {
-    SayHello({.tenant = "local", .token = "", .engine = "raw"});
-    const std::vector<std::byte> frame = Receive();
-    FrameReader reader(frame);
-    Welcome welcome;
-    AQ_CHECK(Decode(&reader, &welcome).ok());
-    to_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
-    from_node_ = *SharedMemory::Map(socket_.TakeDescriptor(), RingBytes(welcome.ring_data_bytes));
-    wake_node_ = socket_.TakeDescriptor();
-    wake_client_ = socket_.TakeDescriptor();
-    requests_ = std::make_unique<RingWriter>(to_node_.bytes());
-    answers_ = std::make_unique<RingReader>(from_node_.bytes());
-    max_requests_ = welcome.max_requests;
-  }
-  template <class Message>
-  void Write(FrameKind kind, uint64_t number, const Message& message) {
-    writer_.Begin(static_cast<uint16_t>(kind), number);
-    Encode(message, &writer_);
-    WriteFrame(writer_.Finish());
-  }
-  void WriteEmpty(FrameKind kind, uint64_t number) {
-    writer_.Begin(static_cast<uint16_t>(kind), number);
-    WriteFrame(writer_.Finish());
-  }
-  void WriteFrame(std::span<const std::byte> frame) {
-    while (requests_->Write(frame).code() == Code::kBusy) WakeNode();
-    WakeNode();
-  }
-  void WakeNode() {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_node_.get(), &one, sizeof(one));
-  }
-  // The next answer's head and the reader behind it.
-  std::optional<AnswerHead> Answer() {
-    const int64_t end = SystemClock()->NowNanos() + kPatienceNanos;
-    while (SystemClock()->NowNanos() < end) {
-      if (answers_->Read(&answer_).ok()) {
-        reader_.emplace(answer_);
-        AnswerHead head;
-        Decode(&*reader_, &head);
-        return head;
-      }
-      std::this_thread::yield();
-    }
-    return std::nullopt;
-  }
-
-  // Until the answer to this request is done, however many frames that takes.
-  bool AwaitDone() {
-    while (const std::optional<AnswerHead> head = Answer()) {
-      if (head->done) return true;
-    }
-    return false;
-  }
-  void HangUp() { socket_.EndSending(); }
-  void StopReading() { ::shutdown(socket_.descriptor(), SHUT_RD); }
-  void Register(const Layout& layout) {
-    Write(FrameKind::kRegisterLayout, 1, layout);
-    AQ_CHECK(Answer().has_value());
-    CountsAnswer registered;
-    Decode(&*reader_, &registered);
-    layout_ = static_cast<LayoutHandle>(registered.first);
-  }
-  LayoutHandle layout() const { return layout_; }
-
-  RingHeader* request_header() { return reinterpret_cast<RingHeader*>(to_node_.bytes().data()); }
-  RingHeader* answer_header() { return reinterpret_cast<RingHeader*>(from_node_.bytes().data()); }
-  std::span<std::byte> request_memory() { return to_node_.bytes(); }
-  FrameReader& reader() { return *reader_; }
-  Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
-  uint32_t max_requests() const { return max_requests_; }
-  // All that it shares with the node.
-  std::vector<int> shared() const {
-    return {to_node_.descriptor(), from_node_.descriptor(), wake_node_.get(), wake_client_.get()};
-  }
-
- private:
-  FrameSocket socket_;
-  FrameWriter writer_;
-  SharedMemory to_node_;
-  SharedMemory from_node_;
-  Descriptor wake_node_;
-  Descriptor wake_client_;
-  std::unique_ptr<RingWriter> requests_;
-  std::unique_ptr<RingReader> answers_;
-  std::vector<std::byte> answer_;
-  std::optional<FrameReader> reader_;
-  uint32_t max_requests_ = 0;
-  LayoutHandle layout_ = 0;
-};
 
 class HostileClient : public testing::Test {
  protected:

@@ -48,6 +48,21 @@ class CoreFixture : public ::testing::Test {
     world_->Restart();
     Attach();
   }
+  // On two drives, "one" and "two": the chain is flushed to "two" alone, which is then away while
+  // "one" is there, so many seconds later by the calendar.
+  void StoreWhereADriveIsAwayThen(const Chain& chain, int64_t seconds) {
+    CoreOptions options = SmallCache();
+    options.cache.nvme_directories = {"one", "two"};
+    Make(options);
+    world_->FailOpeningOf("one", true);
+    Restart();
+    ASSERT_EQ(Store(chain), chain.size());
+    ASSERT_TRUE(Flush().ok());
+    world_->FailOpeningOf("one", false);
+    world_->FailOpeningOf("two", true);
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + seconds);
+    Restart();
+  }
   // The layout has one handle, whoever registers it.
   std::unique_ptr<ManualClient> AttachAs(const std::string& tenant) {
     auto client = std::make_unique<ManualClient>(world_.get(), ClientOptions{.tenant = tenant});

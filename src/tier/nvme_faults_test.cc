@@ -21,6 +21,20 @@ NvmeTierOptions Small(uint64_t segments = 8) {
   return options;
 }
 
+// One after the other, or the second while the first is under way.
+void WriteBoth(const WriteOp& first, const WriteOp& second, bool at_once, NvmeHarness* harness) {
+  Batch<WriteOp> one;
+  one.ops = {first};
+  Batch<WriteOp> two;
+  two.ops = {second};
+  harness->tier()->Write(&one);
+  if (!at_once) harness->executor.RunAll();
+  harness->tier()->Write(&two);
+  harness->executor.RunAll();
+  EXPECT_TRUE(one.ops[0].status.ok());
+  EXPECT_TRUE(two.ops[0].status.ok());
+}
+
 // An engine that computes a block once more may get other bytes under the same name.
 TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
   const TestBlock first(1, 8192);
@@ -28,16 +42,7 @@ TEST(NvmeFaultsTest, WhatWasStoredLastCountsAlsoWhenItsBytesAreOthers) {
   second.meta().id = first.id();
   for (const bool at_once : {false, true}) {
     NvmeHarness harness(Small());
-    Batch<WriteOp> one;
-    one.ops = {first.ToWrite()};
-    Batch<WriteOp> two;
-    two.ops = {second.ToWrite()};
-    harness.tier()->Write(&one);
-    if (!at_once) harness.executor.RunAll();
-    harness.tier()->Write(&two);
-    harness.executor.RunAll();
-    EXPECT_TRUE(one.ops[0].status.ok());
-    EXPECT_TRUE(two.ops[0].status.ok());
+    WriteBoth(first.ToWrite(), second.ToWrite(), at_once, &harness);
     EXPECT_TRUE(harness.Read(second).ok());
     EXPECT_EQ(harness.tier()->Usage().block_count, 1u);
     harness.Restart();
@@ -51,17 +56,9 @@ TEST(NvmeFaultsTest, WhatWasStoredLastHasItsOwnTime) {
   for (const bool at_once : {false, true}) {
     NvmeHarness harness(Small());
     block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
-    Batch<WriteOp> one;
-    one.ops = {block.ToWrite()};
+    const WriteOp with_time = block.ToWrite();
     block.meta().expiry_unix_seconds = 0;
-    Batch<WriteOp> two;
-    two.ops = {block.ToWrite()};
-    harness.tier()->Write(&one);
-    if (!at_once) harness.executor.RunAll();
-    harness.tier()->Write(&two);
-    harness.executor.RunAll();
-    EXPECT_TRUE(one.ops[0].status.ok());
-    EXPECT_TRUE(two.ops[0].status.ok());
+    WriteBoth(with_time, block.ToWrite(), at_once, &harness);
     EXPECT_EQ(harness.tier()->Usage().block_count, 1u);
     harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + 20);
     EXPECT_TRUE(harness.Read(block).ok());
