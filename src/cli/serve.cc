@@ -58,12 +58,11 @@ void RaiseOpenFileLimit() {
 
 // What is left of the descriptors when the pool has its own.
 uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
-  constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
   constexpr uint64_t kPerConnection = 8;
   constexpr uint64_t kOthers = 256;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
-  const uint64_t taken = cache.dram_bytes / kExtentBytes + kOthers;
+  const uint64_t taken = cache.dram_bytes / CoreOptions{}.extent_bytes + kOthers;
   const uint64_t left = limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, taken);
   const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(left / kPerConnection, 1, wanted));
   if (most < wanted) {
@@ -278,9 +277,8 @@ class Serving {
   Status SetTenants(std::shared_ptr<const Tenants> tenants) {
     AQ_RETURN_IF_ERROR(node_->running()->core()->SetTenants(tenants->Options()));
     tenants_ = std::move(tenants);
-    std::set<std::string> names;
-    for (const Tenant& tenant : tenants_->all()) names.insert(tenant.options.name);
-    node_->server()->KeepTenants(names);
+    const std::vector<std::string> names = TenantNames();
+    node_->server()->KeepTenants({names.begin(), names.end()});
     return node_->server()->SetPrivateToUser(!tenants_->from_file());
   }
 
