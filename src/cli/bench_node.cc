@@ -13,6 +13,7 @@
 #include "cli/bench_memory.h"
 #include "cli/bench_row.h"
 #include "cli/cache_caller.h"
+#include "cli/mooncake_peer.h"
 #include "cli/peer_store.h"
 #include "cli/server_process.h"
 #include "cli/syscall_count.h"
@@ -84,25 +85,27 @@ class CopyContest final : public FetchContest {
   CopyContest(WarmBlocks blocks, uint64_t copied_before)
       : FetchContest(std::move(blocks), copied_before) {}
 
-  // One that cannot be had is left out.
-  void AddPeer(const PeerDialect& dialect) {
+  // The part of the client's memory that the peers get.
+  std::span<std::byte> PeerMemory() {
     const std::span<std::byte> memory = blocks().memory.bytes();
-    Result<std::unique_ptr<PeerStore>> peer = PeerStore::New(
-        dialect,
-        {.block_bytes = blocks().block_bytes, .memory = memory.first(memory.size() / kPeerShare)});
+    return memory.first(memory.size() / kPeerShare);
+  }
+
+  // One that cannot be had is left out.
+  void AddPeer(std::string_view name, Result<std::unique_ptr<MeasuredPeer>> peer) {
     if (peer.ok()) {
-      peer_names_.emplace_back(PeerStore::NameOf(dialect));
+      peer_names_.emplace_back(name);
       peers_.push_back(*std::move(peer));
     } else {
-      fmt::print(stderr, "aquifer bench: without {}: {}\n", PeerStore::NameOf(dialect),
-                 peer.status().message());
+      fmt::print(stderr, "aquifer bench: without {}: {}\n", name, peer.status().message());
     }
   }
 
   std::string Note() const override {
     std::string note = FetchContest::Note();
     if (!peers_.empty())
-      note += "; peers over a Unix socket, the better of one GET at a time and 64";
+      note +=
+          "; peers over a Unix socket (Mooncake: loopback TCP), the better of one at a time and 64";
     return note;
   }
   std::vector<std::string> PeerNames() const override { return peer_names_; }
@@ -110,7 +113,7 @@ class CopyContest final : public FetchContest {
 
  private:
   std::vector<std::string> peer_names_;
-  std::vector<std::unique_ptr<PeerStore>> peers_;
+  std::vector<std::unique_ptr<MeasuredPeer>> peers_;
 };
 
 // Fetch and release, and no copy: a reader uses the bytes where they are. Microseconds a block.
@@ -222,8 +225,12 @@ Result<std::unique_ptr<Contest>> PrepareCopy(uint64_t block_bytes,
   AQ_ASSIGN_OR_RETURN(WarmBlocks blocks, MakeBlocks(block_bytes, environment));
   AQ_ASSIGN_OR_RETURN(const uint64_t copied, FetchContest::CopiedBytes(blocks));
   auto contest = std::make_unique<CopyContest>(std::move(blocks), copied);
-  for (const PeerDialect* dialect : {&kRedisDialect, &kMemcachedDialect})
-    contest->AddPeer(*dialect);
+  const std::span<std::byte> memory = contest->PeerMemory();
+  for (const PeerDialect* dialect : {&kRedisDialect, &kMemcachedDialect}) {
+    contest->AddPeer(PeerStore::NameOf(*dialect),
+                     PeerStore::New(*dialect, {.block_bytes = block_bytes, .memory = memory}));
+  }
+  contest->AddPeer("mooncake", MooncakePeer::New(block_bytes, memory.size() / block_bytes));
   return std::unique_ptr<Contest>(std::move(contest));
 }
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "cli/bench_memory.h"
+#include "cli/unix_connection.h"
 
 namespace aquifer {
 
@@ -33,30 +32,12 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr size_t kBatchBlocks = 64;
-constexpr time_t kTimeoutSeconds = 10;
 
 // All keys are of one length.
 std::string KeyOf(size_t block) { return fmt::format("block{:08}", block); }
 
 Status Failed(std::string_view what, int error) {
   return Status(Code::kUnavailable, fmt::format("{}: {}", what, std::strerror(error)));
-}
-
-Result<Descriptor> ConnectTo(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return Status(Code::kInvalid, fmt::format("{} is too long for a socket", path));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval timeout{.tv_sec = kTimeoutSeconds, .tv_usec = 0};
-  if (!socket.valid() ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0) {
-    return Failed("connect", errno);
-  }
-  return socket;
 }
 
 iovec PieceOf(std::span<std::byte> bytes) {
@@ -174,14 +155,14 @@ const PeerDialect kMemcachedDialect = {
 
 std::string_view PeerStore::NameOf(const PeerDialect& dialect) { return dialect.name; }
 
-Result<std::unique_ptr<PeerStore>> PeerStore::New(const PeerDialect& dialect,
-                                                  const Options& options) {
+Result<std::unique_ptr<MeasuredPeer>> PeerStore::New(const PeerDialect& dialect,
+                                                     const Options& options) {
   std::unique_ptr<PeerStore> store(new PeerStore(dialect, options));
   AQ_RETURN_IF_ERROR(store->Start());
   for (size_t block = 0; block < store->blocks(); ++block) {
     AQ_RETURN_IF_ERROR(store->Store(block));
   }
-  return store;
+  return std::unique_ptr<MeasuredPeer>(std::move(store));
 }
 
 Status PeerStore::Start() {
@@ -189,7 +170,7 @@ Status PeerStore::Start() {
                         return dialect_.command(directory + "/socket", options_);
                       }));
   return server_->Await([this]() -> Status {
-    AQ_ASSIGN_OR_RETURN(socket_, ConnectTo(server_->directory() + "/socket"));
+    AQ_ASSIGN_OR_RETURN(socket_, ConnectToUnixSocket(server_->directory() + "/socket"));
     return Status();
   });
 }

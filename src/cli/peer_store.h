@@ -12,6 +12,7 @@
 
 #include "aquifer/status.h"
 #include "base/descriptor.h"
+#include "cli/measured_peer.h"
 #include "cli/server_process.h"
 
 namespace aquifer {
@@ -22,19 +23,20 @@ struct PeerDialect;
 extern const PeerDialect kRedisDialect;
 extern const PeerDialect kMemcachedDialect;
 
-class PeerStore {
+class PeerStore final : public MeasuredPeer {
  public:
   struct Options {
     uint64_t block_bytes = 0;
     std::span<std::byte> memory;  // The client's: the blocks that are stored, and where they go.
   };
   // Starts the server and stores all of the memory in it.
-  static Result<std::unique_ptr<PeerStore>> New(const PeerDialect& dialect, const Options& options);
+  static Result<std::unique_ptr<MeasuredPeer>> New(const PeerDialect& dialect,
+                                                   const Options& options);
 
   static std::string_view NameOf(const PeerDialect& dialect);
 
-  // Gets every block, the better of one at a time and 64 at a time; GB/s.
-  Result<double> Get();
+  // The better of one block at a time and 64.
+  Result<double> Get() override;
 
  private:
   PeerStore(const PeerDialect& dialect, const Options& options)
