@@ -201,6 +201,58 @@ TEST_F(ServeTenants, ASignalChangesThemAndAMistakeChangesNothing) {
   EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8});
 }
 
+// Who is in already, with what does not count any more.
+TEST_F(ServeTenants, AChangedTokenOrUserEndsTheConnectionsThatShowedAnother) {
+  const uid_t self = ::geteuid();
+  WriteTenants({{"token", "old"}, {"user", "u", fmt::format("uids = [{}]", self)}, {"same", "s"}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  struct Client {
+    std::string tenant;
+    std::string token;
+    std::unique_ptr<Cache> cache = {};
+    std::unique_ptr<TestEngine> engine = {};
+    std::unique_ptr<Chain> chain = {};
+  };
+  std::vector<Client> clients(3);
+  clients[0] = {.tenant = "token", .token = "old"};
+  clients[1] = {.tenant = "user", .token = "u"};
+  clients[2] = {.tenant = "same", .token = "s"};
+  for (Client& client : clients) {
+    auto cache = Connect({.socket = socket_, .token = client.token}, {.tenant = client.tenant});
+    ASSERT_TRUE(cache.ok());
+    client.cache = *std::move(cache);
+    client.engine = std::make_unique<TestEngine>(client.cache.get(), LayoutOfBytes(kBlockBytes));
+    client.chain = std::make_unique<Chain>(
+        client.engine->layout(), ChainOptions{.seed = 1, .blocks = 8, .tenant = client.tenant});
+    ASSERT_EQ(client.engine->Store(*client.chain), 8u);
+  }
+  WriteTenants(
+      {{"token", "new"}, {"user", "u", fmt::format("uids = [{}]", self + 1)}, {"same", "s"}});
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: done, 3 tenants")) << node_->said();
+  EXPECT_EQ(clients[0].engine->Recall(*clients[0].chain).right, 0u);
+  EXPECT_EQ(clients[1].engine->Recall(*clients[1].chain).right, 0u);
+  EXPECT_EQ(clients[2].engine->Recall(*clients[2].chain), Recalled{.right = 8});
+}
+
+// Whoever was the node's own user may not stay its administrator.
+TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
+  std::ofstream(config_) << "encryption = \"off\"\n";
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
+  auto cache = Connect({.socket = socket_}, {});
+  ASSERT_TRUE(cache.ok());
+  WriteTenants({{"local", "t"}});
+  std::ofstream(config_, std::ios::trunc)
+      << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
+  DrainRequest drain;
+  (*cache)->Drain(&drain);
+  ASSERT_TRUE((*cache)->Wait(drain));
+  EXPECT_EQ(drain.status.code(), Code::kUnavailable) << drain.status.ToString();
+  EXPECT_EQ(Knock("local", "t"), "let in");
+}
+
 TEST_F(ServeTenants, TheSameTokensOfTwoTenantsAreTwoChains) {
   WriteTenants({{"red", "r"}, {"blue", "b"}});
   ASSERT_NO_FATAL_FAILURE(StartWithTenants());

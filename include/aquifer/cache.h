@@ -208,6 +208,9 @@ struct FlushRequest : Request {
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
 };
 
+inline constexpr int8_t kLeastPriority = -8;  // First to go.
+inline constexpr int8_t kMostPriority = 7;    // Last.
+
 enum class SessionState : uint8_t { kUnknown = 0, kWillContinue = 1, kFinished = 2 };
 
 // What the caller knows about the future. Improves what is kept; never needed.
@@ -215,7 +218,7 @@ struct SessionForecast {
   std::string session{};  // The caller's name for a chain that grows; 1 to 256 bytes.
   ChainSlice chain{};     // The chain's last key is enough.
   SessionState state = SessionState::kUnknown;
-  int8_t priority = 0;      // -8 (first to go) to 7 (last).
+  int8_t priority = 0;      // kLeastPriority to kMostPriority; 0: as usual for the tenant.
   int64_t ttl_seconds = 0;  // The chain's blocks are deleted after that; 0: the tenant's rule.
 };
 
@@ -357,6 +360,7 @@ struct TenantOptions {
   uint64_t nvme_floor_bytes = 0;
   uint64_t nvme_ceiling_bytes = UINT64_MAX;
   int64_t ttl_seconds = 0;  // 0: blocks do not expire.
+  int8_t priority = 0;  // Of blocks of which no hint says another; kLeastPriority to kMostPriority.
 };
 
 enum class NvmeEngine : uint8_t { kAuto, kUring, kThreads };

@@ -48,6 +48,9 @@ Status CheckTenants(const std::vector<TenantOptions>& tenants) {
     if (tenant.name.empty() || tenant.name.size() > 64) {
       return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
     }
+    if (tenant.priority < kLeastPriority || tenant.priority > kMostPriority) {
+      return Status(Code::kInvalid, "priority of tenant " + tenant.name + " is not -8 to 7");
+    }
     if (tenant.ttl_seconds < 0) {
       return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name +
                                         " is negative: give 0 for blocks that do not expire");

@@ -197,7 +197,7 @@ void Core::ForgetASession() {
 }
 
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
-  priority_ = std::clamp<int8_t>(forecast.priority, -8, 7);
+  priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
   outlook_ = SessionHint::kNone;
   if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;

@@ -181,6 +181,30 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
   EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
 }
 
+// One tenant stores, then another more than fits: what the first one still has in DRAM.
+TEST_F(CoreTest, TheBlocksOfATenantOfLowerPriorityGoFirst) {
+  const auto left_at = [this](int8_t priority) {
+    CoreOptions options = SmallCache(64);
+    TenantOptions tenant;
+    tenant.name = "local";
+    tenant.priority = priority;
+    options.cache.tenants = {tenant};
+    Make(options);
+    EXPECT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 32})), 32u);
+    EXPECT_TRUE(Flush().ok());
+    const auto other = AttachAs("other");
+    for (uint64_t seed = 2; seed < 12; ++seed) {
+      Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), other.get());
+      world_->Advance(100'000'000);
+    }
+    StatsRequest stats;
+    client_->Do(&Core::Stats, &stats);
+    return stats.stats.tiers[0].tenant_bytes / kBlockBytes;
+  };
+  EXPECT_EQ(left_at(kMostPriority), 32u);
+  EXPECT_EQ(left_at(0), 0u) << "they are older than all of the other's";
+}
+
 // What is leased leaves its extent later; what is taken meanwhile counts with it.
 TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloorByWhatIsReleasedLater) {
   CoreOptions options = SmallCache(64);

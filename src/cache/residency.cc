@@ -83,8 +83,9 @@ BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
   features.children = entry.children;
   features.turns = entry.uses;
   features.bytes = RawBytes(ref);
+  features.priority = catalog_->tenant(entry.tenant).options.priority;
   if (const auto found = forecasts_.find(ref); found != forecasts_.end()) {
-    features.priority = found->second.priority;
+    if (found->second.priority != 0) features.priority = found->second.priority;
     features.session = found->second.session;
   }
   return features;

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -30,6 +29,7 @@
 #include "node/node_plan.h"
 #include "node/recorder.h"
 #include "tenant/tenants.h"
+#include "tenant/token.h"
 
 namespace aquifer {
 namespace {
@@ -115,7 +115,8 @@ Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCr
   }
   return Admission{
       .client = {.tenant = (*tenant)->options.name, .engine = std::string(hello.engine)},
-      .may_drain = !tenants.from_file()};
+      .may_drain = !tenants.from_file(),
+      .token_digest = DigestOfToken(hello.token)};
 }
 
 class Serving {
@@ -266,6 +267,9 @@ class Serving {
     ChangeRecording(next);
     plan_.config.admin_token_sha256 = next.admin_token_sha256;
     if (api_ != nullptr) api_->SetRules(Rules(), TenantNames());
+    Log(fmt::format("reload: done, {}", tenants_->from_file()
+                                            ? fmt::format("{} tenants", tenants_->all().size())
+                                            : std::string("no tenants but this user")));
     for (const std::string& key : changes.applied) Log("reload: " + key + " is changed");
     for (const std::string& key : changes.need_restart) {
       Log("reload: " + key + " differs; restart the node to change it");
@@ -273,12 +277,15 @@ class Serving {
     return Status();
   }
 
-  // On the owner, which alone asks for them. Those who are not there any more are cut off.
+  // On the owner, which alone asks for them. Whoever would not be let in any more, or not as the
+  // same, is cut off.
   Status SetTenants(std::shared_ptr<const Tenants> tenants) {
     AQ_RETURN_IF_ERROR(node_->running()->core()->SetTenants(tenants->Options()));
     tenants_ = std::move(tenants);
-    const std::vector<std::string> names = TenantNames();
-    node_->server()->KeepTenants({names.begin(), names.end()});
+    node_->server()->KeepThose([this](const Admission& admission, const PeerCredentials& peer) {
+      return admission.may_drain != tenants_->from_file() &&
+             tenants_->Admits(admission.client.tenant, admission.token_digest, peer.uid);
+    });
     return node_->server()->SetPrivateToUser(!tenants_->from_file());
   }
 

@@ -109,14 +109,13 @@ void Connection::Greet(const Hello& hello) {
                                              std::to_string(kLocalVersion) +
                                              " of the local protocol; the client does not"));
   }
-  const Result<Admission> admission = host_->Admit(hello, peer_);
+  Result<Admission> admission = host_->Admit(hello, peer_);
   if (!admission.ok()) return Refuse(admission.status());
-  tenant_ = admission->client.tenant;
+  admission_ = *std::move(admission);
   observe_ = hello.observe;
   recorded_as_ =
-      RecordedClientOf(admission->client.tenant, admission->client.engine, SystemRandom());
-  may_drain_ = admission->may_drain;
-  if (const Status made = MakeRings(*admission); !made.ok()) return Refuse(made);
+      RecordedClientOf(admission_.client.tenant, admission_.client.engine, SystemRandom());
+  if (const Status made = MakeRings(); !made.ok()) return Refuse(made);
   state_ = State::kOpen;
   host_->waiter()->Add(this);
   host_->OnOpened(this);
@@ -138,7 +137,7 @@ void Connection::Refuse(const Status& status) {
   End(status.message());
 }
 
-Status Connection::MakeRings(const Admission& admission) {
+Status Connection::MakeRings() {
   for (SharedMemory* const memory : {&to_node_memory_, &to_client_memory_}) {
     AQ_ASSIGN_OR_RETURN(*memory, SharedMemory::New(RingBytes(limits_.ring_data_bytes)));
     FormatRing(memory->bytes(), limits_.ring_data_bytes);
@@ -156,7 +155,8 @@ Status Connection::MakeRings(const Admission& admission) {
                                                            [this](uint32_t) { Linger(); }));
   requests_from_ = std::make_unique<RingReader>(to_node_memory_.bytes());
   answers_to_ = std::make_unique<RingWriter>(to_client_memory_.bytes());
-  AQ_ASSIGN_OR_RETURN(client_, host_->core()->Attach(admission.client, this, admission.may_drain));
+  AQ_ASSIGN_OR_RETURN(client_,
+                      host_->core()->Attach(admission_.client, this, admission_.may_drain));
   return Status();
 }
 
@@ -326,7 +326,7 @@ Status Connection::BeginRequest(FrameReader* frame) {
   if (open_.size() >= size_t{2} * limits_.max_requests) {
     return Status(Code::kInvalid, "far more requests than it may have open");
   }
-  const bool forbidden = kind == FrameKind::kDrain && !may_drain_;
+  const bool forbidden = kind == FrameKind::kDrain && !admission_.may_drain;
   fresh->refused = forbidden || open_.size() >= limits_.max_requests;
   AQ_RETURN_IF_ERROR(
       fresh->Begin(frame, std::min(limits_.max_items - items_, host_->ItemsLeft(*this))));

@@ -25,6 +25,7 @@
 #include "aquifer/status.h"
 #include "base/descriptor.h"
 #include "base/executor.h"
+#include "base/sha256.h"
 #include "base/task_meter.h"
 #include "cache/core.h"
 #include "net/byte_ring.h"
@@ -42,6 +43,7 @@ struct Admission {
   ClientOptions client;
   // The node's administrator: may drain the whole node, and sees everyone's figures.
   bool may_drain = false;
+  Sha256Digest token_digest{};  // Of the token that it showed, for when the tenants change.
 };
 
 struct ConnectionLimits {
@@ -94,7 +96,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
 
   State state() const { return state_; }
   const PeerCredentials& peer() const { return peer_; }
-  const std::string& tenant() const { return tenant_; }  // Of one that is open.
+  const Admission& admission() const { return admission_; }  // Of one that is open.
 
   // The node wants this extent unmapped.
   void WantBack(uint32_t extent);
@@ -120,7 +122,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   void StopWatchingSocket();
   void Greet(const Hello& hello);
   void Refuse(const Status& status);
-  Status MakeRings(const Admission& admission);
+  Status MakeRings();
   void WatchWrites();
   void FlushLater();
   void Send(std::span<const std::byte> frame, std::span<const int> descriptors = {});
@@ -166,11 +168,10 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool goodbye_ = false;  // It touches nothing any more.
   bool observe_ = false;
   RecordedClient recorded_as_;
-  bool may_drain_ = false;
+  Admission admission_;
   bool flushing_later_ = false;
   bool lingering_later_ = false;
   ClientNumber client_ = 0;
-  std::string tenant_;
 
   SharedMemory to_node_memory_;
   SharedMemory to_client_memory_;

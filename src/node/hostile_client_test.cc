@@ -603,7 +603,12 @@ TEST_F(HostileClient, OfATenantThatIsGoneIsCutOff) {
   const auto client = Enter();
   client->WriteEmpty(FrameKind::kStats, 1);
   ASSERT_TRUE(client->Answer().has_value());
-  OnOwner([this] { return node_->node().server()->KeepTenants({"honest"}), true; });
+  OnOwner([this] {
+    node_->node().server()->KeepThose([](const Admission& admission, const PeerCredentials&) {
+      return admission.client.tenant == "honest";
+    });
+    return true;
+  });
   EXPECT_TRUE(client->IsCutOff());
 }
 

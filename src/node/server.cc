@@ -60,11 +60,12 @@ void Server::Close() {
   }
 }
 
-void Server::KeepTenants(const std::set<std::string>& tenants) {
+void Server::KeepThose(
+    const std::function<bool(const Admission&, const PeerCredentials&)>& may_stay) {
   for (const auto& [connection, kept] : connections_) {
     if (connection->state() == Connection::State::kOpen &&
-        !tenants.contains(connection->tenant())) {
-      connection->CutOff("its tenant is not there any more");
+        !may_stay(connection->admission(), connection->peer())) {
+      connection->CutOff("it would not be let in any more: the tenants have changed");
     }
   }
 }

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "aquifer/cache.h"
@@ -58,8 +57,8 @@ class Server final : private Connection::Host {
 
   // Takes no more connections and ends those there are; what they hold stays lent.
   void Close();
-  // Ends the connections of all other tenants; what they hold stays lent.
-  void KeepTenants(const std::set<std::string>& tenants);
+  // Ends the connections of those for whom it is false; what they hold stays lent.
+  void KeepThose(const std::function<bool(const Admission&, const PeerCredentials&)>& may_stay);
   // Other users can, or cannot, connect from now on.
   Status SetPrivateToUser(bool private_to_user);
   ServerStats stats() const;

@@ -15,7 +15,7 @@ enum class SessionHint : uint8_t {
 struct BlockFeatures {
   uint16_t tenant = 0;
   uint16_t layout = 0;
-  int8_t priority = 0;  // 0 is usual; lower ones go first. A caller's hint, -8 to 7.
+  int8_t priority = 0;  // 0 is usual; lower ones go first. A caller's hint, or the tenant's.
   SessionHint session = SessionHint::kNone;
   uint32_t position = 0;  // Which block of its chain it is.
   uint32_t children = 0;  // How many chains go on from here.

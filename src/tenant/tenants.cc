@@ -19,8 +19,6 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxTenants = 4096;
-constexpr int64_t kLeastPriority = -8;
-constexpr int64_t kMostPriority = 7;
 
 // Names go into metrics, logs and paths.
 bool NameIsFine(std::string_view name) {
@@ -63,7 +61,7 @@ Status ReadTtl(const TomlValue& value, Tenant* tenant) {
 
 Status ReadPriority(const TomlValue& value, Tenant* tenant) {
   AQ_ASSIGN_OR_RETURN(const int64_t priority, value.Integer(kLeastPriority, kMostPriority));
-  tenant->priority = static_cast<int8_t>(priority);
+  tenant->options.priority = static_cast<int8_t>(priority);
   return Status();
 }
 
@@ -257,9 +255,17 @@ Result<std::shared_ptr<const Tenants>> Tenants::Read(const std::string& path,
 
 Result<const Tenant*> Tenants::Authenticate(std::string_view name, std::string_view token,
                                             uid_t uid, Denial* denial) const {
+  return Find(name, DigestOfToken(token), uid, denial);
+}
+
+bool Tenants::Admits(std::string_view name, const Sha256Digest& token_digest, uid_t uid) const {
+  return Find(name, token_digest, uid, nullptr).ok();
+}
+
+Result<const Tenant*> Tenants::Find(std::string_view name, const Sha256Digest& token_digest,
+                                    uid_t uid, Denial* denial) const {
   // Everything is computed in every case: how long the answer takes says nothing either.
   const Sha256Digest name_digest = DigestOfToken(name);
-  const Sha256Digest token_digest = DigestOfToken(token);
   const Tenant* found = nullptr;
   for (size_t i = 0; i < tenants_.size(); ++i) {
     if (SameDigest(names_[i], name_digest)) found = &tenants_[i];

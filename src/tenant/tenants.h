@@ -24,8 +24,8 @@
 namespace aquifer {
 
 struct Tenant {
-  TenantOptions options{};  // Name, floors, ceilings, time to live: as the cache takes them.
-  int8_t priority = 0;      // Of blocks for which no hint says another; -8 to 7.
+  TenantOptions
+      options{};  // Name, floors, ceilings, time to live, priority: as the cache takes them.
   std::optional<Sha256Digest> token_sha256{};  // None: it needs no token.
   std::vector<uid_t> uids{};                   // Empty: every user who has the token.
 };
@@ -60,6 +60,9 @@ class Tenants {
   Result<const Tenant*> Authenticate(std::string_view name, std::string_view token, uid_t uid,
                                      Denial* denial) const;
 
+  // Whether somebody who showed a token of this digest would still be let in.
+  bool Admits(std::string_view name, const Sha256Digest& token_digest, uid_t uid) const;
+
   std::span<const Tenant> all() const { return tenants_; }
   bool from_file() const { return from_file_; }
 
@@ -68,6 +71,9 @@ class Tenants {
 
  private:
   Tenants(std::vector<Tenant> tenants, bool from_file);
+
+  Result<const Tenant*> Find(std::string_view name, const Sha256Digest& token_digest, uid_t uid,
+                             Denial* denial) const;
 
   const std::vector<Tenant> tenants_;
   const bool from_file_;

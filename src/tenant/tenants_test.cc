@@ -64,7 +64,7 @@ priority = -3)"));
   EXPECT_EQ(tenant.options.nvme_floor_bytes, 3 * kGiB);
   EXPECT_EQ(tenant.options.nvme_ceiling_bytes, 4 * kGiB);
   EXPECT_EQ(tenant.options.ttl_seconds, 7 * 86'400);
-  EXPECT_EQ(tenant.priority, -3);
+  EXPECT_EQ(tenant.options.priority, -3);
   EXPECT_EQ(tenant.uids, (std::vector<uid_t>{1000, 1001}));
   EXPECT_TRUE(tenants->from_file());
   EXPECT_EQ(tenants->Options().front().name, "team-a");
@@ -76,7 +76,7 @@ TEST(TenantsTest, WhatIsLeftOutHasTheDefaultsOfTheCache) {
   EXPECT_EQ(tenant.options.dram_floor_bytes, 0u);
   EXPECT_EQ(tenant.options.dram_ceiling_bytes, UINT64_MAX);
   EXPECT_EQ(tenant.options.ttl_seconds, 0);
-  EXPECT_EQ(tenant.priority, 0);
+  EXPECT_EQ(tenant.options.priority, 0);
   EXPECT_TRUE(tenant.uids.empty());
 }
 
@@ -242,7 +242,7 @@ TEST(TenantsTest, TheExampleShowsEveryKeyAndItsDefault) {
   EXPECT_EQ(tenant.options.dram_floor_bytes, TenantOptions{}.dram_floor_bytes);
   EXPECT_EQ(tenant.options.nvme_floor_bytes, TenantOptions{}.nvme_floor_bytes);
   EXPECT_EQ(tenant.options.ttl_seconds, TenantOptions{}.ttl_seconds);
-  EXPECT_EQ(tenant.priority, Tenant{}.priority);
+  EXPECT_EQ(tenant.options.priority, Tenant{}.options.priority);
   EXPECT_NE(Parsed(WithDefaultsWrittenOut(Example())), nullptr);
 }
 
