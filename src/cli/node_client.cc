@@ -5,12 +5,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <vector>
 
+#include "client/find_node.h"
 #include "net/default_socket.h"
+#include "net/frame_socket.h"
 #include "node/http_server.h"
 
 namespace aquifer {
@@ -21,22 +22,17 @@ using nlohmann::json;
 constexpr auto kReadLimit = std::chrono::seconds(15);
 constexpr size_t kMaxTokenBytes = 4096;
 
-std::string EnvironmentText(const char* name) {
-  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): one thread.
-  return text == nullptr ? "" : text;
+std::string AdminSocketOf(const std::string& socket) {
+  return socket.ends_with(".admin.sock") ? socket : AdminSocketBeside(socket);
 }
 
 // The same places as a client of the cache looks at.
 Result<std::string> FindSocket(const std::string& given) {
-  std::string socket = given.empty() ? EnvironmentText("AQUIFER_SOCKET") : given;
-  if (socket.ends_with(".admin.sock")) return socket;
-  if (!socket.empty()) return AdminSocketBeside(socket);
-  const std::vector<std::string> places =
-      DefaultSockets({.runtime_directory = EnvironmentText("XDG_RUNTIME_DIR")}, ::geteuid());
-  std::error_code error;
+  const std::vector<std::string> places = NodeSockets(given);
+  if (places.size() == 1) return AdminSocketOf(places.front());
   for (const std::string& place : places) {
-    const std::string admin = AdminSocketBeside(place);
-    if (std::filesystem::exists(admin, error)) return admin;
+    std::string admin = AdminSocketOf(place);
+    if (IsSafePlace(admin, ::geteuid()) && ConnectTo(admin).ok()) return admin;
   }
   return Status(Code::kNotFound,
                 fmt::format("there is no node on this host, or it belongs to another user (looked "

@@ -1,12 +1,13 @@
 #include "client/find_node.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 #include "net/default_socket.h"
+#include "net/frame_socket.h"
 
 namespace aquifer {
 namespace {
@@ -18,15 +19,24 @@ std::string FromEnvironment(const char* name) {
 
 }  // namespace
 
-std::string FindNodeSocket() {
-  if (std::string named = FromEnvironment("AQUIFER_SOCKET"); !named.empty()) return named;
+std::vector<std::string> NodeSockets(const std::string& given) {
+  if (!given.empty()) return {given};
+  if (std::string named = FromEnvironment("AQUIFER_SOCKET"); !named.empty()) return {named};
   SocketPlaces places;
   places.runtime_directory = FromEnvironment("XDG_RUNTIME_DIR");
-  const std::vector<std::string> sockets = DefaultSockets(places, ::geteuid());
-  const auto there = std::find_if(sockets.begin(), sockets.end(), [](const std::string& path) {
-    return ::access(path.c_str(), F_OK) == 0;
-  });
-  return there == sockets.end() ? sockets.front() : *there;
+  return DefaultSockets(places, ::geteuid());
+}
+
+Result<Descriptor> ConnectToFirst(std::span<const std::string> sockets) {
+  if (sockets.size() == 1) return ConnectTo(sockets.front());
+  for (const std::string& socket : sockets) {
+    if (!IsSafePlace(socket, ::geteuid())) continue;
+    if (Result<Descriptor> connected = ConnectTo(socket); connected.ok()) return connected;
+  }
+  return Status(Code::kUnavailable,
+                fmt::format("no node answers on {}; start one with `aquifer serve`, or name its "
+                            "socket",
+                            fmt::join(sockets, ", ")));
 }
 
 }  // namespace aquifer

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "client/find_node.h"
 
 namespace aquifer {
 namespace {
@@ -42,9 +43,9 @@ Status CheckWelcome(const Welcome& welcome) {
 
 }  // namespace
 
-Result<std::unique_ptr<Link>> Link::Open(const std::string& socket, const Hello& hello,
+Result<std::unique_ptr<Link>> Link::Open(std::span<const std::string> sockets, const Hello& hello,
                                          int64_t deadline_nanos) {
-  AQ_ASSIGN_OR_RETURN(Descriptor connected, ConnectTo(socket));
+  AQ_ASSIGN_OR_RETURN(Descriptor connected, ConnectToFirst(sockets));
   std::unique_ptr<Link> link(new Link(std::move(connected)));
   AQ_RETURN_IF_ERROR(link->Shake(hello, deadline_nanos));
   return link;

@@ -26,9 +26,10 @@ inline constexpr uint64_t kMaxRingDataBytes = uint64_t{64} << 20;
 
 class Link {
  public:
-  // Waits for the node's welcome, at most until then (of the system's clock).
-  static Result<std::unique_ptr<Link>> Open(const std::string& socket, const Hello& hello,
-                                            int64_t deadline_nanos);
+  // To the first node that answers. Waits for its welcome, at most until then (of the system's
+  // clock).
+  static Result<std::unique_ptr<Link>> Open(std::span<const std::string> sockets,
+                                            const Hello& hello, int64_t deadline_nanos);
   // Unmaps everything, says goodbye, and waits a while for the node to have heard it.
   ~Link();
 

@@ -22,7 +22,8 @@ class LinkTest : public testing::Test {
     Status status;
     node_.Greet(
         [&] {
-          auto link = Link::Open(node_.socket(), {.tenant = "local"},
+          const std::string sockets[] = {node_.socket()};
+          auto link = Link::Open(sockets, {.tenant = "local"},
                                  SystemClock()->NowNanos() + ScriptedNode::kPatienceNanos);
           status = link.status();
           if (link.ok()) link_ = *std::move(link);

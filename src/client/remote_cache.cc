@@ -57,10 +57,8 @@ Result<std::unique_ptr<Cache>> RemoteCache::New(const ConnectOptions& options,
 }
 
 RemoteCache::RemoteCache(const ConnectOptions& options, const ClientOptions& client)
-    : options_{.socket = options.socket.empty() ? FindNodeSocket() : options.socket,
-               .token = options.token,
-               .observe = options.observe,
-               .timeout_nanos = options.timeout_nanos},
+    : options_(options),
+      sockets_(NodeSockets(options.socket)),
       client_{.tenant = client.tenant, .engine = NameOf(client.engine)},
       event_(::epoll_create1(EPOLL_CLOEXEC)),
       self_event_(NewWakeEvent()),
@@ -94,7 +92,7 @@ Result<std::unique_ptr<Cache>> RemoteCache::Join(const ClientOptions& options) {
 }
 
 Result<std::unique_ptr<Link>> RemoteCache::Dial(int64_t deadline_nanos) const {
-  return Link::Open(options_.socket,
+  return Link::Open(sockets_,
                     {.tenant = client_.tenant,
                      .token = options_.token,
                      .engine = client_.engine,

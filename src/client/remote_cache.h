@@ -150,6 +150,7 @@ class RemoteCache final : public Cache {
                            std::vector<LayoutHandle>* handles);
 
   const ConnectOptions options_;
+  const std::vector<std::string> sockets_;  // Where the node may be.
   const ClientOptions client_;
   Descriptor event_;          // An epoll of the next and of the link's, so that it stays the same.
   Descriptor self_event_;     // Something was settled here, or is to be.
