@@ -284,6 +284,27 @@ TEST_F(Serve, WithoutTenantsOnlyItsOwnUserComesIn) {
   EXPECT_THAT(*line, HasSubstr("denied"));
 }
 
+// ---- Drives ----
+
+TEST_F(Serve, ADriveThatAnotherNodeHasIsToldInTheLog) {
+  const std::string drive = scratch_.Sub("drive");
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", drive + ":300MiB"}));
+  ServedNode second(AQUIFER_PROGRAM_PATH, {"--socket", scratch_.Sub("second.sock"), "--dram",
+                                           "128MiB", "--http", "off", "--nvme", drive + ":300MiB"});
+  EXPECT_TRUE(second.AwaitLine("drive " + drive + ": out of service")) << second.said();
+  second.Signal(SIGTERM);
+  EXPECT_EQ(second.Wait(), 0);
+  EXPECT_THAT(node_->said(), Not(HasSubstr("out of service")));
+}
+
+TEST_F(Serve, AFileIsNoDrive) {
+  const std::string file = scratch_.Sub("file");
+  std::ofstream(file) << "text";
+  ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--nvme", file + ":300MiB"});
+  EXPECT_TRUE(node.AwaitLine(file + " is no directory")) << node.said();
+  EXPECT_EQ(node.Wait(), 2);
+}
+
 // ---- systemd ----
 
 class NotifySocket {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,8 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr size_t kMaxUsers = 256;  // That are remembered; all others share what is left to one.
+constexpr uint32_t kOthers = UINT32_MAX;
 
 // Waits for as long as it takes. What cannot be written at all is lost.
 void WriteWhole(int descriptor, std::string_view text) {
@@ -36,17 +39,17 @@ void WriteWhole(int descriptor, std::string_view text) {
 
 class LineLog::Queue {
  public:
-  Queue(const LineLogOptions& options, Clock* clock)
-      : options_(options), clock_(clock), allowed_(options.burst_lines) {}
+  Queue(const LineLogOptions& options, Clock* clock) : options_(options), clock_(clock) {}
 
   void Add(std::string line) {
     const MutexLock lock(&mutex_);
-    if (lines_.size() >= options_.max_queued_lines || !Allow()) {
-      ++left_out_;
-    } else {
-      lines_.push_back(std::move(line));
-    }
-    changed_.NotifyAll();
+    AddIf(lines_.size() < options_.max_queued_lines, std::move(line));
+  }
+
+  void AddFor(uint32_t user, std::string line) {
+    const MutexLock lock(&mutex_);
+    const bool room = lines_.size() < options_.max_queued_lines / 2;
+    AddIf(room && Allow(user), std::move(line));
   }
 
   // For the thread: writes until the log has ended and all is written.
@@ -71,16 +74,32 @@ class LineLog::Queue {
   }
 
  private:
-  bool Allow() AQ_REQUIRES(mutex_) {
-    const int64_t now = clock_->NowNanos();
-    const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
-    const int64_t fresh = (now - counted_nanos_) / nanos_per_line;
-    if (fresh > 0) {
-      allowed_ = std::min<int64_t>(options_.burst_lines, allowed_ + fresh);
-      counted_nanos_ = now - (now - counted_nanos_) % nanos_per_line;
+  // How many lines somebody may still cause.
+  struct Allowance {
+    int64_t lines = 0;
+    int64_t counted_nanos = 0;
+  };
+
+  void AddIf(bool may, std::string line) AQ_REQUIRES(mutex_) {
+    if (may) {
+      lines_.push_back(std::move(line));
+    } else {
+      ++left_out_;
     }
-    if (allowed_ == 0) return false;
-    --allowed_;
+    changed_.NotifyAll();
+  }
+
+  bool Allow(uint32_t user) AQ_REQUIRES(mutex_) {
+    const int64_t now = clock_->NowNanos();
+    if (!allowed_.contains(user) && allowed_.size() >= kMaxUsers) user = kOthers;
+    Allowance& allowed =
+        allowed_.try_emplace(user, Allowance{options_.burst_lines, now}).first->second;
+    const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
+    const int64_t fresh = (now - allowed.counted_nanos) / nanos_per_line;
+    allowed.lines = std::min<int64_t>(options_.burst_lines, allowed.lines + fresh);
+    allowed.counted_nanos += fresh * nanos_per_line;
+    if (allowed.lines == 0) return false;
+    --allowed.lines;
     return true;
   }
 
@@ -106,8 +125,7 @@ class LineLog::Queue {
   Condition changed_;
   std::deque<std::string> lines_ AQ_GUARDED_BY(mutex_);
   uint64_t left_out_ AQ_GUARDED_BY(mutex_) = 0;
-  int64_t allowed_ AQ_GUARDED_BY(mutex_);
-  int64_t counted_nanos_ AQ_GUARDED_BY(mutex_) = 0;
+  std::map<uint32_t, Allowance> allowed_ AQ_GUARDED_BY(mutex_);
   bool ended_ AQ_GUARDED_BY(mutex_) = false;
   bool done_ AQ_GUARDED_BY(mutex_) = false;
 };
@@ -122,5 +140,7 @@ LineLog::LineLog(const LineLogOptions& options, Clock* clock)
 LineLog::~LineLog() { queue_->EndAndWait(); }
 
 void LineLog::Write(std::string line) { queue_->Add(std::move(line)); }
+
+void LineLog::WriteFor(uint32_t user, std::string line) { queue_->AddFor(user, std::move(line)); }
 
 }  // namespace aquifer

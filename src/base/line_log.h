@@ -1,6 +1,7 @@
 // Lines for a log, from threads that must not wait: writing to a pipe that nobody reads takes for
 // ever. They are queued, and a thread of the log's own writes them. What the queue has no room for,
-// or comes faster than anyone would read, is left out and counted; the log says how many that were.
+// or somebody causes faster than anyone would read, is left out and counted; the log says how many
+// that were. Nobody can keep out the lines of others, nor the process's own.
 //
 // Any thread may write. The thread may outlast the log, stuck in a write.
 #pragma once
@@ -15,11 +16,11 @@
 namespace aquifer {
 
 struct LineLogOptions {
-  int descriptor = 2;  // Stays the caller's.
-  size_t max_queued_lines = 1024;
-  // So many lines at once, and then so many a second.
-  uint32_t burst_lines = 1000;
-  uint32_t lines_per_second = 100;
+  int descriptor = 2;              // Stays the caller's.
+  size_t max_queued_lines = 1024;  // Half of them can be others' lines.
+  // Of each who causes lines: so many at once, and then so many a second.
+  uint32_t burst_lines = 60;
+  uint32_t lines_per_second = 1;
   int64_t goodbye_nanos = 1'000'000'000;  // That the destructor waits for the last lines.
 };
 
@@ -30,6 +31,8 @@ class LineLog {
 
   // Without its end of line.
   void Write(std::string line);
+  // One that somebody caused who may cause as many as they like: a user of the host.
+  void WriteFor(uint32_t user, std::string line);
 
  private:
   class Queue;

@@ -38,6 +38,21 @@ class LineLogTest : public testing::Test {
     }
     return text;
   }
+  // Up to the line that says how many were left out.
+  std::string ReadToTheCount() {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t got = 1; got > 0 && CountOf("lines of the log were left out\n", text) == 0;) {
+      got = ::read(reading_.get(), buffer, sizeof(buffer));
+      if (got > 0) text.append(buffer, static_cast<size_t>(got));
+    }
+    return text;
+  }
+  static size_t CountOf(const std::string& line, const std::string& text) {
+    size_t count = 0;
+    for (size_t at = 0; (at = text.find(line, at)) != std::string::npos; ++at) ++count;
+    return count;
+  }
   void Fill() {
     ASSERT_EQ(::fcntl(writing_.get(), F_SETFL, O_NONBLOCK), 0);
     const std::string many(4096, '.');
@@ -58,35 +73,42 @@ TEST_F(LineLogTest, WritesLinesInTheirOrder) {
   EXPECT_EQ(Close(), "one\ntwo\nthree\n");
 }
 
-TEST_F(LineLogTest, LeavesOutWhatComesTooFastAndSaysSo) {
+TEST_F(LineLogTest, LeavesOutWhatAUserCausesTooFastAndSaysSo) {
   Open({.burst_lines = 2, .lines_per_second = 10, .goodbye_nanos = INT64_MAX / 2});
-  for (int i = 0; i < 5; ++i) log_->Write("early");
+  for (int i = 0; i < 5; ++i) log_->WriteFor(7, "early");
   clock_.Advance(100'000'000);
-  for (int i = 0; i < 5; ++i) log_->Write("late");
+  for (int i = 0; i < 5; ++i) log_->WriteFor(7, "late");
   const std::string text = Close();
-  size_t early = 0;
-  size_t late = 0;
-  for (size_t at = 0; (at = text.find("early\n", at)) != std::string::npos; ++at) ++early;
-  for (size_t at = 0; (at = text.find("late\n", at)) != std::string::npos; ++at) ++late;
-  EXPECT_EQ(early, 2u) << text;
-  EXPECT_EQ(late, 1u) << text;
-  EXPECT_NE(text.find("left out"), std::string::npos) << text;
+  EXPECT_EQ(CountOf("early\n", text), 2u) << text;
+  EXPECT_EQ(CountOf("late\n", text), 1u) << text;
+  EXPECT_EQ(CountOf("left out", text), 1u) << text;
+}
+
+TEST_F(LineLogTest, NobodyKeepsOutTheLinesOfOthers) {
+  Fill();  // So that what is queued stays there.
+  Open({.max_queued_lines = 20, .burst_lines = 1000, .goodbye_nanos = 1'000'000});
+  for (int i = 0; i < 500; ++i) log_->WriteFor(7, "noise");
+  for (int i = 0; i < 5; ++i) log_->Write("own");
+  log_.reset();
+  EXPECT_EQ(CountOf("own\n", ReadToTheCount()), 5u);
+}
+
+TEST_F(LineLogTest, EachUserHasLinesOfTheirOwn) {
+  Open({.burst_lines = 2, .goodbye_nanos = INT64_MAX / 2});
+  for (int i = 0; i < 5; ++i) log_->WriteFor(7, "noise");
+  log_->WriteFor(8, "quiet");
+  const std::string text = Close();
+  EXPECT_EQ(CountOf("noise\n", text), 2u) << text;
+  EXPECT_EQ(CountOf("quiet\n", text), 1u) << text;
 }
 
 // The writing thread stays behind, with what it has.
 TEST_F(LineLogTest, NobodyWaitsForALogThatNobodyReads) {
   Fill();
-  Open({.max_queued_lines = 100, .burst_lines = 10'000, .goodbye_nanos = 1'000'000});
+  Open({.max_queued_lines = 100, .goodbye_nanos = 1'000'000});
   for (int i = 0; i < 5000; ++i) log_->Write("a line");
   log_.reset();
-  std::string text;
-  while (text.find("lines of the log were left out\n") == std::string::npos) {
-    char buffer[4096];
-    const ssize_t got = ::read(reading_.get(), buffer, sizeof(buffer));
-    ASSERT_GT(got, 0);
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  EXPECT_NE(text.find("a line\n"), std::string::npos);
+  EXPECT_GT(CountOf("a line\n", ReadToTheCount()), 0u);
 }
 
 }  // namespace

@@ -186,6 +186,9 @@ class Core final : private TierListener, private LoadWaiter {
   // Called with an extent that is to be closed: whoever has it mapped is to return it.
   std::function<void(uint32_t extent)> on_extent_wanted;
 
+  // How the drives are, in the order in which they were given.
+  std::vector<DriveStats> Drives() const;
+
   // Memory faulted in so far, for whoever waits for the pool to warm up.
   uint64_t extent_bytes() const {
     return dram_->dram_usage().extent_bytes - dram_->dram_usage().making_bytes;

@@ -18,18 +18,6 @@ std::string WhyOf(const NvmeDriveState& state) {
   return why;
 }
 
-std::vector<DriveStats> DriveStatsOf(const NvmeTier& tier,
-                                     const std::vector<std::string>& directories) {
-  std::vector<DriveStats> drives;
-  for (const NvmeDriveState& state : tier.Drives()) {
-    drives.push_back({.directory = directories[drives.size()],
-                      .in_service = state.in_service,
-                      .writable = state.writable,
-                      .why = WhyOf(state)});
-  }
-  return drives;
-}
-
 void AddRequests(const CoreCounters& counters, CacheStats* stats) {
   const std::pair<std::string, uint64_t> all[] = {
       {"match_requests", counters.match_requests},
@@ -68,6 +56,18 @@ void AddLeft(Left left, CacheStats* stats) {
 
 }  // namespace
 
+std::vector<DriveStats> Core::Drives() const {
+  std::vector<DriveStats> drives;
+  if (nvme_ == nullptr) return drives;
+  for (const NvmeDriveState& state : nvme_->Drives()) {
+    drives.push_back({.directory = options_.cache.nvme_directories[drives.size()],
+                      .in_service = state.in_service,
+                      .writable = state.writable,
+                      .why = WhyOf(state)});
+  }
+  return drives;
+}
+
 uint64_t CacheStats::Counter(std::string_view name) const {
   const auto found = std::find_if(counters.begin(), counters.end(),
                                   [name](const auto& counter) { return counter.first == name; });
@@ -102,7 +102,7 @@ CacheStats Core::StatsOf(uint16_t tenant) const {
          .blocks = blocks.on_nvme,
          .tenant_bytes = residency_->nvme_bytes(tenant),
          .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
-         .drives = DriveStatsOf(*nvme_, options_.cache.nvme_directories)});
+         .drives = Drives()});
     for (DriveStats& drive : stats.tiers.back().drives) drive.directory = drive.why = "";
   }
   AddRequests(counters_of_[tenant], &stats);
@@ -134,7 +134,7 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
          .blocks = residency_->nvme_blocks(),
          .tenant_bytes = residency_->nvme_bytes(tenant),
          .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
-         .drives = DriveStatsOf(*nvme_, options_.cache.nvme_directories)});
+         .drives = Drives()});
   }
   const WriteDownStats& written = write_down_->stats();
   const LoaderStats& loads = loader_->stats();

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,13 +15,16 @@
 #include <ctime>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/detached_task.h"
 #include "base/line_log.h"
 #include "cli/commands.h"
 #include "net/default_socket.h"
+#include "node/drive_watch.h"
 #include "node/http_api.h"
 #include "node/http_server.h"
 #include "node/insider.h"
@@ -35,18 +39,28 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
-constexpr uint32_t kReadyExtents = 4;  // 256 MiB; two workers make 13 GB/s.
+constexpr uint32_t kReadyExtents = 4;                   // 256 MiB; two workers make 13 GB/s.
+constexpr auto kLeaveWithin = std::chrono::seconds(2);  // Once it has drained.
 
 // Never waits: the node's owner logs too.
-void Log(const std::string& line) {
+LineLog* TheLog() {
   static LineLog log({.descriptor = STDERR_FILENO}, SystemClock());
+  return &log;
+}
+
+std::string Stamped(const std::string& line) {
   const std::time_t now = SystemClock()->UnixSeconds();
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   char stamp[sizeof("2026-01-01T00:00:00Z")];
   std::strftime(stamp, sizeof(stamp), "%FT%TZ", &utc);
-  log.Write(fmt::format("{} {}", stamp, line));
+  return fmt::format("{} {}", stamp, line);
 }
+
+void Log(const std::string& line) { TheLog()->Write(Stamped(line)); }
+
+// What a user of the host has caused, who may do so as often as they like.
+void LogFor(uid_t user, const std::string& line) { TheLog()->WriteFor(user, Stamped(line)); }
 
 // Every connection takes seven descriptors, and each extent of the pool one.
 void RaiseOpenFileLimit() {
@@ -109,14 +123,31 @@ Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCr
   const Result<const Tenant*> tenant =
       tenants.Authenticate(hello.tenant, hello.token, peer.uid, &denial);
   if (!tenant.ok()) {
-    Log(fmt::format("audit: denied a client of process {}, user {}: {}", peer.pid, peer.uid,
-                    DenialName(denial)));
+    LogFor(peer.uid, fmt::format("audit: denied a client of process {}, user {}: {}", peer.pid,
+                                 peer.uid, DenialName(denial)));
     return tenant.status();
   }
   return Admission{
       .client = {.tenant = (*tenant)->options.name, .engine = std::string(hello.engine)},
       .may_drain = !tenants.from_file(),
       .token_digest = DigestOfToken(hello.token)};
+}
+
+std::string DrainedText(const DrainRequest& request, bool has_nvme) {
+  if (!has_nvme) return "drained: there is no NVMe, so nothing outlives this process";
+  if (request.left == 0) return "drained: every block is on NVMe";
+  return fmt::format("drained in part: {} blocks are lost with this process ({})", request.left,
+                     request.status.ToString());
+}
+
+// A drive that hangs would keep the process for ever. What it still writes is as after a crash,
+// which every start can cope with.
+void LeaveEvenIfADriveHangs() {
+  [[maybe_unused]] const bool started = RunDetached("aq-leave", [] {
+    std::this_thread::sleep_for(kLeaveWithin);
+    fmt::print(stderr, "{}\n", Stamped("a drive does not answer; leaving without it"));
+    ::_exit(EXIT_SUCCESS);
+  });
 }
 
 class Serving {
@@ -145,10 +176,11 @@ class Serving {
       return Admit(*tenants_, hello, peer);
     };
     options.server.max_connections = MostConnections(options.cache, options.server.max_connections);
-    options.server.log = Log;
+    options.server.log = LogFor;
     options.server.recorder = &recorder_;
     if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
+    drives_ = std::make_unique<DriveWatch>(node_->running(), Log);
     if (api_ != nullptr) api_->Serve(node_.get());
     return Status();
   }
@@ -172,10 +204,7 @@ class Serving {
     DrainRequest request;
     request.timeout_nanos = std::max<int64_t>(1, seconds * kNanosPerSecond);
     (*insider)->Drain(&request);
-    Log(request.left == 0
-            ? std::string("drained: every block is on NVMe")
-            : fmt::format("drained in part: {} blocks are lost with this process ({})",
-                          request.left, request.status.ToString()));
+    Log(DrainedText(request, !plan_.cache.nvme_directories.empty()));
   }
 
  private:
@@ -294,6 +323,7 @@ class Serving {
   std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
   Recorder recorder_{{.log = Log}};
   std::unique_ptr<Node> node_;
+  std::unique_ptr<DriveWatch> drives_;
   std::unique_ptr<HttpApi> api_;
   std::unique_ptr<HttpServer> http_;
 };
@@ -328,7 +358,10 @@ Status Serve(const NodeOverrides& overrides) {
     if (signal != SIGHUP) break;
     serving.Reload();
   }
+  // Whoever asks a second time gets what they ask for at once.
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   serving.Drain();
+  LeaveEvenIfADriveHangs();
   return Status();
 }
 

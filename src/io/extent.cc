@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "io/available_memory.h"
 #include "io/disk.h"
 #include "io/disk_directory.h"
@@ -136,18 +138,35 @@ class SystemExtents final : public ExtentSource {
       if (auto extent = Make(bytes, Pages::kFromHugePagePool); extent.ok()) return extent;
     }
     // A memory cgroup that overflows kills a process; it does not return an error.
-    if (const uint64_t available = AvailableBytes(); available < bytes) {
+    if (const uint64_t available = AvailableMemoryBytes(roots_); available < bytes) {
       return Status(Code::kNoSpace,
                     fmt::format("no memory for an extent of {} bytes: only {} are available", bytes,
                                 available));
     }
-    return Make(bytes, Pages::kOrdinary);
+    auto extent = Make(bytes, Pages::kOrdinary);
+    const MutexLock lock(&mutex_);
+    looked_nanos_ = 0;
+    return extent;
   }
 
-  uint64_t AvailableBytes() override { return AvailableMemoryBytes(roots_); }
+  // Some twenty files each time: asked at every tick, an idle process would do little else.
+  uint64_t AvailableBytes() override {
+    const MutexLock lock(&mutex_);
+    const int64_t now = SystemClock()->NowNanos();
+    if (looked_nanos_ == 0 || now - looked_nanos_ > kLookAgainNanos) {
+      available_bytes_ = AvailableMemoryBytes(roots_);
+      looked_nanos_ = now;
+    }
+    return available_bytes_;
+  }
 
  private:
+  static constexpr int64_t kLookAgainNanos = 400'000'000;
+
   const MemoryRoots roots_;
+  Mutex mutex_;
+  uint64_t available_bytes_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t looked_nanos_ AQ_GUARDED_BY(mutex_) = 0;  // 0: what was seen does not count any more.
 };
 
 }  // namespace

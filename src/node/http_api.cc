@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "node/json_body.h"
 
 namespace aquifer {
 namespace {
@@ -192,7 +193,8 @@ void HttpApi::Run(const HttpRoute& route, HttpRequest request, HttpReply reply) 
       ->Run([this, &route, reads, request = std::move(request), reply = std::move(reply)] {
         const HttpResponse response = route.call(request, &context_);
         if (route.need == HttpNeed::kAdministration && route.method == "POST" && log_) {
-          log_(fmt::format("audit: {} for {}: {}", route.path, request.peer, response.status));
+          log_(fmt::format("audit: {}{} for {}: {}", route.path, DescribeBody(request.body),
+                           request.peer, response.status));
         }
         Finished(reads);
         reply(response);

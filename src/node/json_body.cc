@@ -98,4 +98,22 @@ Status JsonBody::Finish() {
   return wrong_.empty() ? Status() : Status(Code::kInvalid, wrong_);
 }
 
+std::string DescribeBody(std::string_view text) {
+  constexpr size_t kMaxBytes = 300;
+  const nlohmann::json root = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return "";
+  std::string line;
+  for (const auto& [name, value] : root.items()) {
+    // Written as JSON: nothing in it can end the line.
+    using nlohmann::json;
+    constexpr auto kEscaped = json::error_handler_t::replace;
+    const std::string shown = value.is_structured()
+                                  ? fmt::format("{} of them", value.size())
+                                  : value.dump(-1, ' ', /*ensure_ascii=*/true, kEscaped);
+    line += fmt::format(" {}={}", json(name).dump(-1, ' ', true, kEscaped), shown);
+  }
+  if (line.size() > kMaxBytes) line.replace(kMaxBytes, std::string::npos, "...");
+  return line;
+}
+
 }  // namespace aquifer

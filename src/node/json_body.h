@@ -34,4 +34,8 @@ class JsonBody {
   std::string wrong_;
 };
 
+// What a body asks for, on one line of a log: its short fields as they are, of a list how many
+// there are. Empty when there is nothing, or it is no JSON object.
+std::string DescribeBody(std::string_view text);
+
 }  // namespace aquifer

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "net/default_socket.h"
-#include "settings/hex_text.h"
 #include "settings/size_text.h"
 #include "settings/toml_value.h"
+#include "tenant/token.h"
 
 namespace aquifer {
 namespace {
@@ -22,8 +22,8 @@ namespace {
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kOff = "off";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kLeastDramBytes = 64 * kMiB;  // One extent.
-constexpr uint64_t kLeastDriveBytes = 256 * kMiB;
+constexpr uint64_t kLeastDramBytes = 64 * kMiB;    // One extent.
+constexpr uint64_t kLeastDriveBytes = 257 * kMiB;  // Four segments of 64 MiB, and a little.
 constexpr uint64_t kSegmentUnit = 4096;
 constexpr size_t kMaxDrives = 16;  // What the protocol can report (docs/formats/local.md).
 constexpr int64_t kMaxWorkers = 1024;
@@ -282,7 +282,7 @@ Status ReadAdminToken(const TomlValue& value, NodeConfig* config) {
   AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
   config->admin_token_sha256.reset();
   if (text == kOff) return Status();
-  const Result<Sha256Digest> digest = ParseSha256(text);
+  const Result<Sha256Digest> digest = ParseTokenDigest(text);
   if (!digest.ok()) return value.Wrong(digest.status().message());
   config->admin_token_sha256 = *digest;
   return Status();

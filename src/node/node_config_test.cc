@@ -125,6 +125,8 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("drain_budget = \"soon\""), HasSubstr("'soon' is not a time"));
   EXPECT_THAT(Refusal("record = \"trace\""), HasSubstr("neither an absolute path nor \"off\""));
   EXPECT_THAT(Refusal("admin_token_sha256 = \"secret\""), HasSubstr("sha256sum"));
+  const std::string nothing = Sha256Text(Sha256Of({}));
+  EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("no token at all"));
   EXPECT_THAT(Refusal("encryption = \"on\""), HasSubstr("\"auto\", \"off\""));
   EXPECT_THAT(Refusal("encryption = false"), HasSubstr("a text in quotes"));
   for (const char* size : {"0%", "101%", "-5%", "%", "x%"}) {
@@ -137,7 +139,7 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("[nvme]\ndirectories = [\"mnt\"]"), HasSubstr("nvme.directories[0]"));
   EXPECT_THAT(Refusal("[nvme]\ndirectories = [\"/a\", \"/b/../a\"]"),
               HasSubstr("/a is there twice"));
-  EXPECT_THAT(Refusal("[nvme]\nsize = \"1MiB\""), HasSubstr("at least 256MiB"));
+  EXPECT_THAT(Refusal("[nvme]\nsize = \"1MiB\""), HasSubstr("at least 257MiB"));
   EXPECT_THAT(Refusal("[nvme]\nsize = \"300MiB\"\ndirectories = [\"/a\", \"/b\"]"),
               HasSubstr("for 2 directories is too little"));
   EXPECT_THAT(Refusal("[nvme]\nengine = \"aio\""), HasSubstr("\"io_uring\", \"threads\""));
@@ -230,7 +232,7 @@ TEST(NodeConfigTest, WrongOptionsAreNamed) {
   EXPECT_THAT(OverrideRefusal({.nvme = {""}}), StartsWith("--nvme: "));
   EXPECT_THAT(OverrideRefusal({.nvme = {":5GiB"}}), HasSubstr("names no directory"));
   EXPECT_THAT(OverrideRefusal({.nvme = {"/a:lots"}}), HasSubstr("'lots' is not a size"));
-  EXPECT_THAT(OverrideRefusal({.nvme = {"/a:1MiB"}}), HasSubstr("at least 256MiB"));
+  EXPECT_THAT(OverrideRefusal({.nvme = {"/a:1MiB"}}), HasSubstr("at least 257MiB"));
   EXPECT_THAT(OverrideRefusal({.nvme = {"/a:1GiB", "/b:2GiB"}}), HasSubstr("the same share"));
   EXPECT_THAT(OverrideRefusal({.nvme = {"/a", "/a"}}), HasSubstr("there twice"));
   EXPECT_THAT(OverrideRefusal({.nvme = {"/a", "off"}}), HasSubstr("stands alone"));

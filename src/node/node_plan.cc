@@ -265,6 +265,12 @@ Status PlanNvme(const NodeHost& host, NodePlan* plan) {
   std::vector<DriveRoom> rooms;
   for (const std::string& directory : directories) {
     rooms.push_back(host.room_on != nullptr ? host.room_on(directory) : RoomOn(directory));
+    std::error_code error;
+    if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
+      return Status(
+          Code::kInvalid,
+          fmt::format("nvme: {} is no directory; name one, or a path that is free", directory));
+    }
     if (InMemory(ExistingAbove(directory))) {
       plan->warnings.push_back(fmt::format(
           "{} is in memory, not on a disk: what is there is lost at the next boot", directory));

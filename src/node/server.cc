@@ -141,7 +141,9 @@ void Server::Forget(Connection* connection) {
 void Server::Pause(const std::string& why) {
   if (watch_ == 0 || std::exchange(paused_, true)) return;
   waiter_->Change(watch_, 0);
-  if (!std::exchange(pause_logged_, true)) Log("no new client can come in for now: " + why);
+  if (!std::exchange(pause_logged_, true)) {
+    Log(::geteuid(), "no new client can come in for now: " + why);
+  }
   owner()->PostAt(clock()->NowNanos() + kPauseNanos, [this, alive = alive_] {
     if (*alive) Resume();
   });
@@ -152,8 +154,8 @@ void Server::Resume() {
   waiter_->Change(watch_, EPOLLIN);
 }
 
-void Server::Log(const std::string& line) const {
-  if (options_.log) options_.log(line);
+void Server::Log(uid_t user, const std::string& line) const {
+  if (options_.log) options_.log(user, line);
 }
 
 size_t Server::ItemsLeft(const Connection& connection) {
@@ -183,7 +185,8 @@ void Server::OnOpened(Connection* connection) { CountAs(connection, &Counts::ope
 void Server::OnEnded(Connection* connection, const std::string& why) {
   ++stats_.cut_off;
   CountAs(connection, &Counts::lingering);
-  Log("client of process " + std::to_string(connection->peer().pid) + ": " + why);
+  const PeerCredentials& peer = connection->peer();
+  Log(peer.uid, "client of process " + std::to_string(peer.pid) + ": " + why);
 }
 
 void Server::OnGone(Connection* connection) {

@@ -35,8 +35,8 @@ struct ServerOptions {
   ConnectionLimits limits;
   // Who the client is, or why it may not come in. On the owner.
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
-  // A line for the log; may be empty. On the owner.
-  std::function<void(const std::string&)> log;
+  // A line for the log that this user has caused; may be empty. On the owner.
+  std::function<void(uid_t user, const std::string&)> log;
   Recorder* recorder = nullptr;  // Hears what is asked for. Outlives the server; may be null.
 };
 
@@ -108,7 +108,7 @@ class Server final : private Connection::Host {
   // Takes no connection for a while.
   void Pause(const std::string& why);
   void Resume();
-  void Log(const std::string& line) const;
+  void Log(uid_t user, const std::string& line) const;
 
   const ServerOptions options_;
   RunningCore* const running_;

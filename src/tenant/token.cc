@@ -4,10 +4,18 @@
 
 #include <span>
 
+#include "settings/hex_text.h"
+
 namespace aquifer {
 
 Sha256Digest DigestOfToken(std::string_view token) {
   return Sha256Of(std::as_bytes(std::span(token)));
+}
+
+Result<Sha256Digest> ParseTokenDigest(std::string_view text) {
+  AQ_ASSIGN_OR_RETURN(const Sha256Digest digest, ParseSha256(text));
+  if (!SameDigest(digest, DigestOfToken(""))) return digest;
+  return Status(Code::kInvalid, "this is the digest of no token at all; was the variable empty?");
 }
 
 bool SameDigest(const Sha256Digest& a, const Sha256Digest& b) {

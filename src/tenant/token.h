@@ -4,11 +4,16 @@
 
 #include <string_view>
 
+#include "aquifer/status.h"
 #include "base/sha256.h"
 
 namespace aquifer {
 
 Sha256Digest DigestOfToken(std::string_view token);
+
+// From 64 hexadecimal digits. kInvalid, too, for the digest of no token at all: it lets everybody
+// in.
+Result<Sha256Digest> ParseTokenDigest(std::string_view text);
 
 // Takes as long for the first byte that differs as for the last.
 bool SameDigest(const Sha256Digest& a, const Sha256Digest& b);
