@@ -194,6 +194,8 @@ class Core final : private TierListener, private LoadWaiter {
     return dram_->dram_usage().extent_bytes - dram_->dram_usage().making_bytes;
   }
   bool pool_complete() const;
+  // Faults the rest of the pool in, in the background: somebody is going to store.
+  void WarmUp() { dram_->SetReadyExtents(UINT32_MAX); }
 
   // Of a layout that the client has registered; 0 when it has not.
   uint32_t TokensPerBlock(ClientNumber client, LayoutHandle handle) const {

@@ -86,6 +86,16 @@ uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
   return most;
 }
 
+// What clients ask for is kept outside of the pool, in some of the memory that is left to the rest
+// of the host: a quarter, and half of that for one user.
+void BoundItems(const CacheOptions& cache, ServerOptions* server) {
+  constexpr uint64_t kBytesPerItem = 128;
+  constexpr uint64_t kLeastItems = uint64_t{1} << 18;
+  const uint64_t items = cache.keep_available_bytes / 4 / kBytesPerItem;
+  server->max_items = std::clamp<uint64_t>(items, kLeastItems, server->max_items);
+  server->max_items_per_user = std::min(server->max_items_per_user, server->max_items / 2);
+}
+
 // Tells systemd, where it asked for it. A node that it did not start says nothing.
 void Notify(const std::string& state) {
   const char* const path = std::getenv("NOTIFY_SOCKET");
@@ -167,7 +177,8 @@ class Serving {
     Node::Options options;
     options.cache = plan_.cache;
     options.cache.tenants = tenants_->Options();
-    // Serves at once. Memory is taken as it is needed, a little ahead of that.
+    // Serves at once, and is small while nobody is there. The first who is going to store has all
+    // of the pool made ready in the background.
     options.warm_bytes = 0;
     options.ready_extents = kReadyExtents;
     options.server.socket = plan_.socket;
@@ -176,6 +187,7 @@ class Serving {
       return Admit(*tenants_, hello, peer);
     };
     options.server.max_connections = MostConnections(options.cache, options.server.max_connections);
+    BoundItems(options.cache, &options.server);
     options.server.log = LogFor;
     options.server.recorder = &recorder_;
     if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));

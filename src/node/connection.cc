@@ -344,8 +344,22 @@ Status Connection::BeginRequest(FrameReader* frame) {
   OpenRequest* const open = fresh.get();
   by_request_[open->request()] = open;
   open_.emplace(number, std::move(fresh));
-  if (open->complete()) Submit(open);
+  if (open->complete()) {
+    Submit(open);
+  } else {
+    AwaitRest(number, open->begun_nanos);
+  }
   return Status();
+}
+
+// What has come of a request is kept for it, but not for ever.
+void Connection::AwaitRest(uint64_t number, int64_t begun_nanos) {
+  host_->owner()->PostAt(begun_nanos + limits_.arrival_nanos, [=, this, alive = alive_] {
+    if (!*alive || state_ != State::kOpen) return;
+    const auto found = open_.find(number);
+    if (found == open_.end() || found->second->begun_nanos != begun_nanos) return;
+    if (!found->second->complete()) Break("a request whose end does not come");
+  });
 }
 
 Status Connection::ContinueRequest(FrameReader* frame) {
@@ -363,6 +377,7 @@ Status Connection::ContinueRequest(FrameReader* frame) {
 
 void Connection::Submit(OpenRequest* open) {
   open->submitted = true;
+  if (!observe_ && open->announces_stores()) host_->core()->WarmUp();
   if (!open->refused && (!observe_ || open->for_observers())) {
     return open->Submit(host_->core(), client_);
   }

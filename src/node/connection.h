@@ -52,7 +52,8 @@ struct ConnectionLimits {
   size_t ring_data_bytes = size_t{256} << 10;
   size_t max_unsent_frames = 4096;  // On the socket; a client that does not read is cut off.
   int64_t greeting_nanos = 5'000'000'000;
-  int64_t return_nanos = 30'000'000'000;  // An extent that is wanted back and has nothing in it.
+  int64_t arrival_nanos = 10'000'000'000;  // For all frames of one request.
+  int64_t return_nanos = 30'000'000'000;   // An extent that is wanted back and has nothing in it.
 };
 
 class Connection final : private ClientSink, private Polled, private SlotLocator {
@@ -132,6 +133,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   Status HandleWhileLingering(FrameReader* frame);
   Status BeginRequest(FrameReader* frame);
   Status ContinueRequest(FrameReader* frame);
+  void AwaitRest(uint64_t number, int64_t begun_nanos);
   void Submit(OpenRequest* open);
   // Each does a little; false when there was nothing to do.
   bool ReturnSome();

@@ -128,6 +128,7 @@ class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::Regi
   Status Begin(FrameReader* frame, size_t) override { return Decode(frame, &request_.layout); }
   size_t items(size_t, bool) const override { return 0; }
   bool for_observers() const override { return true; }
+  bool announces_stores() const override { return true; }
   void EncodeSummary(FrameWriter* to) override {
     Encode(CountsAnswer{.first = request_.handle}, to);
   }
@@ -135,6 +136,7 @@ class RegisterLayoutOpen final : public Typed<RegisterLayoutRequest, &Core::Regi
 
 class MatchOpen final : public ChainRequest<MatchRequest, &Core::Match, MatchCall> {
  public:
+  void AnswerObserver() override {}  // Nothing matches.
   RecordedCall TakeRecorded(LayoutHandle* layout) override {
     return chain_.TakeRecorded(RecordedCall::Kind::kAsked, layout);
   }
@@ -363,6 +365,10 @@ class StatsOpen final : public Typed<StatsRequest, &Core::Stats> {
 
 Status OpenRequest::More(FrameReader* /*frame*/) {
   return Status(Code::kInvalid, "a request that cannot go on");
+}
+
+void OpenRequest::AnswerObserver() {
+  request()->status = Status(Code::kInvalid, "a client that observes changes nothing");
 }
 
 std::unique_ptr<OpenRequest> OpenRequest::New(FrameKind kind) {

@@ -53,10 +53,12 @@ class OpenRequest {
 
   virtual Request* request() = 0;
   virtual void Submit(Core* core, ClientNumber client) = 0;
-  // What an observer is told, who stores and loads nothing.
-  virtual void AnswerObserver() {}
+  // What an observer is told, who stores, loads and changes nothing.
+  virtual void AnswerObserver();
   // Changes nothing and says nothing of blocks: an observer is answered like everyone.
   virtual bool for_observers() const { return false; }
+  // Whoever asks for this is going to store.
+  virtual bool announces_stores() const { return false; }
   // For the trace, of one that is answered: takes its keys away. Without keys: it is not recorded.
   virtual RecordedCall TakeRecorded(LayoutHandle* /*layout*/) { return {}; }
 

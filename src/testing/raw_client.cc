@@ -29,8 +29,8 @@ void RawClient::SayHello(const Hello& hello, std::span<const int> descriptors) {
   SendOnSocket(writer_.Finish(), descriptors);
 }
 
-void RawClient::Enter(std::string_view tenant) {
-  SayHello({.tenant = tenant, .token = "", .engine = "raw"});
+void RawClient::Enter(std::string_view tenant, bool observe) {
+  SayHello({.tenant = tenant, .token = "", .engine = "raw", .observe = observe});
   const std::vector<std::byte> frame = Receive();
   FrameReader reader(frame);
   Welcome welcome;

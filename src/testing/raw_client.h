@@ -28,7 +28,7 @@ class RawClient {
   void SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   void SayHello(const Hello& hello, std::span<const int> descriptors = {});
   // Says hello and takes all that the welcome brings.
-  void Enter(std::string_view tenant = "local");
+  void Enter(std::string_view tenant = "local", bool observe = false);
 
   // A frame that is there already; kNotFound when there is none.
   Status TryReceive(std::vector<std::byte>* frame) { return socket_.Receive(frame, true); }

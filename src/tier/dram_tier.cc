@@ -161,6 +161,7 @@ class DramTierImpl final : public DramTier {
   SlotPlace PlaceOf(SlotId slot) const override { return pool_.PlaceOf(slot); }
   void AddMapper(uint32_t extent) override { pool_.AddMapper(extent); }
   void RemoveMapper(uint32_t extent) override { pool_.RemoveMapper(extent); }
+  void SetReadyExtents(uint32_t count) override { pool_.SetReadyExtents(count); }
   uint64_t Tick() override { return pool_.Tick(); }
   DramUsage dram_usage() const override { return pool_.usage(); }
 

@@ -108,6 +108,8 @@ class DramTier : public Tier {
   virtual void AddMapper(uint32_t extent) = 0;
   virtual void RemoveMapper(uint32_t extent) = 0;
 
+  // How many extents are faulted in ahead of need, from now on.
+  virtual void SetReadyExtents(uint32_t count) = 0;
   // Called now and then: notices memory pressure and starts faulting in what is wanted. Returns how
   // many bytes of extents must be retired for the pool to fit again.
   virtual uint64_t Tick() = 0;

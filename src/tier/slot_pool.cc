@@ -55,7 +55,8 @@ SlotPool::SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerP
       on_returned_(std::move(on_returned)),
       max_extents_(options.capacity_bytes / options.extent_bytes),
       slot_bits_(SlotBitsFor(options.extent_bytes)),
-      extents_(max_extents_) {
+      extents_(max_extents_),
+      ready_wanted_(options.ready_extents) {
   for (uint64_t i = max_extents_; i > 0; --i) {
     empty_places_.push_back(static_cast<uint32_t>(i - 1));
   }
@@ -363,8 +364,13 @@ void SlotPool::OnDestroyed() {
   StartMaking();
 }
 
+void SlotPool::SetReadyExtents(uint32_t count) {
+  ready_wanted_ = count;
+  StartMaking();
+}
+
 void SlotPool::StartMaking() {
-  const uint32_t stock = std::max<uint32_t>(options_.ready_extents, wanted_ ? 1 : 0);
+  const uint32_t stock = std::max<uint32_t>(ready_wanted_, wanted_ ? 1 : 0);
   while (!backing_off_ && making_ < kMaxMaking && ready_.size() + making_ < stock &&
          usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes) {
     ++making_;

@@ -118,6 +118,7 @@ class SlotPool {
   void AddMapper(uint32_t extent);
   void RemoveMapper(uint32_t extent);
 
+  void SetReadyExtents(uint32_t count);
   uint64_t Tick();
 
   const DramUsage& usage() const { return usage_; }
@@ -217,6 +218,7 @@ class SlotPool {
   uint64_t total_slots_ = 0;
 
   uint32_t next_name_ = 1;
+  uint32_t ready_wanted_ = 0;  // How many are made ahead of need.
   uint32_t making_ = 0;
   uint32_t empty_ = 0;        // Assigned, but no slot is taken.
   uint32_t retired_ = 0;      // Still assigned, waiting for their slots or mappers.
