@@ -280,6 +280,33 @@ TEST_F(CoreDrivesTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew)
   }
 }
 
+// What is being written is of blocks that a reader called damaged. The drive that comes brings what
+// it had of them, and gets some of the new records before the whole batch is answered: neither
+// counts, and an old record whose place a new one has taken would look damaged.
+TEST_F(CoreDrivesTest, ADriveThatComesLateBringsNothingOfWhatIsDroppedWhileItIsWritten) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_segment_bytes = 128 << 10;
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain, 1, options));
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 1})), 1u);
+  ASSERT_TRUE(Flush().ok());  // It has made a file.
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain, client_.get(), 1), 40u);
+  const auto held = Fetch(chain);
+  std::vector<ReleaseOp> damaged;
+  for (const FetchOp& op : held->ops) damaged.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(damaged);
+  world_->FailOpeningOf("two", false);
+  world_->Advance(4'000'000'000);
+  const auto fetch = Fetch(chain);
+  for (const FetchOp& op : fetch->ops) EXPECT_EQ(op.status.code(), Code::kNotFound);
+  world_->disk("one").Hang(false);
+  world_->Advance(1'000'000'000);
+  EXPECT_EQ(Recall(chain), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
 TEST_F(CoreDrivesTest, ADriveThatCanBeReadLaterBringsItsBlocks) {
   Make(SmallCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 8});

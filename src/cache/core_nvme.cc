@@ -154,7 +154,13 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
     return TakeOverKnown(known, same, meta);
   }
   if (forgotten_tenants_.contains(tenant)) return false;
-  return AddFound(tenant, layout, meta);
+  // Dropped while it is being written: what is there now, that record or one which it replaces, is
+  // deleted when that has ended.
+  const BlockRef gone = residency_->index().FindGone(
+      {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key});
+  const bool writing =
+      gone != kNoBlock && (residency_->at(gone).io_tiers & TierBit(kTierDram)) != 0;
+  return !writing && AddFound(tenant, layout, meta);
 }
 
 bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
