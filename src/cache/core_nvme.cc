@@ -146,8 +146,10 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
-    if (!same && !writing && residency_->found(known)) {
-      // Both are of earlier lives, and what the tier has of it now was stored last.
+    const bool nowhere_else = entry.residency == TierBit(kTierNvme);
+    if (!same && !writing && (residency_->found(known) || nowhere_else)) {
+      // Both are of earlier lives, and what the tier has of it now was stored last. Or the tier had
+      // the same bytes from an earlier life when they were stored once more, and these are later.
       residency_->Drop(known, Leave::kLostByTier);
       return AddFound(tenant, layout, meta);
     }
