@@ -70,10 +70,11 @@ void EncodeRecord(const Record& record, std::span<std::byte, kRecordBytes> bytes
   writer.Put(meta.checksum.low);
   writer.Put(meta.checksum.high);
   writer.Put(meta.expiry_unix_seconds);
-  writer.Put(record.sequence);
+  writer.Put(record.age.sequence);
   writer.Put(meta.engine_hash);
   writer.Put(record.payload_offset);
   writer.Put(record.generation);
+  writer.Put(record.age.stores() ? uint64_t{0} : record.age.origin);
   const Checksum checksum = ChecksumOf(bytes.first(kChecksumAt));
   Writer end(bytes.data() + kChecksumAt);
   end.Put(checksum.low);
@@ -117,13 +118,16 @@ RecordVerdict DecodeRecord(std::span<const std::byte, kRecordBytes> bytes, Recor
   reader.Get(&meta.checksum.low);
   reader.Get(&meta.checksum.high);
   reader.Get(&meta.expiry_unix_seconds);
-  reader.Get(&found.sequence);
+  reader.Get(&found.age.sequence);
   reader.Get(&meta.engine_hash);
   reader.Get(&found.payload_offset);
   reader.Get(&found.generation);
+  reader.Get(&found.age.origin);
+  if (found.age.origin == 0) found.age.origin = found.age.sequence;
 
   if (meta.raw_bytes == 0 || meta.raw_bytes > kMaxBlockBytes) return RecordVerdict::kDamaged;
   if (meta.stored_bytes != meta.raw_bytes) return RecordVerdict::kDamaged;  // True of kNone.
+  if (found.age.origin > found.age.sequence) return RecordVerdict::kDamaged;
   if (found.payload_offset == 0 || found.payload_offset % kPayloadAlignment != 0) {
     return RecordVerdict::kDamaged;
   }

@@ -7,6 +7,7 @@
 // for the caller to say.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,9 +19,19 @@ namespace aquifer {
 inline constexpr size_t kRecordBytes = 320;
 inline constexpr uint16_t kRecordVersion = 1;
 
+// Of two records of a block the greater one counts: that of the later storing, and of the same
+// storing the one that was written last.
+struct RecordAge {
+  uint64_t origin = 0;    // The sequence of the record with which these bytes were stored.
+  uint64_t sequence = 0;  // Rises with every record that a tier writes.
+
+  bool stores() const { return origin == sequence; }  // Rather than moves or renews another.
+  friend auto operator<=>(const RecordAge&, const RecordAge&) = default;
+};
+
 struct Record {
   BlockMeta meta;
-  uint64_t sequence = 0;        // Rises with every record that a tier writes.
+  RecordAge age;
   uint64_t payload_offset = 0;  // In its file; a multiple of 4 KiB.
   uint64_t generation = 0;      // Of the segment that it was written to.
 };

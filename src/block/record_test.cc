@@ -36,7 +36,7 @@ Record Example() {
   record.meta.checksum = {11, 12};
   record.meta.expiry_unix_seconds = 13;
   record.meta.engine_hash = 14;
-  record.sequence = 15;
+  record.age = {.origin = 9, .sequence = 15};
   record.payload_offset = 4096;
   record.generation = 16;
   return record;
@@ -84,7 +84,7 @@ TEST(RecordTest, EveryFieldComesBackAsItWas) {
   EXPECT_EQ(out.meta.checksum, in.meta.checksum);
   EXPECT_EQ(out.meta.expiry_unix_seconds, in.meta.expiry_unix_seconds);
   EXPECT_EQ(out.meta.engine_hash, in.meta.engine_hash);
-  EXPECT_EQ(out.sequence, in.sequence);
+  EXPECT_EQ(out.age, in.age);
   EXPECT_EQ(out.payload_offset, in.payload_offset);
   EXPECT_EQ(out.generation, in.generation);
 }
@@ -113,6 +113,17 @@ TEST(RecordTest, FieldsLieWhereTheFormatSaysTheyDo) {
   EXPECT_EQ(at(232), 14);  // Engine hash.
   EXPECT_EQ(at(241), 16);  // Payload offset, 4096.
   EXPECT_EQ(at(248), 16);  // Generation.
+  EXPECT_EQ(at(256), 9);   // Origin.
+}
+
+TEST(RecordTest, WithoutAnOriginARecordIsItsOwn) {
+  Record in = Example();
+  in.age.origin = in.age.sequence;
+  const Bytes bytes = Encode(in);
+  EXPECT_EQ(std::to_integer<int>(bytes[256]), 0);
+  Record out;
+  ASSERT_EQ(DecodeRecord(bytes, &out), RecordVerdict::kOk);
+  EXPECT_EQ(out.age, in.age);
 }
 
 TEST(RecordTest, AnyFlippedBitIsNoticed) {
@@ -145,6 +156,9 @@ TEST(RecordTest, LengthsAndOffsetsOutOfBoundsAreRefusedThoughTheSumHolds) {
     Poke<uint64_t>(&bytes, 136, length);
     EXPECT_EQ(Verdict(bytes), RecordVerdict::kDamaged) << length;
   }
+  Bytes later = Encode(Example());
+  Poke<uint64_t>(&later, 256, 16);
+  EXPECT_EQ(Verdict(later), RecordVerdict::kDamaged);
   Bytes mismatch = Encode(Example());
   Poke<uint64_t>(&mismatch, 136, 4999);
   EXPECT_EQ(Verdict(mismatch), RecordVerdict::kDamaged);

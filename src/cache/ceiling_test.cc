@@ -12,8 +12,8 @@ namespace {
 class CeilingTest : public CoreFixture {
  protected:
   // Four extents, of which tenant "a" may have one.
-  void MakeWithCeiling() {
-    CoreOptions options = SmallCache(64, false);
+  void MakeWithCeiling(bool nvme = false) {
+    CoreOptions options = SmallCache(64, nvme);
     TenantOptions a;
     a.name = "a";
     a.dram_ceiling_bytes = options.extent_bytes;
@@ -33,6 +33,17 @@ class CeilingTest : public CoreFixture {
     reserve->parent = chain.parent(0);
     a_->Do(&Core::Reserve, reserve.get());
     return reserve;
+  }
+
+  Chain ChainOfA(uint64_t seed, size_t blocks) {
+    return Chain(layout_, {.seed = seed, .blocks = blocks, .tenant = "a"});
+  }
+
+  Status FlushOfA() {
+    FlushRequest flush;
+    flush.timeout_nanos = 100 * kDefaultTimeoutNanos;
+    a_->Do(&Core::Flush, &flush);
+    return flush.status;
   }
 
   // What another tenant can have: 48 blocks are three extents.
@@ -74,6 +85,77 @@ TEST_F(CeilingTest, AnEmptyExtentOfItsOwnGivesWayAtOnce) {
   world_->Advance(1'000'000'000);
   EXPECT_EQ(ReserveOfSize(4096)->ops[0].outcome, ReserveOutcome::kSlot);
   EXPECT_EQ(StoredByOther(), 48u);
+}
+
+// It may be written unheld, where too much waits already: then only the write keeps it.
+TEST_F(CeilingTest, ItsOwnExtentIsEmptiedAlsoOfWhatWasBeingWritten) {
+  MakeWithCeiling(true);
+  ASSERT_EQ(Store(ChainOfA(5, 4), a_.get()), 4u);
+  ASSERT_TRUE(FlushOfA().ok());
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(ChainOfA(6, 12), a_.get()), 12u);
+  EXPECT_EQ(ReserveOfSize(4096)->ops[0].refusal, Refusal::kWarming);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(1'000'000'000);
+  ReserveOfSize(4096);  // Its extent has closed by now.
+  world_->Advance(1'000'000'000);
+  EXPECT_EQ(ReserveOfSize(4096)->ops[0].outcome, ReserveOutcome::kSlot);
+}
+
+// The same where the write fails, for then it may take long.
+TEST_F(CeilingTest, ItsOwnExtentIsEmptiedAlsoOfWhatCouldNotBeWritten) {
+  MakeWithCeiling(true);
+  ASSERT_EQ(Store(ChainOfA(5, 4), a_.get()), 4u);
+  ASSERT_TRUE(FlushOfA().ok());
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(ChainOfA(6, 12), a_.get()), 12u);
+  EXPECT_EQ(ReserveOfSize(4096)->ops[0].refusal, Refusal::kWarming);
+  world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kUnavailable);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(1'000'000'000);
+  ReserveOfSize(4096);
+  world_->Advance(1'000'000'000);
+  EXPECT_EQ(ReserveOfSize(4096)->ops[0].outcome, ReserveOutcome::kSlot);
+}
+
+TEST_F(CeilingTest, AFetchWaitsForMemoryThatIsOnlyBeingWritten) {
+  MakeWithCeiling(true);
+  const Chain wanted = ChainOfA(5, 4);
+  ASSERT_EQ(Store(wanted, a_.get()), 4u);
+  ASSERT_TRUE(FlushOfA().ok());
+  world_->disk(kDrive).Hang(true);
+  ASSERT_EQ(Store(ChainOfA(6, 16), a_.get()), 16u);
+  FetchRequest fetch;
+  fetch.chain = Slice(wanted);
+  fetch.timeout_nanos = 4'000'000'000;
+  a_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(500'000'000);
+  EXPECT_FALSE(fetch.done());
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(1'000'000'000);
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+}
+
+// What its own engines hold may be theirs for ever: they are told at once.
+TEST_F(CeilingTest, AFetchDoesNotWaitForMemoryThatTheTenantHolds) {
+  MakeWithCeiling(true);
+  const Chain wanted = ChainOfA(5, 4);
+  const Chain held = ChainOfA(6, 16);
+  for (const Chain* chain : {&wanted, &held}) {
+    ASSERT_EQ(Store(*chain, a_.get()), chain->size());
+    ASSERT_TRUE(FlushOfA().ok());
+  }
+  FetchRequest all;
+  all.chain = Slice(held);
+  a_->Do(&Core::Fetch, &all);
+  FetchRequest fetch;
+  fetch.chain = Slice(wanted);
+  fetch.timeout_nanos = 4'000'000'000;
+  a_->Submit(&Core::Fetch, &fetch);
+  world_->Run();
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kNoSpace);
 }
 
 }  // namespace

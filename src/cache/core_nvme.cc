@@ -146,15 +146,23 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
     const BlockEntry& entry = residency_->at(known);
     const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
     const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
-    if (!same && !writing && residency_->found(known)) {
-      // Both are of earlier lives, and what the tier has of it now was stored last.
+    const bool nowhere_else = entry.residency == TierBit(kTierNvme);
+    if (!same && !writing && (residency_->found(known) || nowhere_else)) {
+      // Both are of earlier lives, and what the tier has of it now was stored last. Or the tier had
+      // the same bytes from an earlier life when they were stored once more, and these are later.
       residency_->Drop(known, Leave::kLostByTier);
       return AddFound(tenant, layout, meta);
     }
     return TakeOverKnown(known, same, meta);
   }
   if (forgotten_tenants_.contains(tenant)) return false;
-  return AddFound(tenant, layout, meta);
+  // Dropped while it is being written: what is there now, that record or one which it replaces, is
+  // deleted when that has ended.
+  const BlockRef gone = residency_->index().FindGone(
+      {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key});
+  const bool writing =
+      gone != kNoBlock && (residency_->at(gone).io_tiers & TierBit(kTierDram)) != 0;
+  return !writing && AddFound(tenant, layout, meta);
 }
 
 bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {

@@ -309,15 +309,16 @@ void Residency::LeaveIfRetiring(BlockRef ref) {
 
 void Residency::BeginIo(BlockRef ref, uint8_t tier) {
   index_->SetIo(ref, tier, true);
+  if (tier == kTierDram) ++MutableBlocksOf(at(ref).tenant).being_written;
   order(tier)->Hold(ref);
 }
 
 void Residency::EndIo(BlockRef ref, uint8_t tier) {
   index_->SetIo(ref, tier, false);
+  if (tier == kTierDram) --MutableBlocksOf(at(ref).tenant).being_written;
   if (at(ref).state == BlockState::kGone) return Settle(ref);
   if (order(tier)->Contains(ref)) order(tier)->Unhold(ref);
-  // A write's own end decides first where the block is: UnholdDirty() follows it.
-  if (tier == kTierNvme) LeaveIfRetiring(ref);
+  LeaveIfRetiring(ref);
 }
 
 void Residency::HoldDirty(BlockRef ref) {

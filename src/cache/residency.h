@@ -121,6 +121,7 @@ class Residency {
   void Unlease(BlockRef ref);
   // A device reads or writes it.
   void BeginIo(BlockRef ref, uint8_t tier);
+  // It may be gone after that: nothing else may have held it where it is.
   void EndIo(BlockRef ref, uint8_t tier);
   // Keeps it in DRAM until it is written down.
   void HoldDirty(BlockRef ref);
@@ -171,6 +172,7 @@ class Residency {
     std::array<uint64_t, kLeaveReasons> left{};
     uint64_t in_dram = 0;
     uint64_t on_nvme = 0;
+    uint64_t being_written = 0;  // To a lower tier, also those that are gone otherwise.
   };
   TenantBlocks blocks_of(uint16_t tenant) const {
     return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
@@ -240,6 +242,8 @@ class Residency {
   // Forgets a gone block once nobody holds it.
   void Settle(BlockRef ref);
   void ReleaseSlot(BlockRef ref);
+  // Nothing of the tenant's may go now: whether that is worth waiting for.
+  Status AllInUse(uint16_t tenant, const char* why) const;
   // Makes room below the ceiling of the pool's tenant.
   bool EvictForQuota(uint16_t pool);
   // The tenant's ceiling, in whole extents, allows it one more.

@@ -26,7 +26,7 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
     if (take == QuotaTake::kNever) return Status(Code::kInvalid, "over the tenant's DRAM ceiling");
     if (take == QuotaTake::kOwnPays) {
       if (!EvictForQuota(pool)) {
-        return Status(Code::kInvalid, "at the tenant's DRAM ceiling, and all of it is in use");
+        return AllInUse(tenant, "at the tenant's DRAM ceiling, and all of it is in use");
       }
       continue;
     }
@@ -52,12 +52,17 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
                                      : (others_first || own == kNoVictim) && ReclaimOwn(pool);
     if (own == kNoVictim && reclaiming) return Status(Code::kBusy);
     if (own == kNoVictim && !may_grow) {
-      return Status(Code::kInvalid, "the tenant's DRAM ceiling allows no further extent");
+      return AllInUse(tenant, "the tenant's DRAM ceiling allows no further extent");
     }
     if (own == kNoVictim) return Status(Code::kNoSpace);
     LeaveDram(own, may_grow ? Leave::kPressure : Leave::kQuota);
   }
   return Status(Code::kNoSpace);
+}
+
+// What the tenant's engines hold may be theirs for long. What is only being written is not.
+Status Residency::AllInUse(uint16_t tenant, const char* why) const {
+  return blocks_of(tenant).being_written > 0 ? Status(Code::kBusy) : Status(Code::kInvalid, why);
 }
 
 // Its own size first: that slot can be used at once. But a ceiling is over all of them.

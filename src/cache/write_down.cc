@@ -360,7 +360,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (gone || !finished) return;
   Settle(item);
   // Its expiry was changed while it was being written with the old one.
-  if (op.status.ok() &&
+  if (op.status.ok() && Same(item) &&
       op.meta.expiry_unix_seconds != residency_->at(item.ref).expiry_unix_seconds) {
     if (residency_->at(item.ref).in_tier(kTierNvme) && residency_->SetStale(item.ref)) {
       Forget(item);

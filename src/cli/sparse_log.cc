@@ -85,7 +85,8 @@ class RecordSource {
     record.meta.layout_fingerprint = fingerprint_;
     record.meta.raw_bytes = block_bytes_;
     record.meta.stored_bytes = block_bytes_;
-    record.sequence = ++next_;
+    ++next_;
+    record.age = {.origin = next_, .sequence = next_};
     record.payload_offset = payload_offset;
     record.generation = generation;
     parent_ = record.meta.id.key;

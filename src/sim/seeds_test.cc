@@ -22,6 +22,16 @@ TEST(SeedsTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts.refused, 0u);
 }
 
+// Each broke a promise once. What was wrong has a test of its own beside the code.
+TEST(SeedsTest, NoSeedThatFailedOnceFailsAgain) {
+  for (const uint64_t seed :
+       {120004332u,  170006929u,  230005279u,  1000017635u, 1010014722u, 1020024077u, 1030027842u,
+        1050028052u, 1080013056u, 1090001240u, 1090004296u, 1090021228u, 1100009685u, 1100022961u,
+        1110024953u, 1130027759u, 1150026977u, 2080015256u, 2080021702u, 2120011239u}) {
+    EXPECT_EQ(RunScenario(MakeScenario(seed)).violation, "") << seed;
+  }
+}
+
 TEST(SeedsTest, TheSameSeedDoesTheSameEveryTime) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     std::vector<std::string> lines;

@@ -50,8 +50,8 @@ class CoreFixture : public ::testing::Test {
   }
   // On two drives, "one" and "two": the chain is flushed to "two" alone, which is then away while
   // "one" is there, so many seconds later by the calendar.
-  void StoreWhereADriveIsAwayThen(const Chain& chain, int64_t seconds) {
-    CoreOptions options = SmallCache();
+  void StoreWhereADriveIsAwayThen(const Chain& chain, int64_t seconds,
+                                  CoreOptions options = SmallCache()) {
     options.cache.nvme_directories = {"one", "two"};
     Make(options);
     world_->FailOpeningOf("one", true);

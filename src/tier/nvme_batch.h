@@ -102,7 +102,6 @@ struct PendingWrite final : AppendItem {
   bool settled = false;
   bool touched = false;
   bool counted = false;
-  bool renews = false;  // Its caller knows of a record, and goes on counting on it.
   Stage stage = Stage::kNew;
   uint32_t drive = UINT32_MAX;
 };

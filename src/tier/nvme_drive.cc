@@ -273,7 +273,19 @@ void NvmeDrive::PumpChunks() {
   }
 }
 
-void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequence,
+// What is moved, or gets another time to live, is as old as it was: a drive that is away may hold
+// what was stored later.
+RecordAge NvmeDrive::NextAge(const AppendItem& item) {
+  const uint64_t sequence = shared_->next_sequence++;
+  const NvmeIndex& index = shared_->index;
+  NvmeIndex::EntryId known = item.moved_entry;
+  if (item.renews) known = index.Find(item.meta.id);
+  const bool same = known != NvmeIndex::kNone && index.Holds(known, item.meta.id) &&
+                    index.checksum(known) == item.meta.checksum;
+  return {.origin = same ? index.age(known).origin : sequence, .sequence = sequence};
+}
+
+void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge& age,
                          uint64_t payload_offset, AppendItem* item) {
   NvmeIndex& index = shared_->index;
   const uint32_t number = writer->options().segment;
@@ -290,22 +302,22 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequen
   } else if (item->moved_entry == NvmeIndex::kNone) {
     const NvmeIndex::EntryId known = index.Find(item->meta.id);
     if (known == NvmeIndex::kNone) {
-      entry = index.Insert(item->meta, sequence, place);
+      entry = index.Insert(item->meta, age, place);
     } else if (item->replace || !index.HasSame(known, item->meta)) {
       const BlockPlace old = index.Place(known);
       owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.raw_bytes(known)));
       item->replaced_on = old.drive;
-      index.Replace(known, item->meta, sequence, place);
+      index.Replace(known, item->meta, age, place);
       entry = known;
     }
-    if (entry != NvmeIndex::kNone) index.SetStored(entry);
+    if (entry != NvmeIndex::kNone && age.stores()) index.SetStored(entry);
     ++shared_->counters.blocks_written;
     shared_->counters.bytes_written += item->meta.raw_bytes;
   } else if (index.Holds(item->moved_entry, item->meta.id) &&
              index.Place(item->moved_entry) == item->moved_from) {
     entry = item->moved_entry;
     Unlist(item->moved_from, item->source.size());
-    index.Move(entry, sequence, place);
+    index.Move(entry, age, place);
   }
   if (entry == NvmeIndex::kNone) {
     segment.map_dirty = true;

@@ -158,10 +158,10 @@ class NvmeDrive final : public SegmentWriter::Host {
   uint64_t memory_bytes() const;
 
   // ---- SegmentWriter::Host ----
-  uint64_t NextSequence() override { return shared_->next_sequence++; }
+  RecordAge NextAge(const AppendItem& item) override;
   void EnqueueChunk(SegmentWriter::Chunk chunk) override { chunks_.push_back(std::move(chunk)); }
-  void OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequence, uint64_t payload_offset,
-                AppendItem* item) override;
+  void OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge& age,
+                uint64_t payload_offset, AppendItem* item) override;
   void OnWriteError(const Status& status) override;
   void OnSealed(SegmentWriter* writer) override;
 

@@ -27,7 +27,7 @@ bool NvmeIndex::Holds(EntryId entry, const BlockId& id) const {
          found.group == id.group && found.part == id.part;
 }
 
-NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
+NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, const RecordAge& age,
                                      const BlockPlace& place) {
   EntryId entry = kNone;
   if (!free_.empty()) {
@@ -39,7 +39,7 @@ NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, uint64_t sequence,
   }
   Fill(&At(entry), meta);
   At(entry).stored = false;
-  Move(entry, sequence, place);
+  Move(entry, age, place);
   table_.Reserve(++size_);
   table_.Insert(hash_(meta.id), entry);
   return entry;
@@ -60,12 +60,12 @@ void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
   at->part = meta.id.part;
 }
 
-void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence,
+void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, const RecordAge& age,
                         const BlockPlace& place) {
   Entry& at = At(entry);
   Clear(at);
   Fill(&at, meta);
-  Move(entry, sequence, place);
+  Move(entry, age, place);
 }
 
 void NvmeIndex::Clear(const Entry& at) {
@@ -96,10 +96,10 @@ void NvmeIndex::Remove(EntryId entry) {
   --size_;
 }
 
-void NvmeIndex::Move(EntryId entry, uint64_t sequence, const BlockPlace& place) {
+void NvmeIndex::Move(EntryId entry, const RecordAge& age, const BlockPlace& place) {
   AQ_CHECK(place.record != kUnused);
   Entry& at = At(entry);
-  at.sequence = sequence;
+  at.age = age;
   at.drive_segment = Pack(place);
   at.page = place.page;
   at.record = place.record;
@@ -143,7 +143,7 @@ NvmeIndex::EntryId NvmeIndex::Collect(EntryId first, size_t max,
   for (EntryId entry = first; entry < end; ++entry) {
     const Entry& at = At(entry);
     if (at.record == kUnused) continue;
-    keys->push_back({.position = at.position, .entry = entry, .sequence = at.sequence});
+    keys->push_back({.position = at.position, .entry = entry, .sequence = at.age.sequence});
   }
   return end < next_ ? end : kNone;
 }

@@ -16,6 +16,7 @@
 
 #include "base/task_meter.h"
 #include "block/block_meta.h"
+#include "block/record.h"
 #include "tier/index_table.h"
 
 namespace aquifer {
@@ -79,11 +80,11 @@ class NvmeIndex {
   EntryId Find(const BlockId& id) const;
 
   // The id is not there yet.
-  EntryId Insert(const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
+  EntryId Insert(const BlockMeta& meta, const RecordAge& age, const BlockPlace& place);
   void Remove(EntryId entry);
-  void Move(EntryId entry, uint64_t sequence, const BlockPlace& place);
+  void Move(EntryId entry, const RecordAge& age, const BlockPlace& place);
   // The same block, with what travels with it as it is now.
-  void Replace(EntryId entry, const BlockMeta& meta, uint64_t sequence, const BlockPlace& place);
+  void Replace(EntryId entry, const BlockMeta& meta, const RecordAge& age, const BlockPlace& place);
 
   BlockId Id(EntryId entry) const;
   BlockMeta Meta(EntryId entry) const;
@@ -91,7 +92,7 @@ class NvmeIndex {
   bool Holds(EntryId entry, const BlockId& id) const;
   uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
   Checksum checksum(EntryId entry) const { return At(entry).checksum; }
-  uint64_t sequence(EntryId entry) const { return At(entry).sequence; }
+  RecordAge age(EntryId entry) const { return At(entry).age; }
   // What would be written for it is there already.
   bool HasSame(EntryId entry, const BlockMeta& meta) const {
     return At(entry).checksum == meta.checksum &&
@@ -137,7 +138,7 @@ class NvmeIndex {
     Checksum checksum;
     int64_t expiry_unix_seconds = 0;
     uint64_t engine_hash = 0;
-    uint64_t sequence = 0;
+    RecordAge age;
     uint32_t raw_bytes = 0;  // Also the stored bytes: kNone is the only codec so far.
     uint32_t position = 0;
     uint32_t tenant = 0;     // In tenants_.

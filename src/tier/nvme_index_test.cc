@@ -40,7 +40,7 @@ BlockPlace PlaceOf(uint64_t number) {
 
 TEST(NvmeIndexTest, EverythingThatWasPutInComesBack) {
   NvmeIndex index;
-  for (uint64_t i = 0; i < 5000; ++i) index.Insert(MetaOf(i), i + 1, PlaceOf(i));
+  for (uint64_t i = 0; i < 5000; ++i) index.Insert(MetaOf(i), {i + 1, i + 1}, PlaceOf(i));
   for (uint64_t i = 0; i < 5000; ++i) {
     const BlockMeta want = MetaOf(i);
     const NvmeIndex::EntryId entry = index.Find(want.id);
@@ -58,7 +58,7 @@ TEST(NvmeIndexTest, EverythingThatWasPutInComesBack) {
     EXPECT_EQ(meta.expiry_unix_seconds, want.expiry_unix_seconds);
     EXPECT_EQ(meta.engine_hash, want.engine_hash);
     EXPECT_EQ(index.Place(entry), PlaceOf(i));
-    EXPECT_EQ(index.sequence(entry), i + 1);
+    EXPECT_EQ(index.age(entry).sequence, i + 1);
   }
 }
 
@@ -71,15 +71,15 @@ TEST(NvmeIndexTest, ARandomHistoryAgreesWithAMap) {
     const NvmeIndex::EntryId entry = index.Find(meta.id);
     ASSERT_EQ(entry != NvmeIndex::kNone, model.contains(meta.id));
     if (entry == NvmeIndex::kNone) {
-      index.Insert(meta, step, PlaceOf(step));
+      index.Insert(meta, {step, step}, PlaceOf(step));
       model[meta.id] = step;
     } else if (random.Below(2) == 0) {
       index.Remove(entry);
       EXPECT_FALSE(index.Holds(entry, meta.id));
       model.erase(meta.id);
     } else {
-      ASSERT_EQ(index.sequence(entry), model[meta.id]);
-      index.Move(entry, step, PlaceOf(step));
+      ASSERT_EQ(index.age(entry).sequence, model[meta.id]);
+      index.Move(entry, {step, step}, PlaceOf(step));
       model[meta.id] = step;
     }
   }
@@ -89,10 +89,10 @@ TEST(NvmeIndexTest, ARandomHistoryAgreesWithAMap) {
 
 TEST(NvmeIndexTest, TheOrderIsByPositionAndThenBySequence) {
   NvmeIndex index;
-  for (uint64_t i = 0; i < 1000; ++i) index.Insert(MetaOf(i), 5000 - i, PlaceOf(i));
+  for (uint64_t i = 0; i < 1000; ++i) index.Insert(MetaOf(i), {5000 - i, 5000 - i}, PlaceOf(i));
   std::pair<uint32_t, uint64_t> last{0, 0};
   for (const NvmeIndex::EntryId entry : index.Ordered()) {
-    const std::pair now(index.Meta(entry).position, index.sequence(entry));
+    const std::pair now(index.Meta(entry).position, index.age(entry).sequence);
     EXPECT_LT(last, now);
     last = now;
   }
@@ -104,7 +104,7 @@ TEST(NvmeIndexTest, ABlockCostsUnderTwoHundredBytes) {
     BlockMeta meta = MetaOf(i);
     meta.nonce = {};
     meta.tag = {};
-    index.Insert(meta, i, PlaceOf(i));
+    index.Insert(meta, {i, i}, PlaceOf(i));
   }
   EXPECT_LE(index.memory_bytes(), 100'000u * 200);
 }
@@ -115,7 +115,7 @@ TEST(NvmeIndexTest, ModelsThatComeAndGoCostNothing) {
     BlockMeta meta = MetaOf(1);
     std::memcpy(meta.layout_fingerprint.data(), &number, sizeof(number));
     std::memcpy(meta.id.tenant.bytes.data(), &number, sizeof(number));
-    const NvmeIndex::EntryId entry = index.Insert(meta, 1, PlaceOf(1));
+    const NvmeIndex::EntryId entry = index.Insert(meta, {1, 1}, PlaceOf(1));
     EXPECT_EQ(index.Meta(entry).layout_fingerprint, meta.layout_fingerprint);
     EXPECT_EQ(index.Find(meta.id), entry);
     index.Remove(entry);

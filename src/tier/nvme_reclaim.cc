@@ -76,7 +76,7 @@ void NvmeDrive::LookAtSome() {
     ids.push_back(shared_->index.Id(entry));
     reclaim_->candidates->blocks.push_back(
         {.entry = entry,
-         .sequence = shared_->index.sequence(entry),
+         .sequence = shared_->index.age(entry).sequence,
          .bytes = RoundUpToPage(shared_->index.raw_bytes(entry))});
   }
   reclaim_->candidates->choice->Add(ids);
@@ -154,7 +154,8 @@ void NvmeDrive::ContinueReclaim() {
 
 void NvmeDrive::StartMove(size_t index) {
   const Reclaim::Kept& kept = reclaim_->keep[index];
-  if (!shared_->index.Used(kept.entry) || shared_->index.sequence(kept.entry) != kept.sequence) {
+  if (!shared_->index.Used(kept.entry) ||
+      shared_->index.age(kept.entry).sequence != kept.sequence) {
     return;  // Erased meanwhile, or written anew.
   }
   const BlockPlace place = shared_->index.Place(kept.entry);

@@ -457,16 +457,17 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     ++found.corrupt_records;
     return Say(job->segment, fmt::format("record {} is damaged", number));
   }
-  shared_->next_sequence = std::max(shared_->next_sequence, record.sequence + 1);
+  shared_->next_sequence = std::max(shared_->next_sequence, record.age.sequence + 1);
   if (job->Deleted(number) && !Planted(PlantedBug::kTombstoneForgotten)) {
     ++found.blocks_deleted;
     return;
   }
-  // The same block twice: it was being moved or replaced. The newer copy counts, also when its time
-  // is over: the older one may have been given more. What was stored since the start is newer than
-  // all that a drive brings which is read only now, also where the calendar was set back.
+  // The same block twice: it was being moved or replaced, or stored anew elsewhere. The newer copy
+  // counts, also when its time is over: the older one may have been given more. What was stored
+  // since the start is newer than all that a drive brings which is read only now, also where the
+  // calendar was set back.
   if (const auto other = shared_->index.Find(record.meta.id); other != NvmeIndex::kNone) {
-    if (shared_->index.stored(other) || shared_->index.sequence(other) >= record.sequence) {
+    if (shared_->index.stored(other) || shared_->index.age(other) >= record.age) {
       segment.map_dirty = true;
       drive_->unmarked_ = true;
       return;
@@ -478,7 +479,7 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     --found.blocks;
   }
   segment.records[number] =
-      shared_->index.Insert(record.meta, record.sequence,
+      shared_->index.Insert(record.meta, record.age,
                             {.drive = drive_->number_,
                              .segment = job->segment,
                              .page = static_cast<uint32_t>(record.payload_offset / kPageBytes),

@@ -268,7 +268,8 @@ void BM_StartWithATerabyte(benchmark::State& state) {
         Record record;
         random.Fill(record.meta.id.key.bytes);
         record.meta.raw_bytes = record.meta.stored_bytes = kBlock;
-        record.sequence = sequence++;
+        record.age = {.origin = sequence, .sequence = sequence};
+        ++sequence;
         record.payload_offset = DataOffset(kSegmentBytes) + (first + i) * kBlock;
         record.generation = use.generation;
         EncodeRecord(record, RecordAt(page, i));

@@ -96,7 +96,7 @@ struct SegmentWriter::Group {
   struct Slot {
     AppendItem* item = nullptr;  // Null once it failed.
     uint64_t payload_offset = 0;
-    uint64_t sequence = 0;
+    RecordAge age;
     uint32_t pieces = 0;  // Requests not yet completed.
     Status status;
   };
@@ -158,7 +158,7 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
     const auto slot = static_cast<uint32_t>(group->slots.size());
     group->slots.push_back({.item = item,
                             .payload_offset = at,
-                            .sequence = host_->NextSequence(),
+                            .age = host_->NextAge(*item),
                             .pieces = 0,
                             .status = {}});
     for (uint64_t done = 0; done < bytes;) {
@@ -245,7 +245,7 @@ void SegmentWriter::WritePages(size_t groups) {
     for (const Group::Slot& slot : group.slots) {
       if (slot.item == nullptr) continue;
       EncodeRecord({.meta = slot.item->meta,
-                    .sequence = slot.sequence,
+                    .age = slot.age,
                     .payload_offset = slot.payload_offset,
                     .generation = options_.use.generation},
                    RecordAt(group.page.page(0), group.encoded));
@@ -294,14 +294,13 @@ void SegmentWriter::OnPagesDone(size_t groups, std::span<const IoRequest> reques
       const uint32_t record = group->first_record + index++;
       std::array<std::byte, kRecordBytes> bytes;
       EncodeRecord({.meta = slot.item->meta,
-                    .sequence = slot.sequence,
+                    .age = slot.age,
                     .payload_offset = slot.payload_offset,
                     .generation = options_.use.generation},
                    bytes);
       footer_.Add(bytes);
       AppendItem* const item = std::exchange(slot.item, nullptr);
-      host_->OnRecord(this, record, slot.sequence, slot.payload_offset,
-                      error.ok() ? item : nullptr);
+      host_->OnRecord(this, record, slot.age, slot.payload_offset, error.ok() ? item : nullptr);
       item->OnAppended(error);
     }
   }

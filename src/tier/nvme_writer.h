@@ -42,6 +42,7 @@ struct AppendItem {
   BlockPlace moved_from;
 
   bool replace = false;  // A record that is there gives way to this one.
+  bool renews = false;   // Its caller knows of a record, and goes on counting on it.
   static constexpr uint32_t kNoDrive = UINT32_MAX;
   uint32_t replaced_on = kNoDrive;  // Set when one did: whose map has yet to say so.
 };
@@ -92,10 +93,10 @@ class SegmentWriter {
   class Host {
    public:
     virtual ~Host() = default;
-    virtual uint64_t NextSequence() = 0;
+    virtual RecordAge NextAge(const AppendItem& item) = 0;
     virtual void EnqueueChunk(Chunk chunk) = 0;
     // Takes up record `record`. `item` is null when the record is dead from the start.
-    virtual void OnRecord(SegmentWriter* writer, uint32_t record, uint64_t sequence,
+    virtual void OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge& age,
                           uint64_t payload_offset, AppendItem* item) = 0;
     virtual void OnWriteError(const Status& status) = 0;
     // Nothing is left to do; the writer may be freed.
