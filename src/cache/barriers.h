@@ -32,7 +32,7 @@ class Barriers {
   }
 
  private:
-  static constexpr size_t kSlice = 32;
+  static constexpr size_t kSlice = 16;  // Each is an answer to a caller: one to three us.
 
   std::multimap<uint64_t, std::function<void(Status)>> waits_;  // By what they wait for.
 };

@@ -85,7 +85,7 @@ void Eraser::OnDone(EraseBatch* erase) {
   in_flight_batches_.erase(found);
   executor_->Post([finished] {});
   Pump();
-  CheckBarriers();
+  CheckBarriersLater();
   if (on_erased) on_erased();
 }
 
@@ -122,8 +122,15 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
   if (target_ != nullptr && !waits) waiting_.push_back(marker);
   Retry();
   barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
+  CheckBarriersLater();
+}
+
+void Eraser::CheckBarriersLater() {
+  if (std::exchange(check_posted_, true)) return;
   executor_->Post([this, alive = alive_] {
-    if (*alive) CheckBarriers();
+    if (!*alive) return;
+    check_posted_ = false;
+    CheckBarriers();
   });
 }
 
@@ -135,10 +142,7 @@ void Eraser::CheckBarriers() {
                               : Status(last_failure_.code(),
                                        "not deleted from NVMe yet, will be tried again: " +
                                            last_failure_.ToString()));
-  if (!more) return;
-  executor_->Post([this, alive = alive_] {
-    if (*alive) CheckBarriers();
-  });
+  if (more) CheckBarriersLater();
 }
 
 }  // namespace aquifer
