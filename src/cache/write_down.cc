@@ -64,7 +64,7 @@ void WriteDown::Add(BlockRef ref) {
 
 void WriteDown::Renew(BlockRef ref) {
   // The end of a write under way sees that the expiry is another.
-  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
+  if (Writing(ref)) return;
   if (residency_->SetStale(ref)) Enqueue(ref, next_sequence_++);
 }
 
@@ -182,19 +182,56 @@ bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;
   const BlockEntry& entry = residency_->at(item.ref);
   const bool wanted = !entry.in_tier(kTierNvme) || residency_->stale(item.ref);
-  return entry.in_tier(kTierDram) && wanted && (entry.io_tiers & TierBit(kTierDram)) == 0;
+  return entry.in_tier(kTierDram) && wanted && !Writing(item.ref);
 }
 
+// A write of the very same block that hangs is no obstacle: whichever of the two is on NVMe in the
+// end, it is this block.
 bool WriteDown::Barred(BlockRef ref) const {
   const BlockId id = residency_->IdOf(ref);
   if (eraser_->Owes(id)) return true;
-  return std::any_of(batches_.begin(), batches_.end(), [&id](const auto& write) {
-    const auto under_way = [&](const WriteOp& op) {
-      return op.meta.id == id && (!write->done || op.in_flight);
-    };
-    const std::vector<WriteOp>& ops = write->batch.ops;
-    return write->busy && std::any_of(ops.begin(), ops.end(), under_way);
-  });
+  for (const auto& write : batches_) {
+    for (size_t i = 0; write->busy && i < write->items.size(); ++i) {
+      const WriteOp& op = write->batch.ops[i];
+      const bool under_way = !write->done || (op.in_flight && write->items[i].ref != ref);
+      if (under_way && op.meta.id == id) return true;
+    }
+  }
+  return false;
+}
+
+bool WriteDown::Writing(BlockRef ref) const {
+  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) == 0) return false;
+  const auto hung = hung_blocks_.find(ref);
+  return hung == hung_blocks_.end() || hung->second.again;
+}
+
+void WriteDown::BeginWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (hung == hung_blocks_.end()) return residency_->BeginIo(ref, kTierDram);
+  hung->second.again = true;
+}
+
+void WriteDown::EndWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (hung == hung_blocks_.end()) return residency_->EndIo(ref, kTierDram);
+  hung->second.again = false;
+  if (hung->second.writes > 0) return;
+  hung_blocks_.erase(hung);
+  residency_->EndIo(ref, kTierDram);
+}
+
+void WriteDown::HangWrite(BlockRef ref) {
+  HungBlock& hung = hung_blocks_[ref];
+  ++hung.writes;
+  hung.again = false;
+}
+
+void WriteDown::EndHungWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (--hung->second.writes > 0 || hung->second.again) return;
+  hung_blocks_.erase(hung);
+  residency_->EndIo(ref, kTierDram);
 }
 
 WriteDown::WriteBatch* WriteDown::TakeBatch() {
@@ -223,7 +260,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   op.source = residency_->SlotBytes(residency_->at(item.ref).slot);
   op.replace = renewal;
   residency_->ClearStale(item.ref);
-  residency_->BeginIo(item.ref, kTierDram);
+  BeginWrite(item.ref);
   write->items.push_back(item);
   write->charged.push_back(renewal ? 0 : bytes);
   write->tenants.push_back(tenant);
@@ -323,12 +360,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   const bool gone = residency_->at(item.ref).state == BlockState::kGone;
   if (!op.status.ok() || gone) residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
   if (!op.status.ok()) last_failure_ = op.status;
-  if (op.in_flight) {
-    ++write->unquiet;
-    ++At(&hung_, write->tenants[i]);
-    ++stats_.failed_blocks;
-    return;
-  }
+  if (op.in_flight) return OnHung(write, i);
   const bool older = older_records_.erase(op.meta.id) > 0;
   if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
@@ -357,7 +389,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     }
     Requeue(again);
   }
-  residency_->EndIo(item.ref, kTierDram);
+  EndWrite(item.ref);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;
   if (gone || !finished) return;
   Settle(item);
@@ -403,20 +435,28 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   }
 }
 
+// Another drive may have it at once, from the same slot.
+void WriteDown::OnHung(WriteBatch* write, size_t i) {
+  ++write->unquiet;
+  ++At(&hung_, write->tenants[i]);
+  ++stats_.failed_blocks;
+  Item again = write->items[i];
+  HangWrite(again.ref);
+  Forget(again);
+  again.held_bytes = 0;
+  if (residency_->at(again.ref).state == BlockState::kGone) return Settle(again);
+  Requeue(again);
+}
+
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
-  const Item item = write->items[i];
+  const BlockRef ref = write->items[i].ref;
   const BlockId& id = write->batch.ops[i].meta.id;
   write->batch.ops[i].in_flight = false;
   --At(&hung_, write->tenants[i]);
-  if (older_records_.erase(id) > 0) eraser_->Add(id);
-  if (residency_->at(item.ref).state == BlockState::kGone) {
-    EraseDropped(id);
-    Forget(item);
-    Settle(item);
-  } else {
-    Requeue(item);
-  }
-  residency_->EndIo(item.ref, kTierDram);
+  if (residency_->at(ref).state == BlockState::kGone) EraseDropped(id);
+  EndHungWrite(ref);
+  // Unless it is being replaced, or was.
+  if (!hung_blocks_.contains(ref) && older_records_.erase(id) > 0) eraser_->Add(id);
   if (--write->unquiet == 0) Recycle(write);
   eraser_->Pump();
   Pump();

@@ -128,6 +128,11 @@ class WriteDown {
     bool done = false;   // Only slots that a device holds on to keep it busy.
     size_t unquiet = 0;  // How many those are.
   };
+  // A block that a drive which was given up may still be reading from its slot.
+  struct HungBlock {
+    uint32_t writes = 0;  // That hang.
+    bool again = false;   // It is being written once more, elsewhere.
+  };
   struct Valued {
     double value = 0;
     Item item;
@@ -154,12 +159,20 @@ class WriteDown {
   void Settle(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
   bool Current(const Item& item) const;
+  // It is being written, and that has not been given up.
+  bool Writing(BlockRef ref) const;
+  // Its slot stays what it is from the first to the last of its writes, hanging or not.
+  void BeginWrite(BlockRef ref);
+  void EndWrite(BlockRef ref);
+  void HangWrite(BlockRef ref);
+  void EndHungWrite(BlockRef ref);
   WriteBatch* TakeBatch();
   bool AddTo(WriteBatch* write, const Item& item);
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
   void EraseDropped(const BlockId& id);
+  void OnHung(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
@@ -215,6 +228,7 @@ class WriteDown {
   std::vector<uint64_t> told_;     // By client: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
   std::vector<uint64_t> hung_;     // By tenant: writes that a drive holds on to.
+  std::map<BlockRef, HungBlock> hung_blocks_;
   WriteDownStats stats_;
   Status last_failure_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
