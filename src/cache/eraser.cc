@@ -109,10 +109,17 @@ void Eraser::RetryLater() {
   });
 }
 
+// What failed gets new numbers: who waits for the old ones must not take that for done.
 void Eraser::Retry() {
+  if (!failed_.empty()) barriers_.Fail(next_deletion_ + waiting_.size(), NotYet());
   waiting_.splice(waiting_.end(), failed_);  // However many they are, in no time.
   unmarked_.clear();
   Pump();
+}
+
+Status Eraser::NotYet() const {
+  return Status(last_failure_.code(),
+                "not deleted from NVMe yet, will be tried again: " + last_failure_.ToString());
 }
 
 void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done) {
@@ -137,11 +144,7 @@ void Eraser::CheckBarriersLater() {
 void Eraser::CheckBarriers() {
   uint64_t oldest = next_deletion_;
   for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
-  const bool more = barriers_.Settle(
-      oldest, failed_.empty() ? Status()
-                              : Status(last_failure_.code(),
-                                       "not deleted from NVMe yet, will be tried again: " +
-                                           last_failure_.ToString()));
+  const bool more = barriers_.Settle(oldest, failed_.empty() ? Status() : NotYet());
   if (more) CheckBarriersLater();
 }
 

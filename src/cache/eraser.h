@@ -76,6 +76,7 @@ class Eraser {
   void CheckBarriersLater();
   void RetryLater();
   void Retry();
+  Status NotYet() const;
 
   const EraserOptions options_;
   Executor* const executor_;
