@@ -29,6 +29,7 @@
 #include "cache/core_snapshot.h"
 #include "cache/environment.h"
 #include "cache/eraser.h"
+#include "cache/job_list.h"
 #include "cache/late_disk.h"
 #include "cache/loader.h"
 #include "cache/residency.h"
@@ -236,6 +237,7 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
     uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
     std::set<uint16_t> layouts{};  // That it has registered.
+    JobList jobs{};                // Its requests and hints under way.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -276,6 +278,10 @@ class Core final : private TierListener, private LoadWaiter {
   void Count(uint16_t tenant, uint64_t CoreCounters::* what, uint64_t count = 1) {
     counters_.*what += count;
     counters_of_[tenant].*what += count;
+  }
+  // Of what the task under way has looked at.
+  void CountEntries(uint64_t entries) {
+    if (environment_.meter != nullptr) environment_.meter->Count(entries);
   }
   CacheStats StatsOfAll(uint16_t tenant) const;
   CacheStats StatsOf(uint16_t tenant) const;
@@ -322,7 +328,8 @@ class Core final : private TierListener, private LoadWaiter {
   void Housekeep();
   bool ReturnLoans(size_t max);
   bool VoidReservations(size_t max);
-  void DropJobs(ClientNumber client);
+  void GiveUpJobs(ClientNumber client);
+  bool DropJobs(size_t max);
   void LookForOverdue();
 
   // Requests.
@@ -465,7 +472,8 @@ class Core final : private TierListener, private LoadWaiter {
   uint64_t next_session_ = 1;
 
   std::vector<std::unique_ptr<Job>> jobs_;  // Every job there is, running or spare.
-  std::vector<Job*> running_;
+  size_t running_jobs_ = 0;
+  JobList given_up_jobs_;                      // Their clients are gone.
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;
   std::map<std::pair<int64_t, uint64_t>, Job*> wakes_;  // By time and run.

@@ -160,7 +160,7 @@ void MatchJob::EstimateUpTo(size_t runs) {
   MatchRequest& match = asked();
   const LayoutRecord& record =
       core().catalog_.layout(static_cast<uint16_t>(match.chain.layout - 1));
-  if (core().environment_.meter != nullptr) core().environment_.meter->Count(runs - estimated_);
+  core().CountEntries(runs - estimated_);
   for (; estimated_ < runs; ++estimated_) {
     MatchRun& run = match.runs[estimated_];
     if (run.state != RunState::kReady) return;
@@ -194,7 +194,7 @@ void FetchJob::Reset() {
   settled_.reserve(asked().ops.size());  // It grows a slice at a time, and is never moved.
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
-  in_slice_ = posted_ = timer_set_ = cancelled_ = false;
+  in_slice_ = posted_ = timer_set_ = cancelled_ = refused_ = false;
 }
 
 void FetchJob::Run() {
@@ -257,7 +257,12 @@ void FetchJob::FetchOne(size_t i, BlockRef* found) {
 
 void FetchJob::LendOne(size_t i, BlockRef ref, TierKind tier) {
   const LeaseId lease = core().Lend(client(), ref, false);
-  if (lease == 0) return SettleOne(i, Status(Code::kBusy, "too many leases; release some"));
+  if (lease == 0) {
+    // Said once: a million times over it would be a million allocations.
+    const bool said = std::exchange(refused_, true);
+    return SettleOne(
+        i, said ? Status(Code::kBusy) : Status(Code::kBusy, "too many leases; release some"));
+  }
   FetchOp& op = asked().ops[i];
   const BlockEntry& entry = core().residency_->at(ref);
   op.bytes = core().residency_->SlotBytes(entry.slot).first(core().residency_->RawBytes(ref));
@@ -291,8 +296,8 @@ void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
   } else {
     SettleOne(op, status);
   }
-  // Where there is another slice to come, that does.
-  if (!in_slice_ && !posted_) Advance();
+  // Once for all that this task brings: the same block may have been asked for very often.
+  if (!in_slice_) RunOn();
 }
 
 // Tells the caller how far the answers go without a gap. Behind one that was slow there may be very

@@ -36,7 +36,7 @@ CoreSnapshot Core::Snapshot() const {
   snapshot.load = loader_->stats().load;
   snapshot.write_wait = write_down_->stats().wait;
   snapshot.write = write_down_->stats().write;
-  snapshot.requests_under_way = running_.size();
+  snapshot.requests_under_way = running_jobs_;
   snapshot.loads_waiting = loader_->pending();
   if (nvme_ready_) snapshot.nvme_queued = nvme_->Usage().queued_ops;
   snapshot.loaded_bytes = loader_->stats().loaded_bytes;

@@ -11,7 +11,7 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kReserveSlice = 32;
-constexpr size_t kCommitSlice = 64;
+constexpr size_t kCommitSlice = 32;
 constexpr size_t kOverdueSlice = 1024;
 constexpr size_t kReturnSlice = 256;
 
@@ -303,7 +303,7 @@ void CommitJob::Reset() { cursor_ = 0; }
 void CommitJob::Run() {
   const size_t end = std::min(cursor_ + kCommitSlice, asked().ops.size());
   for (; cursor_ < end; ++cursor_) core().CommitOne(client(), &asked().ops[cursor_]);
-  core().write_down_->Pump();
+  core().write_down_->PumpSoon();
   if (cursor_ == asked().ops.size()) return End(cursor_);
   Report(cursor_);
   RunAgain();

@@ -85,7 +85,7 @@ void Eraser::OnDone(EraseBatch* erase) {
   in_flight_batches_.erase(found);
   executor_->Post([finished] {});
   Pump();
-  CheckBarriers();
+  CheckBarriersLater();
   if (on_erased) on_erased();
 }
 
@@ -109,10 +109,17 @@ void Eraser::RetryLater() {
   });
 }
 
+// What failed gets new numbers: who waits for the old ones must not take that for done.
 void Eraser::Retry() {
+  if (!failed_.empty()) barriers_.Fail(next_deletion_ + waiting_.size(), NotYet());
   waiting_.splice(waiting_.end(), failed_);  // However many they are, in no time.
   unmarked_.clear();
   Pump();
+}
+
+Status Eraser::NotYet() const {
+  return Status(last_failure_.code(),
+                "not deleted from NVMe yet, will be tried again: " + last_failure_.ToString());
 }
 
 void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done) {
@@ -122,23 +129,23 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
   if (target_ != nullptr && !waits) waiting_.push_back(marker);
   Retry();
   barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
+  CheckBarriersLater();
+}
+
+void Eraser::CheckBarriersLater() {
+  if (std::exchange(check_posted_, true)) return;
   executor_->Post([this, alive = alive_] {
-    if (*alive) CheckBarriers();
+    if (!*alive) return;
+    check_posted_ = false;
+    CheckBarriers();
   });
 }
 
 void Eraser::CheckBarriers() {
   uint64_t oldest = next_deletion_;
   for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
-  const bool more = barriers_.Settle(
-      oldest, failed_.empty() ? Status()
-                              : Status(last_failure_.code(),
-                                       "not deleted from NVMe yet, will be tried again: " +
-                                           last_failure_.ToString()));
-  if (!more) return;
-  executor_->Post([this, alive = alive_] {
-    if (*alive) CheckBarriers();
-  });
+  const bool more = barriers_.Settle(oldest, failed_.empty() ? Status() : NotYet());
+  if (more) CheckBarriersLater();
 }
 
 }  // namespace aquifer

@@ -72,8 +72,11 @@ class Eraser {
   void OnFailed(const EraseOp& op);
   void Forget(const BlockId& id);
   void CheckBarriers();
+  // One task for all who want it.
+  void CheckBarriersLater();
   void RetryLater();
   void Retry();
+  Status NotYet() const;
 
   const EraserOptions options_;
   Executor* const executor_;
@@ -89,6 +92,7 @@ class Eraser {
   std::vector<std::unique_ptr<EraseBatch>> in_flight_batches_;
   uint64_t next_deletion_ = 1;  // The number of waiting_.front(): they are asked for in order.
   bool retry_posted_ = false;
+  bool check_posted_ = false;
   Barriers barriers_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

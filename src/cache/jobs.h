@@ -48,7 +48,8 @@ class Job {
   void Answer(size_t completed);
   // The last thing a job does: answers if it has not, and may be in use again when this returns.
   void End(size_t completed);
-  // Tells whether a callback comes too late: the job has ended since, and may be in use again.
+  // Tells whether a callback comes too late: the job was given up or has ended since, and may be in
+  // use again.
   uint64_t run() const { return run_; }
   // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
@@ -61,15 +62,19 @@ class Job {
 
  private:
   friend class Core;
+  friend class JobList;
 
   Core* const core_;
   const size_t kind_;
   Request* request_ = nullptr;
   ClientNumber client_ = 0;
-  uint64_t run_ = 0;  // Which use of the job this is; 0: none.
-  size_t place_ = 0;  // In Core::running_.
+  uint64_t run_ = 0;  // Which use of the job this is; 0: none, or one that was given up.
+  bool given_up_ = false;
+  Job* next_ = nullptr;  // In its client's list, or of those that were given up.
+  Job* previous_ = nullptr;
   int64_t begun_nanos_ = 0;
   int64_t wake_nanos_ = kNoWake;
+  uint64_t wake_run_ = 0;
   static constexpr int64_t kNoWake = INT64_MAX;
 };
 
@@ -142,6 +147,7 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   bool posted_ = false;  // Its next slice.
   bool timer_set_ = false;
   bool cancelled_ = false;        // What is open is late.
+  bool refused_ = false;          // The caller was told that it has too many leases.
   size_t late_cursor_ = 0;        // How far that has been said.
   std::vector<uint8_t> settled_;  // As far as the slices have come.
 };
@@ -175,7 +181,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   explicit FlushJob(Core* core) : RequestJob(core) {}
 
   void Reset() override {
-    flush_ = 0;
+    flush_ = {};
     timer_set_ = false;
   }
   void Run() override;
@@ -186,7 +192,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
  private:
   std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
 
-  uint64_t flush_ = 0;
+  FlushWaits::Id flush_;
   bool timer_set_ = false;
 };
 
@@ -277,7 +283,7 @@ class DrainJob final : public RequestJob<DrainRequest, 8> {
 
  private:
   void Finish(Status status);
-  uint64_t flush_ = 0;
+  FlushWaits::Id flush_;
 };
 
 // What a caller said about a session. Nobody waits for it, so it has no request.

@@ -1,7 +1,11 @@
 // No task of the owner looks at more than a few thousand entries, however long the chains, however
-// much a drive holds, however many slots a client gives back at once.
+// much a drive holds, however many slots a client gives back at once, however many requests wait
+// for the same.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "cache/core.h"
@@ -253,6 +257,134 @@ TEST_F(SlicesTest, MatchingAChainWhoseBlocksLieInTurnsInTwoTiers) {
   match.have = kBlocks - kMaxMatchRuns;
   client_->Do(&Core::Match, &match);
   EXPECT_EQ(match.matched, kMaxMatchRuns);
+}
+
+// Eight clients with a thousand requests each, all of which wait for a drive.
+class CrowdTest : public SlicesTest {
+ protected:
+  static constexpr size_t kClients = 8;
+  static constexpr size_t kRequests = 1000;
+
+  CrowdTest() : chain_(layout_, {.seed = 1, .blocks = 100}) {
+    Make(uint64_t{64} << 20, true);
+    for (size_t i = 0; i < kClients; ++i) crowd_.push_back(AttachAs("local"));
+    world_->disk(kDrive).Hang(true);
+    EXPECT_EQ(Store(chain_), chain_.size());
+    world_->meter().ResetMost();
+  }
+
+  template <class R>
+  void Submit(void (Core::*call)(ClientNumber, R*), const std::function<void(R*)>& fill) {
+    for (size_t i = 0; i < kClients * kRequests; ++i) {
+      auto request = std::make_unique<R>();
+      fill(request.get());
+      crowd_[i % kClients]->Submit(call, request.get());
+      requests_.push_back(std::move(request));
+    }
+    world_->Run();
+    EXPECT_EQ(Answered(), 0u);
+  }
+  void SubmitFlushes(int64_t timeout_nanos = kDefaultTimeoutNanos) {
+    Submit<FlushRequest>(&Core::Flush, [timeout_nanos](FlushRequest* flush) {
+      flush->timeout_nanos = timeout_nanos;
+    });
+  }
+  size_t Answered() const {
+    size_t done = 0;
+    for (const auto& request : requests_) done += request->done() ? 1 : 0;
+    return done;
+  }
+
+  const Chain chain_;
+  std::vector<std::unique_ptr<ManualClient>> crowd_;
+  std::vector<std::unique_ptr<Request>> requests_;
+};
+
+TEST_F(CrowdTest, FlushesThatAreThroughTogether) {
+  SubmitFlushes();
+  world_->disk(kDrive).Hang(false);
+  EXPECT_TRUE(world_->RunUntil([&] { return Answered() == requests_.size(); }));
+  EXPECT_TRUE(requests_.back()->status.ok()) << requests_.back()->status.ToString();
+  ExpectShortTasks("flushes");
+}
+
+TEST_F(CrowdTest, FlushesThatFailTogether) {
+  SubmitFlushes(100 * kDefaultTimeoutNanos);
+  world_->Advance(10'000'000'000);  // The drive is given up.
+  EXPECT_TRUE(world_->RunUntil([&] { return Answered() == requests_.size(); }));
+  EXPECT_EQ(requests_.back()->status.code(), Code::kUnavailable);
+  ExpectShortTasks("flushes that fail");
+}
+
+TEST_F(CrowdTest, FlushesWhoseTimeIsOverTogether) {
+  SubmitFlushes(1'000'000);
+  EXPECT_TRUE(world_->RunUntil([&] { return Answered() == requests_.size(); }));
+  EXPECT_EQ(requests_.back()->status.code(), Code::kLate);
+  ExpectShortTasks("flushes that are late");
+}
+
+TEST_F(CrowdTest, EvictionsThatAreThroughTogether) {
+  Submit<EvictRequest>(&Core::Evict, [this](EvictRequest* evict) {
+    evict->chain = Slice(chain_);
+    evict->chain.keys = evict->chain.keys.first(1);
+  });
+  world_->disk(kDrive).Hang(false);
+  EXPECT_TRUE(world_->RunUntil([&] { return Answered() == requests_.size(); }));
+  EXPECT_TRUE(requests_.back()->status.ok()) << requests_.back()->status.ToString();
+  ExpectShortTasks("evictions");
+}
+
+TEST_F(CrowdTest, ClientsThatLeaveWithAllTheirRequestsOpen) {
+  SubmitFlushes();
+  world_->meter().ResetMost();
+  size_t gone = 0;
+  for (size_t i = 0; i < kClients; ++i) {
+    world_->core().Detach(crowd_[i]->number(), [&gone] { ++gone; });
+    world_->meter().EndTask();
+  }
+  requests_.clear();  // They are ours again.
+  world_->Run();
+  EXPECT_EQ(gone, kClients);
+  ExpectShortTasks("detach");
+  EXPECT_EQ(world_->core().Snapshot().requests_under_way, 0u);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(1'000'000'000);
+  EXPECT_TRUE(Flush().ok());
+}
+
+TEST_F(CrowdTest, RequestsThatAreCancelled) {
+  SubmitFlushes();
+  world_->meter().ResetMost();
+  for (const size_t i : {size_t{0}, requests_.size() / 2, requests_.size() - 1}) {
+    world_->core().Cancel(crowd_[i % kClients]->number(), requests_[i].get());
+    world_->meter().EndTask();
+    EXPECT_EQ(requests_[i]->status.code(), Code::kLate);
+  }
+  EXPECT_EQ(Answered(), 3u);
+  ExpectShortTasks("cancel");
+}
+
+TEST_F(SlicesTest, OneKeyThatIsAskedForAHundredThousandTimes) {
+  Make(uint64_t{64} << 20, true);
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(chain), 1u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  const std::vector<Key> keys(kBlocks, chain[0]);
+  world_->meter().ResetMost();
+  for (const char* where : {"one key from the drive", "one key from memory"}) {
+    FetchRequest fetch;
+    fetch.chain = {.layout = handle_, .group = 0, .part = 0, .keys = keys};
+    fetch.timeout_nanos = 100 * kDefaultTimeoutNanos;
+    client_->Do(&Core::Fetch, &fetch);
+    size_t told_why = 0;
+    for (const FetchOp& op : fetch.ops) told_why += op.status.message().empty() ? 0 : 1;
+    EXPECT_EQ(fetch.ops.back().status.code(), Code::kBusy) << "a block has 65 535 leases";
+    EXPECT_EQ(told_why, 1u) << "memory is taken for every message";
+    Release(fetch);
+    world_->Run();
+    ExpectShortTasks(where);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cache/write_down.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,15 +14,16 @@ namespace {
 // Enough that some blocks are verified while others are at the drive and the first ones wait for
 // the page that names them. How much is at the drive at once is the tier's business. With four
 // batches of 16 a write took 20 % longer.
-constexpr size_t kMaxBatchOps = 64;
+constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
 constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
-constexpr size_t kMaxInFlightBatches = 8;
+constexpr size_t kMaxInFlightBatches = 16;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
 constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
 constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
-constexpr size_t kFlushSlice = 64;
+constexpr size_t kPumpSlice = 64;
+constexpr size_t kFlushSlice = 24;  // Each is an answer to a caller: one to three us.
 
 uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
   if (counts->size() <= number) counts->resize(size_t{number} + 1);
@@ -62,7 +64,7 @@ void WriteDown::Add(BlockRef ref) {
 
 void WriteDown::Renew(BlockRef ref) {
   // The end of a write under way sees that the expiry is another.
-  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0) return;
+  if (Writing(ref)) return;
   if (residency_->SetStale(ref)) Enqueue(ref, next_sequence_++);
 }
 
@@ -180,19 +182,56 @@ bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;
   const BlockEntry& entry = residency_->at(item.ref);
   const bool wanted = !entry.in_tier(kTierNvme) || residency_->stale(item.ref);
-  return entry.in_tier(kTierDram) && wanted && (entry.io_tiers & TierBit(kTierDram)) == 0;
+  return entry.in_tier(kTierDram) && wanted && !Writing(item.ref);
 }
 
+// A write of the very same block that hangs is no obstacle: whichever of the two is on NVMe in the
+// end, it is this block.
 bool WriteDown::Barred(BlockRef ref) const {
   const BlockId id = residency_->IdOf(ref);
   if (eraser_->Owes(id)) return true;
-  return std::any_of(batches_.begin(), batches_.end(), [&id](const auto& write) {
-    const auto under_way = [&](const WriteOp& op) {
-      return op.meta.id == id && (!write->done || op.in_flight);
-    };
-    const std::vector<WriteOp>& ops = write->batch.ops;
-    return write->busy && std::any_of(ops.begin(), ops.end(), under_way);
-  });
+  for (const auto& write : batches_) {
+    for (size_t i = 0; write->busy && i < write->items.size(); ++i) {
+      const WriteOp& op = write->batch.ops[i];
+      const bool under_way = !write->done || (op.in_flight && write->items[i].ref != ref);
+      if (under_way && op.meta.id == id) return true;
+    }
+  }
+  return false;
+}
+
+bool WriteDown::Writing(BlockRef ref) const {
+  if ((residency_->at(ref).io_tiers & TierBit(kTierDram)) == 0) return false;
+  const auto hung = hung_blocks_.find(ref);
+  return hung == hung_blocks_.end() || hung->second.again;
+}
+
+void WriteDown::BeginWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (hung == hung_blocks_.end()) return residency_->BeginIo(ref, kTierDram);
+  hung->second.again = true;
+}
+
+void WriteDown::EndWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (hung == hung_blocks_.end()) return residency_->EndIo(ref, kTierDram);
+  hung->second.again = false;
+  if (hung->second.writes > 0) return;
+  hung_blocks_.erase(hung);
+  residency_->EndIo(ref, kTierDram);
+}
+
+void WriteDown::HangWrite(BlockRef ref) {
+  HungBlock& hung = hung_blocks_[ref];
+  ++hung.writes;
+  hung.again = false;
+}
+
+void WriteDown::EndHungWrite(BlockRef ref) {
+  const auto hung = hung_blocks_.find(ref);
+  if (--hung->second.writes > 0 || hung->second.again) return;
+  hung_blocks_.erase(hung);
+  residency_->EndIo(ref, kTierDram);
 }
 
 WriteDown::WriteBatch* WriteDown::TakeBatch() {
@@ -221,7 +260,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   op.source = residency_->SlotBytes(residency_->at(item.ref).slot);
   op.replace = renewal;
   residency_->ClearStale(item.ref);
-  residency_->BeginIo(item.ref, kTierDram);
+  BeginWrite(item.ref);
   write->items.push_back(item);
   write->charged.push_back(renewal ? 0 : bytes);
   write->tenants.push_back(tenant);
@@ -237,10 +276,10 @@ void WriteDown::Pump() {
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
   size_t steps = 0;
   auto next = queue_.lower_bound(std::exchange(pump_from_, 0));
-  while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kSlice) {
+  while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kPumpSlice) {
     WriteBatch* const write = TakeBatch();
     while (next != queue_.end() && write->items.size() < kMaxBatchOps &&
-           write->bytes < kMaxBatchBytes && steps++ < kSlice) {
+           write->bytes < kMaxBatchBytes && steps++ < kPumpSlice) {
       const Item item = next->second;
       if (Current(item)) {
         if (Barred(item.ref)) {
@@ -276,7 +315,7 @@ void WriteDown::Pump() {
     ++busy;
     target_->Write(&write->batch);
   }
-  if (steps >= kSlice && next != queue_.end() && busy < kMaxInFlightBatches) {
+  if (steps >= kPumpSlice && next != queue_.end() && busy < kMaxInFlightBatches) {
     pump_from_ = next->first;
     PumpAt(now);
   }
@@ -299,7 +338,7 @@ void WriteDown::OnDone(WriteBatch* write) {
   stats_.write.Add(clock_->NowNanos() - write->submitted_nanos);
   for (size_t i = 0; i < write->items.size(); ++i) OnWritten(write, i);
   if (write->unquiet == 0) Recycle(write);
-  CheckBarriers();
+  CheckBarriersLater();
   eraser_->Pump();
   Pump();
   CheckFlushes();
@@ -321,12 +360,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   const bool gone = residency_->at(item.ref).state == BlockState::kGone;
   if (!op.status.ok() || gone) residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
   if (!op.status.ok()) last_failure_ = op.status;
-  if (op.in_flight) {
-    ++write->unquiet;
-    ++At(&hung_, write->tenants[i]);
-    ++stats_.failed_blocks;
-    return;
-  }
+  if (op.in_flight) return OnHung(write, i);
   const bool older = older_records_.erase(op.meta.id) > 0;
   if (older && !op.status.ok()) eraser_->Add(op.meta.id);
   if (gone) {
@@ -355,7 +389,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     }
     Requeue(again);
   }
-  residency_->EndIo(item.ref, kTierDram);
+  EndWrite(item.ref);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;
   if (gone || !finished) return;
   Settle(item);
@@ -401,20 +435,28 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   }
 }
 
+// Another drive may have it at once, from the same slot.
+void WriteDown::OnHung(WriteBatch* write, size_t i) {
+  ++write->unquiet;
+  ++At(&hung_, write->tenants[i]);
+  ++stats_.failed_blocks;
+  Item again = write->items[i];
+  HangWrite(again.ref);
+  Forget(again);
+  again.held_bytes = 0;
+  if (residency_->at(again.ref).state == BlockState::kGone) return Settle(again);
+  Requeue(again);
+}
+
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
-  const Item item = write->items[i];
+  const BlockRef ref = write->items[i].ref;
   const BlockId& id = write->batch.ops[i].meta.id;
   write->batch.ops[i].in_flight = false;
   --At(&hung_, write->tenants[i]);
-  if (older_records_.erase(id) > 0) eraser_->Add(id);
-  if (residency_->at(item.ref).state == BlockState::kGone) {
-    EraseDropped(id);
-    Forget(item);
-    Settle(item);
-  } else {
-    Requeue(item);
-  }
-  residency_->EndIo(item.ref, kTierDram);
+  if (residency_->at(ref).state == BlockState::kGone) EraseDropped(id);
+  EndHungWrite(ref);
+  // Unless it is being replaced, or was.
+  if (!hung_blocks_.contains(ref) && older_records_.erase(id) > 0) eraser_->Add(id);
   if (--write->unquiet == 0) Recycle(write);
   eraser_->Pump();
   Pump();
@@ -423,7 +465,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 // --- Flush
 
 uint64_t WriteDown::OldestUnwritten(uint16_t of) const {
-  if (of != kEveryone) {
+  if (of != FlushWaits::kEveryone) {
     const auto own = unwritten_.find(of);
     return own == unwritten_.end() ? next_sequence_ : *own->second.begin();
   }
@@ -433,19 +475,18 @@ uint64_t WriteDown::OldestUnwritten(uint16_t of) const {
 }
 
 bool WriteDown::Flushed(const Item& item) const {
-  if (flushes_.contains(kEveryone)) return true;
-  const auto own = flushes_.find(item.tenant);
-  return own != flushes_.end() && item.sequence <= own->second.back().sequence;
+  return flushes_.LastOf(FlushWaits::kEveryone) > 0 ||
+         item.sequence <= flushes_.LastOf(item.tenant);
 }
 
 std::map<uint64_t, WriteDown::Item>::iterator WriteDown::NextFlushed(uint64_t sequence) {
   auto first = queue_.end();
-  for (const auto& [of, waits] : flushes_) {
+  for (const uint16_t of : flushes_.Whose()) {
     const auto own = unwritten_.find(of);
     if (own == unwritten_.end()) continue;
     auto next = own->second.upper_bound(sequence);
     while (next != own->second.end() && !queue_.contains(*next)) ++next;  // At the tier.
-    if (next == own->second.end() || *next > waits.back().sequence) continue;
+    if (next == own->second.end() || *next > flushes_.LastOf(of)) continue;
     if (first == queue_.end() || *next < first->first) first = queue_.find(*next);
   }
   return first;
@@ -453,16 +494,11 @@ std::map<uint64_t, WriteDown::Item>::iterator WriteDown::NextFlushed(uint64_t se
 
 void WriteDown::AddClient(uint32_t client, uint16_t tenant) { At(&told_, client) = Lost(tenant); }
 
-uint64_t WriteDown::AddFlush(uint16_t of, uint16_t tenant, uint32_t client,
-                             std::function<void(Status)> on_done) {
-  const uint64_t number = next_flush_++;
-  flushes_[of].push_back({number, tenant, client, next_sequence_ - 1, std::move(on_done)});
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    Pump();
-    CheckFlushes();
-  });
-  return number;
+FlushWaits::Id WriteDown::AddFlush(uint16_t of, FlushWaits::Wait wait) {
+  const FlushWaits::Id flush = flushes_.Add(of, next_sequence_ - 1, std::move(wait));
+  PumpSoon();
+  CheckFlushesLater();
+  return flush;
 }
 
 void WriteDown::HottestFirst() {
@@ -497,29 +533,16 @@ void WriteDown::SortSome() {
     }
   }
   if (sorting_) return PostToSelf(&WriteDown::SortSome);
-  // Their blocks may stand anywhere now: they wait for all of it.
-  for (auto& [of, waits] : flushes_) {
-    for (FlushWait& wait : waits) wait.sequence = next_sequence_ - 1;
-  }
+  flushes_.WaitUntil(next_sequence_ - 1);  // Their blocks may stand anywhere now.
   Pump();
   CheckFlushes();
 }
 
-void WriteDown::EndFlush(uint64_t flush) {
-  at_tier_.erase(flush);
-  for (auto& [of, waits] : flushes_) {
-    std::erase_if(waits, [flush](const FlushWait& wait) { return wait.number == flush; });
-  }
-  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
-}
-
 void WriteDown::FinishFlush(uint64_t number, Status status) {
-  const auto found = at_tier_.find(number);
-  if (found == at_tier_.end()) return;
-  const FlushWait wait = std::move(found->second);
-  at_tier_.erase(found);
-  if (status.ok()) status = LostSinceLastFlush(wait.tenant, wait.client);
-  wait.on_done(std::move(status));
+  const std::optional<FlushWaits::Wait> wait = flushes_.Finish(number);
+  if (!wait) return;
+  if (status.ok()) status = LostSinceLastFlush(wait->tenant, wait->client);
+  wait->on_done(std::move(status));
 }
 
 uint64_t WriteDown::Lost(uint16_t tenant) {
@@ -538,21 +561,13 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
 
 // Those that are through share one flush of the tier, a slice of them.
 void WriteDown::CheckFlushes() {
-  if (flushes_.empty() && at_tier_.empty()) return;
+  if (flushes_.empty() || flush_check_posted_) return;
   if (target_ == nullptr || !target_->in_service()) return FailFlushes();
   if (sorting_) return;
-  std::vector<uint64_t> written;
-  for (auto& [of, waits] : flushes_) {
-    const uint64_t oldest = OldestUnwritten(of);
-    while (!waits.empty() && waits.front().sequence < oldest && written.size() < kFlushSlice) {
-      written.push_back(waits.front().number);
-      at_tier_.emplace(waits.front().number, std::move(waits.front()));
-      waits.pop_front();
-    }
-  }
-  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
+  std::vector<uint64_t> written =
+      flushes_.TakeWritten([this](uint16_t of) { return OldestUnwritten(of); }, kFlushSlice);
   if (written.empty()) return;
-  if (written.size() == kFlushSlice) PostToSelf(&WriteDown::CheckFlushes);
+  if (written.size() == kFlushSlice) CheckFlushesLater();
   target_->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
     for (const uint64_t number : written) {
       if (*alive) FinishFlush(number, status);
@@ -560,25 +575,22 @@ void WriteDown::CheckFlushes() {
   });
 }
 
+void WriteDown::CheckFlushesLater() {
+  if (std::exchange(flush_check_posted_, true)) return;
+  executor_->Post([this, alive = alive_] {
+    if (!*alive) return;
+    flush_check_posted_ = false;
+    CheckFlushes();
+  });
+}
+
 void WriteDown::FailFlushes() {
-  std::vector<uint64_t> failed;
-  for (auto& [of, waits] : flushes_) {
-    for (; !waits.empty() && failed.size() < kFlushSlice; waits.pop_front()) {
-      failed.push_back(waits.front().number);
-      at_tier_.emplace(waits.front().number, std::move(waits.front()));
-    }
-  }
-  std::erase_if(flushes_, [](const auto& of) { return of.second.empty(); });
-  for (const auto& [number, wait] : at_tier_) {
-    if (failed.size() >= kFlushSlice) break;
-    failed.push_back(number);
-  }
-  for (const uint64_t number : failed) {
+  for (const uint64_t number : flushes_.TakeAny(kFlushSlice)) {
     FinishFlush(number, Status(Code::kUnavailable,
                                "the NVMe tier went out of service; Stats() says of "
                                "each drive why"));
   }
-  if (!flushes_.empty() || !at_tier_.empty()) PostToSelf(&WriteDown::CheckFlushes);
+  if (!flushes_.empty()) CheckFlushesLater();
 }
 
 // --- Barrier
@@ -591,15 +603,20 @@ void WriteDown::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
                          "a drive hangs in a write; it is deleted once that ends. Evict again "
                          "later; Stats() says which drive"));
   });
-  PostToSelf(&WriteDown::CheckBarriers);
+  CheckBarriersLater();
+}
+
+void WriteDown::CheckBarriersLater() {
+  if (!std::exchange(barrier_check_posted_, true)) PostToSelf(&WriteDown::CheckBarriers);
 }
 
 void WriteDown::CheckBarriers() {
+  barrier_check_posted_ = false;
   uint64_t oldest = next_batch_;
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
   }
-  if (barriers_.Settle(oldest, Status())) PostToSelf(&WriteDown::CheckBarriers);
+  if (barriers_.Settle(oldest, Status())) CheckBarriersLater();
 }
 
 }  // namespace aquifer

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "base/executor.h"
 #include "cache/barriers.h"
 #include "cache/eraser.h"
+#include "cache/flush_waits.h"
 #include "cache/residency.h"
 #include "metrics/time_histogram.h"
 #include "policy/admission.h"
@@ -66,25 +66,27 @@ class WriteDown {
 
   // Starts what may be started.
   void Pump();
+  // The same as a task of its own: preparing a batch takes as long as a slice of commits.
+  void PumpSoon() { PumpAt(clock_->NowNanos()); }
   // So much was written to the tier by others: what waits here waits longer for that.
   void ChargeBudget(uint64_t bytes) { budget_.ChargeBytes(clock_->NowNanos(), bytes); }
 
   // `on_done` once everything of the tenant that was added before is on NVMe or cannot get there;
   // what others have stored is neither waited for nor told of. Losses are told once to each
-  // `client`. The budget does not hold a flush up. Returns a number for EndFlush().
-  uint64_t Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
-    return AddFlush(tenant, tenant, client, std::move(on_done));
+  // `client`. The budget does not hold a flush up.
+  FlushWaits::Id Flush(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
+    return AddFlush(tenant, {tenant, client, std::move(on_done)});
   }
   // The same for what any tenant has stored. Only this tenant's losses are told.
-  uint64_t FlushAll(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
-    return AddFlush(kEveryone, tenant, client, std::move(on_done));
+  FlushWaits::Id FlushAll(uint16_t tenant, uint32_t client, std::function<void(Status)> on_done) {
+    return AddFlush(FlushWaits::kEveryone, {tenant, client, std::move(on_done)});
   }
   // A new client: what was lost before it came is none of its business.
   void AddClient(uint32_t client, uint16_t tenant);
   // The tier is out of service: what waits for it may be evicted, a slice after the other.
   void ReleaseHolds();
   // Its time is over: `on_done` will not run.
-  void EndFlush(uint64_t flush);
+  void EndFlush(const FlushWaits::Id& flush) { flushes_.End(flush); }
 
   // What waits is written in the order of its value, once it has been sorted, a slice at a time:
   // there may not be time for all.
@@ -106,8 +108,6 @@ class WriteDown {
   }
 
  private:
-  static constexpr uint16_t kEveryone = UINT16_MAX;  // No tenant has this number.
-
   struct Item {
     BlockRef ref = kNoBlock;
     uint64_t sequence = 0;
@@ -128,12 +128,10 @@ class WriteDown {
     bool done = false;   // Only slots that a device holds on to keep it busy.
     size_t unquiet = 0;  // How many those are.
   };
-  struct FlushWait {
-    uint64_t number = 0;
-    uint16_t tenant = 0;
-    uint32_t client = 0;
-    uint64_t sequence = 0;  // Everything up to here.
-    std::function<void(Status)> on_done;
+  // A block that a drive which was given up may still be reading from its slot.
+  struct HungBlock {
+    uint32_t writes = 0;  // That hang.
+    bool again = false;   // It is being written once more, elsewhere.
   };
   struct Valued {
     double value = 0;
@@ -161,26 +159,36 @@ class WriteDown {
   void Settle(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
   bool Current(const Item& item) const;
+  // It is being written, and that has not been given up.
+  bool Writing(BlockRef ref) const;
+  // Its slot stays what it is from the first to the last of its writes, hanging or not.
+  void BeginWrite(BlockRef ref);
+  void EndWrite(BlockRef ref);
+  void HangWrite(BlockRef ref);
+  void EndHungWrite(BlockRef ref);
   WriteBatch* TakeBatch();
   bool AddTo(WriteBatch* write, const Item& item);
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
   void EraseDropped(const BlockId& id);
+  void OnHung(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
-  uint64_t AddFlush(uint16_t of, uint16_t tenant, uint32_t client,
-                    std::function<void(Status)> on_done);
+  FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
   // Somebody waits for it: the budget does not hold it up.
   bool Flushed(const Item& item) const;
   // The first behind `sequence` in queue_ that somebody waits for.
   std::map<uint64_t, Item>::iterator NextFlushed(uint64_t sequence);
   void CheckFlushes();
+  // One task for all who want it.
+  void CheckFlushesLater();
   void FailFlushes();
   void FinishFlush(uint64_t number, Status status);
   void CheckBarriers();
+  void CheckBarriersLater();
   uint64_t OldestUnwritten(uint16_t of) const;
   void PumpAt(int64_t nanos);
   Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
@@ -213,14 +221,14 @@ class WriteDown {
   std::vector<uint64_t> held_by_;  // By tenant.
   int64_t paused_until_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
-  // By whose blocks they wait for, in the order of their sequences; none is empty.
-  std::map<uint16_t, std::deque<FlushWait>> flushes_;
-  std::map<uint64_t, FlushWait> at_tier_;  // Written; the tier makes it last. By number.
-  uint64_t next_flush_ = 1;
+  FlushWaits flushes_;
+  bool flush_check_posted_ = false;
   Barriers barriers_;
+  bool barrier_check_posted_ = false;
   std::vector<uint64_t> told_;     // By client: how many losses it knows of.
   std::vector<uint64_t> refused_;  // By tenant.
   std::vector<uint64_t> hung_;     // By tenant: writes that a drive holds on to.
+  std::map<BlockRef, HungBlock> hung_blocks_;
   WriteDownStats stats_;
   Status last_failure_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

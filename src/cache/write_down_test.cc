@@ -85,6 +85,71 @@ TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
   world_->Advance(5'000'000'000);
 }
 
+class HungWriteTest : public WriteDownTest {
+ protected:
+  // "two" hangs in the writes of some of the chain's blocks, and has been given up.
+  void HangInWritesOf(const Chain& chain) {
+    Make(TwoDrives());
+    ASSERT_EQ(Store(Chain(layout_, {.seed = 9, .blocks = 16})), 16u);
+    ASSERT_TRUE(Flush().ok());  // Both are being written to.
+    world_->disk("two").Hang(true);
+    ASSERT_EQ(Store(chain), chain.size());
+    world_->Run();
+    ASSERT_GT(world_->disk("two").requests_pending(), 0u);
+    world_->Advance(20'000'000'000);
+  }
+
+  const Chain chain_{layout_, {.seed = 1, .blocks = 24}};
+};
+
+TEST_F(HungWriteTest, TheBlocksAreWrittenToAnotherDrive) {
+  ASSERT_NO_FATAL_FAILURE(HangInWritesOf(chain_));
+  EXPECT_TRUE(FlushAs(client_.get()).ok());
+  world_->FailOpeningOf("two", true);
+  Restart();
+  EXPECT_EQ(Recall(chain_), chain_.size()) << "flushed, and not on the drive that hung";
+}
+
+TEST_F(HungWriteTest, TheyAreThereOnceAndCanBeDeletedWhenTheDriveLetsGo) {
+  ASSERT_NO_FATAL_FAILURE(HangInWritesOf(chain_));
+  ASSERT_TRUE(FlushAs(client_.get()).ok());
+  EvictRequest evict;
+  evict.chain = Slice(chain_);
+  evict.chain.keys = evict.chain.keys.last(1);
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable) << "the drive may still write it";
+  world_->disk("two").Hang(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("nvme_live_blocks"), 16u + chain_.size() - 1);
+  Restart();
+  EXPECT_EQ(Recall(chain_), chain_.size() - 1);
+  EXPECT_TRUE(Evict(chain_)->status.ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_), 0u);
+}
+
+// Whatever the drive has written in the end, and also when the process dies while it hangs.
+TEST_F(HungWriteTest, WhatIsNewerCounts) {
+  for (const bool lets_go : {false, true}) {
+    SCOPED_TRACE(lets_go);
+    ASSERT_NO_FATAL_FAILURE(HangInWritesOf(chain_));
+    Hint(chain_, 1000);
+    ASSERT_TRUE(FlushAs(client_.get()).ok());
+    if (lets_go) {
+      world_->disk("two").Hang(false);
+      world_->Advance(5'000'000'000);
+      // Now both drives know which of their records are dead.
+      EXPECT_TRUE(Evict(Chain(layout_, {.seed = 9, .blocks = 16}))->status.ok());
+    }
+    Restart();
+    EXPECT_EQ(Recall(chain_), chain_.size());
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1001);
+    EXPECT_EQ(Recall(chain_), 0u);
+    Restart();
+    EXPECT_EQ(Recall(chain_), 0u);
+  }
+}
+
 TEST_F(WriteDownTest, ATenantsDeletionHoldsUpNobodyElsesFlush) {
   Make(TwoDrives());
   world_->FailOpeningOf("two", true);

@@ -297,7 +297,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge
                          .page = static_cast<uint32_t>(payload_offset / kPageBytes),
                          .record = record};
   NvmeIndex::EntryId entry = NvmeIndex::kNone;
-  if (item == nullptr) {
+  if (item == nullptr || item->superseded) {
     unmarked_ = true;  // Dead from the start, but it may be on the drive all the same.
   } else if (item->moved_entry == NvmeIndex::kNone) {
     const NvmeIndex::EntryId known = index.Find(item->meta.id);

@@ -306,6 +306,7 @@ void NvmeTierImpl::OnWriteTaken(PendingWrite* write) {
 // A block that replaced another is written when that one is marked as gone: an erase or the block's
 // expiry relies on it. A move under way would leave one more copy of the old to be marked.
 void NvmeTierImpl::OnWriteAppended(PendingWrite* write, const Status& status) {
+  if (write->superseded) return OnGivenUpAppended(write);
   if (!status.ok() || write->replaced_on == AppendItem::kNoDrive) {
     return ResolveWrite(write, status);
   }
@@ -322,10 +323,48 @@ void NvmeTierImpl::MarkReplaced(PendingWrite* write) {
       [this, write](const Status& status) { ResolveWrite(write, status); });
 }
 
+// Its caller was told that it failed, and may write the block again at once: to another drive,
+// whatever becomes of this one.
+void NvmeTierImpl::GiveUp(PendingWrite* write) {
+  Pending& pending = pending_.find(write->meta.id)->second;
+  const bool recorded = write->replaced_on != AppendItem::kNoDrive;  // Only a mark is missing.
+  if (pending.leader != write || recorded) return;
+  write->superseded = true;
+  pending.leader = nullptr;
+  pending.given_up.push_back(write);
+  LeadNext(&pending, std::move(pending.followers));
+}
+
+// Its record, if it has one, is dead and to be marked.
+void NvmeTierImpl::OnGivenUpAppended(PendingWrite* write) {
+  const BlockId id = write->meta.id;
+  std::erase(pending_.find(id)->second.given_up, write);
+  Retire(write);
+  EndPending(id);
+}
+
+void NvmeTierImpl::LeadNext(Pending* pending, std::vector<PendingWrite*> followers) {
+  pending->followers.clear();
+  if (followers.empty()) return;
+  pending->leader = followers.front();
+  pending->followers.assign(followers.begin() + 1, followers.end());
+  VerifySome({pending->leader});
+}
+
+void NvmeTierImpl::EndPending(const BlockId& id) {
+  const auto found = pending_.find(id);
+  const Pending& pending = found->second;
+  if (pending.leader != nullptr || pending.moves > 0 || !pending.given_up.empty()) return;
+  std::vector<PendingErase*> erases = std::move(found->second.erases);
+  pending_.erase(found);
+  std::map<uint32_t, std::vector<PendingErase*>> by_drive;
+  for (PendingErase* erase : erases) StartErase(erase, &by_drive);
+  FlushErases(std::move(by_drive));
+}
+
 // The block is written, or will not be.
 void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
-  const auto found = pending_.find(write->meta.id);
-  Pending& pending = found->second;
+  Pending& pending = pending_.find(write->meta.id)->second;
   AQ_CHECK(pending.leader == write);
   pending.leader = nullptr;
   const bool told_otherwise = status.ok() && write->settled;
@@ -359,19 +398,8 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
       return true;
     });
   }
-  if (!followers.empty()) {
-    // The next one tries with its own bytes.
-    pending.leader = followers.front();
-    pending.followers.assign(followers.begin() + 1, followers.end());
-    VerifySome({pending.leader});
-  }
-  if (pending.leader == nullptr && pending.moves == 0) {
-    std::vector<PendingErase*> erases = std::move(pending.erases);
-    pending_.erase(found);
-    std::map<uint32_t, std::vector<PendingErase*>> by_drive;
-    for (PendingErase* erase : erases) StartErase(erase, &by_drive);
-    FlushErases(std::move(by_drive));
-  }
+  LeadNext(&pending, std::move(followers));  // The next one tries with its own bytes.
+  EndPending(write->meta.id);
   Retire(write);
 }
 
@@ -497,6 +525,9 @@ const NvmeDrive* NvmeTierImpl::HeldUpBy(const BlockId& id, const Pending& pendin
     if (drive >= drives_.size() || drives_[drive]->in_service()) return nullptr;
     return drives_[drive].get();
   };
+  for (const PendingWrite* write : pending.given_up) {
+    if (const NvmeDrive* const hangs = out(write->drive); hangs != nullptr) return hangs;
+  }
   if (pending.leader != nullptr) {
     const NvmeDrive* const writes = out(pending.leader->drive);
     return writes != nullptr ? writes : out(pending.leader->replaced_on);
@@ -510,8 +541,9 @@ const NvmeDrive* NvmeTierImpl::HeldUpBy(const BlockId& id, const Pending& pendin
 bool NvmeTierImpl::MayYetAppear(const BlockId& erased) const {
   if (erased.key != Key{}) return false;
   return std::any_of(pending_.begin(), pending_.end(), [&erased](const auto& pending) {
+    if (pending.first.tenant != erased.tenant) return false;
     const PendingWrite* const leader = pending.second.leader;
-    return leader != nullptr && leader->settled && pending.first.tenant == erased.tenant;
+    return !pending.second.given_up.empty() || (leader != nullptr && leader->settled);
   });
 }
 
@@ -559,12 +591,7 @@ void NvmeTierImpl::OnMoveEnds(const BlockId& id) {
   const auto found = pending_.find(id);
   if (--found->second.moves > 0) return;
   if (std::exchange(found->second.replaced, false)) return MarkReplaced(found->second.leader);
-  if (found->second.leader != nullptr) return;
-  std::vector<PendingErase*> erases = std::move(found->second.erases);
-  pending_.erase(found);
-  std::map<uint32_t, std::vector<PendingErase*>> by_drive;
-  for (PendingErase* erase : erases) StartErase(erase, &by_drive);
-  FlushErases(std::move(by_drive));
+  EndPending(id);
 }
 
 }  // namespace aquifer

@@ -62,6 +62,7 @@ void NvmeTierImpl::ArmDeadline() {
 
 void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
   // Only what waits for this drive. Settling changes no container that is walked here.
+  std::vector<PendingWrite*> hanging;
   for (auto& [id, any] : batches_) {
     if (const auto* reads = std::get_if<std::unique_ptr<ReadBatch>>(&any)) {
       for (PendingRead& read : (*reads)->states) {
@@ -70,7 +71,9 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
     } else if (const auto* writes = std::get_if<std::unique_ptr<WriteBatch>>(&any)) {
       for (PendingWrite& write : (*writes)->states) {
         const bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
-        if (!write.settled && waits) Settle(&write, drive->why());
+        if (write.settled || !waits) continue;
+        Settle(&write, drive->why());
+        if (write.drive == drive->number()) hanging.push_back(&write);
       }
     } else if (const auto* erases = std::get_if<std::unique_ptr<EraseBatch>>(&any)) {
       for (PendingErase& erase : (*erases)->states) {
@@ -78,15 +81,19 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
       }
     }
   }
+  for (PendingWrite* write : hanging) GiveUp(write);
 }
 
 bool NvmeTierImpl::WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const {
   if (erase.drive != UINT32_MAX) return erase.drive == drive.number();
   const auto found = pending_.find(erase.id);
   if (found == pending_.end()) return false;
-  const PendingWrite* const leader = found->second.leader;
-  return found->second.moves > 0 || (leader != nullptr && (leader->drive == drive.number() ||
-                                                           leader->replaced_on == drive.number()));
+  const auto at_drive = [&drive](const PendingWrite* write) {
+    return write->drive == drive.number() || write->replaced_on == drive.number();
+  };
+  const Pending& pending = found->second;
+  return pending.moves > 0 || (pending.leader != nullptr && at_drive(pending.leader)) ||
+         std::any_of(pending.given_up.begin(), pending.given_up.end(), at_drive);
 }
 
 void NvmeTierImpl::OnLost(std::vector<BlockId> ids, Code why) {

@@ -121,8 +121,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // What is under way for one block.
   struct Pending {
     PendingWrite* leader = nullptr;  // Writes it.
-    uint32_t moves = 0;              // Reclaims that rewrite it: its drive's, and the last one's.
-    bool replaced = false;           // The leader is written, and waits for the moves to end.
+    // Hang at a drive that was given up: the next leader writes it elsewhere. Their sequences are
+    // lower, so that the next one's record counts also after a restart.
+    std::vector<PendingWrite*> given_up;
+    uint32_t moves = 0;     // Reclaims that rewrite it: its drive's, and the last one's.
+    bool replaced = false;  // The leader is written, and waits for the moves to end.
     std::vector<PendingWrite*> followers;  // Want it written too, and wait for the leader.
     std::vector<PendingErase*> erases;     // Wait until nothing writes it any more.
   };
@@ -172,6 +175,12 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // Writes.
   bool PrepareWrite(PendingWrite* write, const WriteOp& op);
   void MarkReplaced(PendingWrite* write);
+  void GiveUp(PendingWrite* write);
+  void OnGivenUpAppended(PendingWrite* write);
+  // The first of them writes it now; the others wait for that one.
+  void LeadNext(Pending* pending, std::vector<PendingWrite*> followers);
+  // Where nothing writes the block any more, those who erase it go on.
+  void EndPending(const BlockId& id);
   bool MayYetAppear(const BlockId& erased) const;
   size_t DrivesRead() const;
   Status CheckWrite(const WriteOp& op) const;

@@ -41,8 +41,9 @@ struct AppendItem {
   NvmeIndex::EntryId moved_entry = NvmeIndex::kNone;  // For a move: whose place is to change.
   BlockPlace moved_from;
 
-  bool replace = false;  // A record that is there gives way to this one.
-  bool renews = false;   // Its caller knows of a record, and goes on counting on it.
+  bool replace = false;     // A record that is there gives way to this one.
+  bool renews = false;      // Its caller knows of a record, and goes on counting on it.
+  bool superseded = false;  // It was given up: its record does not count, whatever is there.
   static constexpr uint32_t kNoDrive = UINT32_MAX;
   uint32_t replaced_on = kNoDrive;  // Set when one did: whose map has yet to say so.
 };
