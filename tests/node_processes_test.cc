@@ -181,6 +181,8 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
   const Chain reserved = NumberedChain(engine().layout(), 2);
   // The reservation is void: somebody else can store what it was to hold.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(reserved) == reserved.size(); }));
+  // What it has leased is as good for others as ever.
+  EXPECT_EQ(engine().Recall(stored), Recalled{.right = stored.size()});
   // A deletion does not take the memory away from a reader that may go on.
   EXPECT_TRUE(engine().Evict(stored)->status.ok());
   EXPECT_GE(engine().Counter("quarantined_bytes"), stored.size() * kBlockBytes);
@@ -317,6 +319,29 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   EXPECT_EQ(MappedExtents(), 0u);
   EXPECT_EQ(engine().Match(kept)->status.code(), Code::kUnavailable);
   EXPECT_EQ(engine().Matched(kept), 0u);
+}
+
+// A debugger, a freezer or swapping: its process is there and does nothing.
+TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartNode());
+  ASSERT_NO_FATAL_FAILURE(ConnectToIt());
+  const Chain chain = NumberedChain(engine().layout(), 1);
+  ASSERT_EQ(engine().Store(chain), chain.size());
+  child_->Signal(SIGSTOP);
+  FetchRequest fetch;
+  fetch.chain = engine().Slice(chain);
+  fetch.timeout_nanos = kDefaultTimeoutNanos / 10;
+  cache_->Fetch(&fetch);
+  EXPECT_TRUE(cache_->Wait(fetch));
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
+  // One without a deadline waits until the node counts as gone.
+  EXPECT_EQ(engine().Match(chain)->status.code(), Code::kUnavailable);
+
+  child_->Signal(SIGCONT);
+  ASSERT_TRUE(Back());
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = chain.size()});
+  // What the fetch was lent after all is not lent any more.
+  EXPECT_TRUE(engine().Eventually([this] { return engine().Counter("lent_slots") == 0; }));
 }
 
 }  // namespace

@@ -265,7 +265,17 @@ typedef struct aquifer_connect_options {
 
 /* The cache of the host's node (`aquifer serve`), which must be there. When it goes away later,
  * everything is AQUIFER_UNAVAILABLE until it is back; the client finds it by itself. Bytes that
- * were leased stay what they were until they are released. Null options are the defaults. */
+ * were leased stay what they were until they are released. A node that hangs keeps nobody waiting:
+ * a request is done at its deadline, or a twentieth of a second later, and a node that takes
+ * nothing for five to seven seconds counts as gone.
+ *
+ * Whoever holds one lease or reservation for longer than the node's `overdue` (a minute, where its
+ * configuration says nothing else) is cut off: all of its open requests are AQUIFER_UNAVAILABLE,
+ * and all of its reservations are void, for the other ranks of its engine too. It connects again by
+ * itself and at once; its leases stay good until they are released. Who reads for longer copies the
+ * blocks, or releases them and fetches them again in time.
+ *
+ * Null options are the defaults. */
 aquifer_code aquifer_connect(const aquifer_connect_options* options, aquifer_cache** cache);
 
 typedef struct aquifer_tenant_options {

@@ -384,7 +384,7 @@ struct CacheOptions {
 
   uint32_t worker_threads = 2;
   // Reservations held longer are void, and counted; leases held longer are only counted
-  // ("overdue_reservations", "overdue_leases").
+  // ("overdue_reservations", "overdue_leases"). A node also cuts their holder off: see Connect().
   int64_t overdue_nanos = 60 * kDefaultTimeoutNanos;
   // Milliseconds to prefill one token, used until an engine has reported; 0: loading always pays.
   double assumed_prefill_ms_per_token = 0;
@@ -413,6 +413,15 @@ struct ConnectOptions {
 // asked for is missing (kUnavailable) until it is back; the client finds it again by itself. Bytes
 // that were leased stay what they were until they are released; a commit into slots that were
 // reserved from a node that is gone is refused.
+//
+// A node that hangs keeps nobody waiting: a request is done at its deadline, or a twentieth of a
+// second later, and a node that takes nothing for five to seven seconds counts as gone.
+//
+// Whoever holds one lease or reservation for longer than the node's `overdue` (a minute, where its
+// configuration says nothing else) is cut off: all of its open requests are kUnavailable, and all
+// of its reservations are void, for the other ranks of its engine too. It connects again by itself
+// and at once; its leases stay good until they are released. Who reads for longer copies the
+// blocks, or releases them and fetches them again in time.
 Result<std::unique_ptr<Cache>> Connect(const ConnectOptions& options, const ClientOptions& client);
 
 }  // namespace aquifer

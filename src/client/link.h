@@ -50,6 +50,9 @@ class Link {
   bool PrepareToSleep();
   // The node looks at its ring by itself: an answer will come within microseconds.
   bool node_awake() const { return to_node_->reader_awake(); }
+  // What the node has taken of what was sent, ever; and whether that is everything.
+  uint64_t taken_bytes() const { return to_node_->taken_bytes(); }
+  bool all_taken() const { return outbox_.empty() && to_node_->all_taken(); }
   void WokeUp() { from_node_->WokeUp(); }
   void ClearEvent();
 

@@ -10,6 +10,12 @@
 // the caller does something else. When the node is gone it ends the session: it unmaps what nobody
 // holds and wakes the caller, who settles what was open in Poll(). It alone destroys links. Both
 // threads hold the mutex; nobody holds it for long.
+//
+// A node that hangs keeps nobody waiting: the link thread wakes when a request ought to be
+// answered, and the caller then settles it in Poll(). What is lent for it later goes straight back.
+// A node that takes nothing for some seconds counts as gone (pulse.h). Requests tell the link
+// thread of their time only if it would wake later than that, so that a busy caller does so once a
+// second.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +77,9 @@ class RemoteCache final : public Cache {
   };
   // What the link thread waits for.
   struct Watched {
-    int socket = -1;      // Of the session; -1: there is none.
-    bool unsent = false;  // Something waits for room in a ring.
+    int socket = -1;                 // Of the session; -1: there is none.
+    bool unsent = false;             // Something waits for room in a ring.
+    int64_t look_nanos = INT64_MAX;  // When to look again.
   };
 
   RemoteCache(const ConnectOptions& options, const ClientOptions& client);
@@ -88,7 +95,8 @@ class RemoteCache final : public Cache {
   // ---- Requests ----
 
   // Begins a request: its number, or 0 when it was settled at once.
-  uint64_t Begin(Request* request, FrameKind kind) AQ_REQUIRES(mutex_);
+  uint64_t Begin(Request* request, FrameKind kind, int64_t timeout_nanos = INT64_MAX)
+      AQ_REQUIRES(mutex_);
   void Settle(Request* request, const Status& status, size_t completed) AQ_REQUIRES(mutex_);
   // False: it was refused, since an observer changes nothing.
   bool MayChange(Request* request) AQ_REQUIRES(mutex_);
@@ -101,7 +109,7 @@ class RemoteCache final : public Cache {
   void SendChain(R* request, FrameKind kind, Call call, std::span<const uint64_t> hashes = {});
   void PackOps(std::span<const CommitOp> ops) AQ_REQUIRES(mutex_);
   bool TakeNote() AQ_REQUIRES(mutex_);
-  void Transmit() AQ_REQUIRES(mutex_) { session_->link()->Send(writer_.Finish()); }
+  void Transmit() AQ_REQUIRES(mutex_);
 
   template <class Op>
   void GiveBack(std::span<const Op> ops, FrameKind kind) AQ_REQUIRES(mutex_);
@@ -128,10 +136,17 @@ class RemoteCache final : public Cache {
       AQ_REQUIRES(mutex_);
   void TakeSummary(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
   void TakeCounts(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
+  // Of a request that was settled without the node: what it lends goes back.
+  Status TakeTooLate(Session* session, SentRequest* sent, const AnswerHead& head,
+                     FrameReader* frame) AQ_REQUIRES(mutex_);
+  // Those that the node ought to have answered by now.
+  void SettleLate(Session* session) AQ_REQUIRES(mutex_);
   // Its node is gone: everything that is open of it is missing.
   void SettleAll(Session* session) AQ_REQUIRES(mutex_);
   // There is no node, or it went away while it had the request.
   void SettleUnavailable(const SentRequest& sent, const Status& commits) AQ_REQUIRES(mutex_);
+  void SettleUnanswered(const SentRequest& sent, const Status& why, const Status& commits)
+      AQ_REQUIRES(mutex_);
 
   // True: there is nothing, and the descriptor will tell when there is.
   bool PrepareToSleep() AQ_REQUIRES(mutex_);
@@ -142,6 +157,8 @@ class RemoteCache final : public Cache {
 
   void Watch();
   Watched LookAtLinks();
+  // Wakes the caller for what is late. False: the node is lost.
+  bool LookAtRequests(int64_t now_nanos) AQ_REQUIRES(mutex_);
   // One try; true: there is a session.
   bool Reconnect();
   // True: it is time to stop.
@@ -165,6 +182,8 @@ class RemoteCache final : public Cache {
   std::vector<KnownLayout> layouts_ AQ_GUARDED_BY(mutex_);
   std::vector<Settled> settled_ AQ_GUARDED_BY(mutex_);
   uint64_t dropped_notes_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t look_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;      // When the link thread should wake,
+  int64_t awaken_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;    // and when it will by itself.
   bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;        // The descriptor.
   std::vector<SharedMemory> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
   FrameWriter writer_ AQ_GUARDED_BY(mutex_);

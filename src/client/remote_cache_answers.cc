@@ -2,6 +2,7 @@
 // caller's thread.
 #include <utility>
 
+#include "base/clock.h"
 #include "base/request_progress.h"
 #include "client/remote_cache.h"
 #include "client/wake_event.h"
@@ -13,6 +14,7 @@ constexpr size_t kFramesPerPoll = 64;
 constexpr std::string_view kDroppedNotes = "dropped_notes";
 
 const Status kNoNode(Code::kUnavailable, "the node is away; the client looks for it");
+const Status kTooLate(Code::kLate, "the node does not answer");
 
 bool HasOps(FrameKind kind) {
   return kind == FrameKind::kFetch || kind == FrameKind::kReserve || kind == FrameKind::kCommit;
@@ -24,7 +26,9 @@ size_t RemoteCache::Apply() {
   size_t moved = 0;
   if (session_ != nullptr) {
     const bool flushed = session_->link()->Flush();
-    moved += ReadAnswers(session_.get());
+    const size_t answers = ReadAnswers(session_.get());
+    moved += answers;
+    if (answers < kFramesPerPoll) SettleLate(session_.get());  // None waits to be read.
     if (!flushed || session_->link()->over()) EndSession();
   }
   for (const std::unique_ptr<Session>& ended : ended_) {
@@ -64,6 +68,7 @@ Status RemoteCache::TakeAnswer(Session* session, std::span<const std::byte> fram
   // A layout that the last node took, the next one has to know: it is asked instead.
   if (sent->kind == FrameKind::kRegisterLayout && session != session_.get()) return Status();
   if (head.first != sent->received) return Status(Code::kInvalid, "answers out of their order");
+  if (sent->request == nullptr) return TakeTooLate(session, sent, head, &reader);
   if (head.done) TakeSummary(sent, head.code, &reader);
   AQ_RETURN_IF_ERROR(TakeItems(session, sent, head, &reader));
   AQ_RETURN_IF_ERROR(reader.End());
@@ -236,17 +241,54 @@ void RemoteCache::TakeCounts(SentRequest* sent, Code code, FrameReader* frame) {
   }
 }
 
-// ---- Without a node ----
+// ---- Without the node ----
+
+Status RemoteCache::TakeTooLate(Session* session, SentRequest* sent, const AnswerHead& head,
+                                FrameReader* frame) {
+  std::vector<ReleaseOp> leases;
+  std::vector<ReservationId> reservations;
+  if (sent->kind == FrameKind::kFetch) {
+    for (uint32_t i = 0; i < head.count && frame->left() > 0; ++i) {
+      FetchAnswer answer;
+      Decode(frame, &answer);
+      if (answer.lease != 0) leases.push_back({.lease = answer.lease});
+    }
+  }
+  if (sent->kind == FrameKind::kReserve) {
+    for (uint32_t i = 0; i < head.count && frame->left() > 0; ++i) {
+      ReserveAnswer answer;
+      Decode(frame, &answer);
+      if (answer.reservation != 0) reservations.push_back(answer.reservation);
+    }
+  }
+  SendBack(std::span<const ReleaseOp>(leases), FrameKind::kRelease, session->link());
+  SendBack(std::span<const ReservationId>(reservations), FrameKind::kAbort, session->link());
+  sent->received += head.count;
+  if (head.done) session->End(sent);
+  return Status();
+}
+
+void RemoteCache::SettleLate(Session* session) {
+  if (session->settle_nanos() == INT64_MAX) return;
+  const int64_t now = SystemClock()->NowNanos();
+  if (now < session->settle_nanos()) return;
+  for (SentRequest& sent : session->sent()) {
+    if (sent.request == nullptr || sent.settle_nanos > now) continue;
+    SettleUnanswered(sent, kTooLate, kTooLate);
+    session->Leave(&sent);
+  }
+  session->UpdateSettle();
+}
 
 void RemoteCache::SettleAll(Session* session) {
   // What was answered before the end still counts, unless its memory is unmapped by now.
   while (ReadAnswers(session) == kFramesPerPoll) {
   }
   for (SentRequest& sent : session->sent()) {
-    if (sent.request == nullptr) continue;
+    if (!sent.open) continue;
     if (sent.kind == FrameKind::kRegisterLayout) {
       SendLayout(static_cast<RegisterLayoutRequest*>(sent.request));
-    } else {
+    } else if (sent.request != nullptr) {
       SettleUnavailable(sent, kNoNode);
     }
     session->End(&sent);
@@ -256,6 +298,11 @@ void RemoteCache::SettleAll(Session* session) {
 }
 
 void RemoteCache::SettleUnavailable(const SentRequest& sent, const Status& commits) {
+  SettleUnanswered(sent, kNoNode, commits);
+}
+
+void RemoteCache::SettleUnanswered(const SentRequest& sent, const Status& why,
+                                   const Status& commits) {
   size_t completed = 0;
   switch (sent.kind) {
     case FrameKind::kMatch: {
@@ -272,7 +319,7 @@ void RemoteCache::SettleUnavailable(const SentRequest& sent, const Status& commi
         const ReleaseOp release{.lease = fetch->ops[i].lease};  // Of an answer that made no sense.
         GiveBack(std::span(&release, 1), FrameKind::kRelease);
         fetch->ops[i] = FetchOp{};
-        fetch->ops[i].status = kNoNode;
+        fetch->ops[i].status = why;
       }
       break;
     }
@@ -299,7 +346,9 @@ void RemoteCache::SettleUnavailable(const SentRequest& sent, const Status& commi
     default:
       break;
   }
-  Settle(sent.request, kNoNode, completed);
+  // A fetch that is late is late block by block, as the node would have it.
+  const bool late_blocks = sent.kind == FrameKind::kFetch && why.code() == Code::kLate;
+  Settle(sent.request, late_blocks ? Status() : why, completed);
 }
 
 }  // namespace aquifer

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/request_progress.h"
 #include "client/remote_cache.h"
 #include "client/wake_event.h"
@@ -16,22 +17,43 @@ uint64_t IdOf(ReservationId id) { return id; }
 ReleaseOp WithId(const ReleaseOp& op, uint64_t id) { return {.lease = id, .corrupt = op.corrupt}; }
 ReservationId WithId(ReservationId, uint64_t id) { return id; }
 
+// The node answers at the deadline; that takes a little, on a busy host a little more.
+constexpr int64_t kGraceNanos = 50'000'000;
+
+int64_t Later(int64_t nanos, int64_t by) { return by > INT64_MAX - nanos ? INT64_MAX : nanos + by; }
+
+// How long a request may take; INT64_MAX: that is the node's affair.
+int64_t TimeoutOf(const Request&) { return INT64_MAX; }
+int64_t TimeoutOf(const FetchRequest& request) { return request.timeout_nanos; }
+int64_t TimeoutOf(const PrestageRequest& request) { return request.timeout_nanos; }
+
 std::string_view SessionName(const std::string& session) {
   return std::string_view(session).substr(0, kMaxNameBytes);
 }
 
 }  // namespace
 
-uint64_t RemoteCache::Begin(Request* request, FrameKind kind) {
+uint64_t RemoteCache::Begin(Request* request, FrameKind kind, int64_t timeout_nanos) {
   if (session_ == nullptr) {
     SettleUnavailable({.request = request, .kind = kind}, kVoid);
     return 0;
   }
-  const uint64_t number = session_->Begin(request, kind);
+  const int64_t now = SystemClock()->NowNanos();
+  const int64_t settle = Later(Later(now, std::max<int64_t>(timeout_nanos, 0)), kGraceNanos);
+  const uint64_t number = session_->Begin(request, kind, settle);
   if (number == 0) {
     Settle(request, Status(Code::kBusy, "too many requests under way; wait for some"), 0);
   }
+  look_nanos_ = std::min({look_nanos_, settle, now + Pulse::kBeatNanos});
   return number;
+}
+
+// The node is woken first: it has more to do.
+void RemoteCache::Transmit() {
+  session_->link()->Send(writer_.Finish());
+  if (look_nanos_ >= awaken_nanos_) return;
+  awaken_nanos_ = look_nanos_;
+  Signal(changed_event_);
 }
 
 void RemoteCache::Settle(Request* request, const Status& status, size_t completed) {
@@ -102,7 +124,7 @@ void RemoteCache::SendChain(R* request, FrameKind kind, Call call,
     return Settle(request, Status(Code::kInvalid, "chain.keys holds more than a million keys"), 0);
   }
   if (kind == FrameKind::kEvict && !MayChange(request)) return;
-  const uint64_t number = Begin(request, kind);
+  const uint64_t number = Begin(request, kind, TimeoutOf(*request));
   if (number == 0) return;
   const auto items = [&](size_t first) {
     const size_t count = std::min<size_t>(keys.size() - first, kMaxItemsPerFrame);
@@ -213,7 +235,7 @@ void RemoteCache::Flush(FlushRequest* request) {
   RequestProgress::Begin(request);
   const MutexLock lock(&mutex_);
   if (!MayChange(request)) return;
-  const uint64_t number = Begin(request, FrameKind::kFlush);
+  const uint64_t number = Begin(request, FrameKind::kFlush, request->timeout_nanos);
   if (number == 0) return;
   writer_.Begin(static_cast<uint16_t>(FrameKind::kFlush), number);
   Encode(FlushCall{.tier = request->tier, .timeout_nanos = request->timeout_nanos}, &writer_);
@@ -225,7 +247,7 @@ void RemoteCache::Drain(DrainRequest* request) {
   const MutexLock lock(&mutex_);
   request->left = 0;
   if (!MayChange(request)) return;
-  const uint64_t number = Begin(request, FrameKind::kDrain);
+  const uint64_t number = Begin(request, FrameKind::kDrain, request->timeout_nanos);
   if (number == 0) return;
   writer_.Begin(static_cast<uint16_t>(FrameKind::kDrain), number);
   Encode(DrainCall{.timeout_nanos = request->timeout_nanos}, &writer_);
@@ -246,6 +268,13 @@ void RemoteCache::Cancel(Request* request) {
   const MutexLock lock(&mutex_);
   const uint64_t number = session_ == nullptr ? 0 : session_->NumberOf(request);
   if (number == 0) return;  // It was settled here, or will be with the next Poll().
+  SentRequest* const sent = session_->Find(number);
+  // What became of a commit only the node knows; it is answered at once, or lost with the node.
+  if (sent->kind != FrameKind::kCommit && sent->kind != FrameKind::kRegisterLayout) {
+    const int64_t settle = SystemClock()->NowNanos() + kGraceNanos;
+    session_->SettleBy(sent, settle);
+    look_nanos_ = std::min(look_nanos_, settle);
+  }
   writer_.Begin(static_cast<uint16_t>(FrameKind::kCancel), number);
   Transmit();
 }

@@ -184,6 +184,106 @@ TEST_F(RemoteCacheTest, ANodeThatMakesNoSenseIsLeftAndLookedForAgain) {
   } while (!stats.done() || !stats.status.ok());
 }
 
+// ---- A node that hangs ----
+
+TEST_F(RemoteCacheTest, AFetchIsLateThoughTheNodeHangsAndWhatComesLaterGoesBack) {
+  FetchRequest fetch;
+  fetch.chain.keys = keys_;
+  fetch.timeout_nanos = 20'000'000;
+  EXPECT_EQ(cache_->Poll(), 0u);
+  cache_->Fetch(&fetch);
+  const uint64_t number = TakeRequest(FrameKind::kFetch);
+  // Nobody waits in Wait(): the descriptor tells, and the request changes in Poll() alone.
+  ASSERT_NO_FATAL_FAILURE(AwaitEvent());
+  EXPECT_FALSE(fetch.done());
+  EXPECT_EQ(cache_->Poll(), 1u);
+  EXPECT_TRUE(fetch.done());
+  EXPECT_EQ(fetch.completed(), 1u);
+  EXPECT_TRUE(fetch.status.ok());
+  EXPECT_EQ(fetch.ops[0].status.code(), Code::kLate);
+
+  cache_->Fetch(&fetch);  // The caller's again, while the node still has the first.
+  const uint64_t second = TakeRequest(FrameKind::kFetch);
+  EXPECT_NE(second, number);
+  node_.Answer(number, 1, [](FrameWriter* to) {
+    Encode(
+        FetchAnswer{
+            .slot = {.extent = 1, .offset = 0, .bytes = kSlotBytes}, .lease = 9, .checksum = {}},
+        to);
+  });
+  EXPECT_TRUE(cache_->Wait(fetch));
+  EXPECT_EQ(fetch.ops[0].status.code(), Code::kLate);
+  EXPECT_EQ(fetch.ops[0].lease, 0u);
+  ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
+  FrameReader body = node_.Body();
+  std::vector<ReleaseOp> released;
+  ASSERT_TRUE(Decode(&body, &released).ok());
+  ASSERT_EQ(released.size(), 1u);
+  EXPECT_EQ(released[0].lease, 9u);
+}
+
+TEST_F(RemoteCacheTest, BlocksThatCameBeforeTheNodeHungAreTheCallers) {
+  node_.Offer(1, kExtentBytes, kExtentBytes);
+  const std::vector<Key> keys(3);
+  FetchRequest fetch;
+  fetch.chain.keys = keys;
+  fetch.timeout_nanos = 20'000'000;
+  cache_->Fetch(&fetch);
+  node_.BeginAnswer(TakeRequest(FrameKind::kFetch), 1, [](FrameWriter* to) {
+    Encode(
+        FetchAnswer{
+            .slot = {.extent = 1, .offset = 0, .bytes = kSlotBytes}, .lease = 9, .checksum = {}},
+        to);
+  });
+  EXPECT_TRUE(cache_->Wait(fetch));
+  EXPECT_EQ(fetch.completed(), keys.size());
+  EXPECT_TRUE(fetch.ops[0].status.ok());
+  EXPECT_EQ(fetch.ops[0].bytes.size(), kSlotBytes);
+  EXPECT_EQ(fetch.ops[1].status.code(), Code::kLate);
+  EXPECT_EQ(fetch.ops[2].status.code(), Code::kLate);
+}
+
+TEST_F(RemoteCacheTest, ACancelledRequestIsDoneThoughTheNodeHangs) {
+  ReserveRequest reserve;
+  reserve.chain.keys = keys_;
+  cache_->Reserve(&reserve);
+  const uint64_t number = TakeRequest(FrameKind::kReserve);
+  cache_->Cancel(&reserve);
+  EXPECT_TRUE(cache_->Wait(reserve));
+  EXPECT_EQ(reserve.status.code(), Code::kLate);
+  EXPECT_EQ(reserve.ops[0].outcome, ReserveOutcome::kRefused);
+
+  node_.Answer(number, 1, [](FrameWriter* to) {
+    Encode(ReserveAnswer{.outcome = ReserveOutcome::kSlot,
+                         .slot = {.extent = 2, .offset = 0, .bytes = kSlotBytes},
+                         .reservation = 77},
+           to);
+  });
+  cache_->Poll();
+  ASSERT_TRUE(node_.Sees(FrameKind::kAbort));
+  FrameReader body = node_.Body();
+  std::vector<ReservationId> aborted;
+  ASSERT_TRUE(Decode(&body, &aborted).ok());
+  EXPECT_EQ(aborted, std::vector<ReservationId>{77});
+}
+
+// It may have hung since: only what it takes can tell.
+TEST_F(RemoteCacheTest, ANodeThatTookEverythingAndDoesNotAnswerIsAskedWhetherItIsThere) {
+  MatchRequest match;
+  match.chain.keys = keys_;
+  cache_->Match(&match);
+  TakeRequest(FrameKind::kMatch);
+  const std::optional<FrameHeader> asked = node_.Next();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->kind, static_cast<uint16_t>(FrameKind::kCancel));
+  EXPECT_EQ(asked->number, 0u);
+  EXPECT_FALSE(cache_->Wait(match, 0));
+  Lose();
+  cache_->Wait(match);
+}
+
+// ---- What is given back ----
+
 TEST_F(RemoteCacheTest, WhatIsGivenBackReachesASlowNodeThoughNobodyPolls) {
   const std::vector<LeaseId> leases = HoldMany();
   ReleaseOneByOne(leases);

@@ -44,6 +44,9 @@ void RemoteCache::Watch() {
       dial_nanos = SystemClock()->NowNanos() + wait_nanos;
       sleep_nanos = wait_nanos;
     }
+    if (watched.look_nanos != INT64_MAX) {
+      sleep_nanos = std::min(sleep_nanos, std::max<int64_t>(watched.look_nanos - now, 0));
+    }
     if (watched.unsent) sleep_nanos = std::min(sleep_nanos, kUnsentNanos);
     if (SleepFor(sleep_nanos, changed_event_.get(), watched.socket)) return;
   }
@@ -55,9 +58,10 @@ RemoteCache::Watched RemoteCache::LookAtLinks() {
   const MutexLock lock(&mutex_);
   Clear(changed_event_);
   Watched watched;
+  look_nanos_ = INT64_MAX;
   if (session_ != nullptr) {
     Link* const link = session_->link();
-    if (link->ReadSocket().ok() && link->Flush()) {
+    if (link->ReadSocket().ok() && link->Flush() && LookAtRequests(SystemClock()->NowNanos())) {
       watched = {.socket = link->socket(), .unsent = link->has_unsent()};
     } else {
       EndSession();
@@ -74,7 +78,29 @@ RemoteCache::Watched RemoteCache::LookAtLinks() {
   }
   std::erase(ended_, nullptr);
   unmapped.swap(unmapped_);
+  watched.look_nanos = awaken_nanos_ = look_nanos_;
   return watched;
+}
+
+bool RemoteCache::LookAtRequests(int64_t now_nanos) {
+  if (session_->idle()) {
+    session_->pulse()->Rest();
+    return true;
+  }
+  if (session_->settle_nanos() <= now_nanos) SignalSelf();
+  Link* const link = session_->link();
+  switch (session_->pulse()->Look(now_nanos, link->taken_bytes(), link->all_taken())) {
+    case Pulse::Finding::kFine:
+      break;
+    case Pulse::Finding::kAsk:  // To end what there is not: the node only has to take it.
+      writer_.Begin(static_cast<uint16_t>(FrameKind::kCancel), 0);
+      link->Send(writer_.Finish());
+      break;
+    case Pulse::Finding::kLost:
+      return false;
+  }
+  look_nanos_ = std::min(session_->pulse()->next_nanos(), session_->FirstAfter(now_nanos));
+  return true;
 }
 
 bool RemoteCache::SleepFor(int64_t nanos, int one, int other) {

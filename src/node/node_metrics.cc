@@ -77,7 +77,7 @@ constexpr Row kRows[] = {
     {"blocks_only_in_dram", "aquifer_blocks_only_in_dram", kGauge, "", "",
      "Blocks that no lower tier has"},
     {"quarantined_bytes", "aquifer_quarantined_bytes", kGauge, "", "",
-     "DRAM that nobody may use yet: somebody who was cut off, or a drive, may still touch it"},
+     "DRAM of blocks that are gone, which a client or a drive may still touch"},
     {"withheld_bytes", "aquifer_withheld_bytes", kGauge, "", "",
      "Empty extents that clients were asked for and have not returned"},
     {"pool_bytes", "aquifer_pool_bytes", kGauge, "", "", "DRAM taken for blocks, used or not"},

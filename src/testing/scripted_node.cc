@@ -78,9 +78,16 @@ bool ScriptedNode::Sees(FrameKind kind) {
 
 void ScriptedNode::Answer(uint64_t number, uint32_t count,
                           const std::function<void(FrameWriter*)>& encode) {
-  AnswerHead head;
-  head.done = true;
-  head.count = count;
+  WriteAnswer(number, {.done = true, .message = {}, .count = count}, encode);
+}
+
+void ScriptedNode::BeginAnswer(uint64_t number, uint32_t count,
+                               const std::function<void(FrameWriter*)>& encode) {
+  WriteAnswer(number, {.done = false, .message = {}, .count = count}, encode);
+}
+
+void ScriptedNode::WriteAnswer(uint64_t number, const AnswerHead& head,
+                               const std::function<void(FrameWriter*)>& encode) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kAnswer), number);
   Encode(head, &writer_);
   encode(&writer_);

@@ -43,6 +43,9 @@ class ScriptedNode {
 
   // A whole answer of `count` items, whose body `encode` writes.
   void Answer(uint64_t number, uint32_t count, const std::function<void(FrameWriter*)>& encode);
+  // Of an answer that goes on: its first items.
+  void BeginAnswer(uint64_t number, uint32_t count,
+                   const std::function<void(FrameWriter*)>& encode);
   // Offers memory, and says that it has so many bytes.
   void Offer(uint32_t extent, uint64_t said_bytes, uint64_t bytes);
 
@@ -56,6 +59,8 @@ class ScriptedNode {
  private:
   bool GreetNext(const Welcome& welcome);
   bool TakeHello();
+  void WriteAnswer(uint64_t number, const AnswerHead& head,
+                   const std::function<void(FrameWriter*)>& encode);
 
   ScratchDirectory scratch_;
   Descriptor listener_;
