@@ -18,7 +18,7 @@ if(TARGET aquifer_c)
   # sanitizer's runtime cannot come that late.
   if(NOT AQUIFER_SANITIZE)
     add_test(NAME load-library COMMAND Python3::Interpreter -c
-      "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).aquifer_abi_version() == 1"
+      "import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).aquifer_abi_version() == 2"
       "$<TARGET_FILE:aquifer_c>")
     set_tests_properties(load-library PROPERTIES LABELS "checks" TIMEOUT 60)
   endif()

@@ -55,3 +55,10 @@ if(TARGET aquifer_node)
   # An example: nobody has its tenant's token.
   install(FILES "${PROJECT_SOURCE_DIR}/etc/tenants.toml" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endif()
+
+# What python/aquifer looks for beside its modules. A wheel has no links, hence one plain name.
+if(AQUIFER_WHEEL)
+  set_target_properties(aquifer_c PROPERTIES VERSION "" SOVERSION "" NO_SONAME ON)
+  install(TARGETS aquifer_c LIBRARY DESTINATION aquifer/native COMPONENT python)
+  install(TARGETS aquifer_program RUNTIME DESTINATION aquifer/native COMPONENT python)
+endif()

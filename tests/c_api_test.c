@@ -87,12 +87,18 @@ static void Reserve(Engine* engine, aquifer_reserved* slots) {
   aquifer_reserve_args args = {.size = sizeof(args), .chain = engine->chain};
   args.parent = engine->root;
   args.engine_hashes = names;
-  do { /* Memory may still be on its way. */
+  for (;;) {
     CHECK_OK(aquifer_reserve(engine->cache, engine->request, &args));
     Finish(engine);
     CHECK(aquifer_request_completed(engine->request) == BLOCKS);
     CHECK_OK(aquifer_request_reserved(engine->request, 0, slots, BLOCKS));
-  } while (slots[0].outcome == AQUIFER_REFUSED && slots[0].refusal == AQUIFER_REFUSAL_WARMING);
+    int warming = 0; /* Memory may still be on its way, for some of them or for all. */
+    for (int i = 0; i < BLOCKS; ++i) warming += slots[i].refusal == AQUIFER_REFUSAL_WARMING;
+    if (warming == 0) return;
+    for (int i = 0; i < BLOCKS; ++i) {
+      CHECK_OK(aquifer_abort(engine->cache, &slots[i].reservation, 1));
+    }
+  }
 }
 
 static void Store(Engine* engine) {
@@ -441,7 +447,249 @@ static void RefusesNonsense(Engine* engine) {
   CHECK(strcmp(aquifer_code_name(AQUIFER_LATE), "late") == 0);
   CHECK(strcmp(aquifer_code_name(99), "unknown") == 0);
   CHECK(strcmp(aquifer_refusal_name(99), "unknown") == 0);
-  CHECK(aquifer_abi_version() == 1 && *aquifer_version() != '\0');
+  CHECK(aquifer_abi_version() == 2 && *aquifer_version() != '\0');
+}
+
+/* ---- An engine's tensors ---- */
+
+enum { LAYERS = 2, HEADS = 2, DIM = 64, SEQUENCE = BLOCKS * TOKENS, PLANES = 2 * LAYERS };
+
+/* A sequence as transformers keeps it: K and V of each layer, [1, HEADS, SEQUENCE, DIM]. */
+typedef struct Tensors {
+  aquifer_kv_group group;
+  aquifer_layout layout;
+  uint16_t memory[PLANES][HEADS * SEQUENCE * DIM];
+  uint64_t shape[4];
+  uint64_t strides[4];
+  aquifer_tensor keys[LAYERS];
+  aquifer_tensor values[LAYERS];
+  aquifer_tensors all;
+} Tensors;
+
+static aquifer_tensor Describe(Tensors* tensors, uint16_t* memory) {
+  const aquifer_tensor tensor = {.data = memory,
+                                 .bytes = sizeof(tensors->memory[0]),
+                                 .shape = tensors->shape,
+                                 .strides = tensors->strides,
+                                 .dimension_count = 4,
+                                 .element_bytes = 2};
+  return tensor;
+}
+
+static void FillTensors(Tensors* tensors) {
+  for (int plane = 0; plane < PLANES; ++plane) {
+    for (int i = 0; i < HEADS * SEQUENCE * DIM; ++i) {
+      tensors->memory[plane][i] = (uint16_t)(plane * 7919 + i);
+    }
+  }
+}
+
+static void MakeTensors(Tensors* tensors) {
+  memset(tensors, 0, sizeof(*tensors));
+  const uint64_t shape[4] = {1, HEADS, SEQUENCE, DIM};
+  const uint64_t strides[4] = {HEADS * SEQUENCE * DIM, SEQUENCE * DIM, DIM, 1};
+  memcpy(tensors->shape, shape, sizeof(shape));
+  memcpy(tensors->strides, strides, sizeof(strides));
+  const aquifer_kv_group group = {.kind = AQUIFER_KV_FULL,
+                                  .dtype = AQUIFER_BFLOAT16,
+                                  .layers = LAYERS,
+                                  .kv_heads = HEADS,
+                                  .key_dim = DIM,
+                                  .value_dim = DIM};
+  tensors->group = group;
+  tensors->layout.size = sizeof(tensors->layout);
+  tensors->layout.tokens_per_block = TOKENS;
+  tensors->layout.kv_format = "tensors";
+  tensors->layout.groups = &tensors->group;
+  tensors->layout.group_count = 1;
+  for (int layer = 0; layer < LAYERS; ++layer) {
+    tensors->keys[layer] = Describe(tensors, tensors->memory[2 * layer]);
+    tensors->values[layer] = Describe(tensors, tensors->memory[2 * layer + 1]);
+  }
+  tensors->all.size = sizeof(tensors->all);
+  tensors->all.family = AQUIFER_TENSORS_SEQUENCES;
+  tensors->all.layout = &tensors->layout;
+  tensors->all.tensors = tensors->keys;
+  tensors->all.values = tensors->values;
+  tensors->all.tensor_count = tensors->all.value_count = LAYERS;
+  FillTensors(tensors);
+}
+
+static void DescribesTensors(Tensors* tensors) {
+  aquifer_tensor_map* map = NULL;
+  CHECK_OK(aquifer_map_tensors(&tensors->all, &map));
+  aquifer_tensor_facts facts = {.size = sizeof(facts)};
+  CHECK_OK(aquifer_tensor_map_facts(map, &facts));
+  CHECK(facts.tokens_per_block == TOKENS && facts.blocks_per_page == BLOCKS &&
+        facts.pages_per_block == 1 && facts.page_count == 1);
+  CHECK(facts.block_bytes == sizeof(tensors->memory) / BLOCKS);
+  aquifer_tensor_map_free(map);
+  aquifer_tensor_map_free(NULL);
+
+  /* What is wrong is named, and nothing is made. */
+  aquifer_tensors wrong = tensors->all;
+  wrong.family = 10;
+  CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
+  CHECK(map == NULL && strstr(aquifer_error(), "family") != NULL);
+  wrong = tensors->all;
+  wrong.value_count = 1;
+  CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
+  wrong = tensors->all;
+  wrong.head_end = 1; /* There are two in them. */
+  CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
+  tensors->keys[1].bytes -= 2;
+  CHECK_INVALID(aquifer_map_tensors(&tensors->all, &map));
+  CHECK(strstr(aquifer_error(), "layer 1's K") != NULL);
+  tensors->keys[1].bytes += 2;
+  CHECK_INVALID(aquifer_map_tensors(NULL, &map));
+  CHECK_INVALID(aquifer_map_tensors(&tensors->all, NULL));
+  CHECK_INVALID(aquifer_tensor_map_facts(NULL, &facts));
+
+  uint32_t begin = 9, end = 9;
+  int32_t writes = 9;
+  CHECK_OK(aquifer_heads_of_rank(8, 4, 1, &begin, &end, &writes));
+  CHECK(begin == 2 && end == 4 && writes == 1);
+  CHECK_OK(aquifer_heads_of_rank(1, 2, 1, &begin, &end, &writes));
+  CHECK(begin == 0 && end == 1 && writes == 0);
+  CHECK_INVALID(aquifer_heads_of_rank(8, 3, 0, &begin, &end, &writes));
+}
+
+static void CopiesTensors(Tensors* tensors, const aquifer_tensor_map* map) {
+  enum { BYTES = sizeof(tensors->memory) / BLOCKS };
+  uint8_t* slots = malloc(BLOCKS * BYTES);
+  const uint32_t page = 0;
+  aquifer_copy_op ops[BLOCKS] = {{0}};
+  for (int i = 0; i < BLOCKS; ++i) {
+    ops[i].pages = &page;
+    ops[i].page_count = 1;
+    ops[i].block = i;
+    ops[i].slot = slots + i * BYTES;
+    ops[i].slot_bytes = BYTES;
+  }
+  CHECK_OK(aquifer_gather(map, ops, BLOCKS));
+  for (int i = 0; i < BLOCKS; ++i) {
+    CHECK(ops[i].code == AQUIFER_OK);
+    CHECK_OK(aquifer_finish_checksum(&ops[i].sums, BYTES, &ops[i].checksum));
+  }
+  slots[2 * BYTES + 5] ^= 1;
+  memset(tensors->memory, 0, sizeof(tensors->memory));
+  CHECK_OK(aquifer_scatter(map, AQUIFER_VERIFY_FIRST, ops, BLOCKS));
+  CHECK(ops[1].code == AQUIFER_OK && ops[2].code == AQUIFER_CORRUPT && ops[3].code == AQUIFER_OK);
+  for (int i = 0; i < DIM; ++i) CHECK(tensors->memory[0][2 * TOKENS * DIM + i] == 0);
+  slots[2 * BYTES + 5] ^= 1;
+  CHECK_OK(aquifer_scatter(map, AQUIFER_VERIFY_COPYING, ops, BLOCKS));
+  Tensors* expected = malloc(sizeof(*expected));
+  FillTensors(expected);
+  CHECK(memcmp(expected->memory, tensors->memory, sizeof(tensors->memory)) == 0);
+  free(expected);
+
+  ops[0].block = BLOCKS;
+  CHECK_OK(aquifer_gather(map, ops, 1));
+  CHECK(ops[0].code == AQUIFER_INVALID);
+  CHECK_INVALID(aquifer_gather(NULL, ops, 1));
+  CHECK_INVALID(aquifer_scatter(map, 3, ops, 1));
+  CHECK_INVALID(aquifer_scatter(map, 0, NULL, 1));
+  free(slots);
+}
+
+static aquifer_loaded Load(Engine* engine, const aquifer_tensor_map* map) {
+  const uint32_t page = 0;
+  aquifer_load_args args = {.size = sizeof(args), .chain = engine->chain, .map = map};
+  args.pages = &page;
+  args.page_count = 1;
+  args.timeout_nanos = 30000000000;
+  aquifer_loaded loaded = {.size = sizeof(loaded)};
+  CHECK_OK(aquifer_load(engine->cache, &args, &loaded));
+  return loaded;
+}
+
+static aquifer_stored StoreFrom(Engine* engine, const aquifer_tensor_map* map) {
+  const uint32_t page = 0;
+  const uint64_t names[BLOCKS] = {1, 2, 3, 4};
+  aquifer_store_args args = {.size = sizeof(args), .chain = engine->chain, .map = map};
+  args.parent = engine->root;
+  args.engine_hashes = names;
+  args.pages = &page;
+  args.page_count = 1;
+  args.timeout_nanos = 30000000000;
+  aquifer_stored stored = {.size = sizeof(stored)};
+  CHECK_OK(aquifer_store(engine->cache, &args, &stored));
+  return stored;
+}
+
+/* One byte of block 2 becomes another, where it lies. */
+static void Damage(Engine* engine) {
+  aquifer_fetch_args args = {.size = sizeof(args), .chain = engine->chain};
+  CHECK_OK(aquifer_fetch(engine->cache, engine->request, &args));
+  Finish(engine);
+  aquifer_fetched blocks[BLOCKS];
+  CHECK_OK(aquifer_request_fetched(engine->request, 0, blocks, BLOCKS));
+  for (int i = 0; i < BLOCKS; ++i) {
+    CHECK(blocks[i].code == AQUIFER_OK);
+    if (i == 2) ((uint8_t*)(uintptr_t)blocks[i].data)[77] ^= 4;
+    const aquifer_release_op release = {.lease = blocks[i].lease};
+    CHECK_OK(aquifer_release(engine->cache, &release, 1));
+  }
+}
+
+static void MovesTensors(Engine* from, int alone) {
+  Tensors* tensors = malloc(sizeof(*tensors));
+  MakeTensors(tensors);
+  DescribesTensors(tensors);
+  aquifer_tensor_map* map = NULL;
+  CHECK_OK(aquifer_map_tensors(&tensors->all, &map));
+  CopiesTensors(tensors, map);
+
+  Engine engine = *from;
+  engine.layout = tensors->layout;
+  Begin(&engine, 5000);
+  CHECK(Load(&engine, map).code == AQUIFER_NOT_FOUND);
+  aquifer_stored stored = StoreFrom(&engine, map);
+  CHECK(stored.stored == BLOCKS && stored.published == BLOCKS && stored.had == 0);
+  CHECK(stored.bytes == sizeof(tensors->memory));
+  stored = StoreFrom(&engine, map);
+  CHECK(stored.stored == 0 && stored.had == BLOCKS);
+
+  Tensors* expected = malloc(sizeof(*expected));
+  FillTensors(expected);
+  memset(tensors->memory, 0, sizeof(tensors->memory));
+  aquifer_loaded loaded = Load(&engine, map);
+  CHECK(loaded.code == AQUIFER_OK && loaded.blocks == BLOCKS);
+  CHECK(loaded.bytes == sizeof(tensors->memory));
+  CHECK(loaded.tier_blocks[AQUIFER_DRAM] == BLOCKS);
+  CHECK(memcmp(expected->memory, tensors->memory, sizeof(tensors->memory)) == 0);
+  CHECK(Counter(&engine, "lent_slots") == 0);
+
+  if (alone) { /* Its memory is this process's. */
+    Damage(&engine);
+    loaded = Load(&engine, map);
+    CHECK(loaded.code == AQUIFER_CORRUPT && loaded.blocks == 2);
+    loaded = Load(&engine, map);
+    CHECK(loaded.code == AQUIFER_NOT_FOUND && loaded.blocks == 2);
+    CHECK(StoreFrom(&engine, map).stored == 1);
+    memset(tensors->memory, 0, sizeof(tensors->memory));
+    CHECK(Load(&engine, map).blocks == BLOCKS);
+    CHECK(Counter(&engine, "lent_slots") == 0);
+  }
+
+  /* Pages that are not the engine's are no crash. */
+  const uint32_t nowhere = 7;
+  aquifer_load_args load = {.size = sizeof(load), .chain = engine.chain, .map = map};
+  load.pages = &nowhere;
+  load.page_count = 1;
+  CHECK_OK(aquifer_load(engine.cache, &load, &loaded));
+  CHECK(loaded.code == AQUIFER_INVALID && loaded.blocks == 0);
+  load.map = NULL;
+  CHECK_INVALID(aquifer_load(engine.cache, &load, &loaded));
+  CHECK_INVALID(aquifer_load(NULL, &load, &loaded));
+  CHECK_INVALID(aquifer_load(engine.cache, NULL, &loaded));
+  CHECK_INVALID(aquifer_store(engine.cache, NULL, &stored));
+  aquifer_evict_args evict = {.size = sizeof(evict), .chain = engine.chain};
+  CHECK_OK(aquifer_evict(engine.cache, engine.request, &evict));
+  CHECK(Counts(&engine).evicted == BLOCKS);
+  aquifer_tensor_map_free(map);
+  free(expected);
+  free(tensors);
 }
 
 /* Of a cache that nobody else has. */
@@ -461,9 +709,10 @@ static void Drains(Engine* engine) {
   CHECK(slots[0].outcome == AQUIFER_REFUSED && slots[0].refusal == AQUIFER_REFUSAL_DRAINING);
 }
 
-static void LookAtAll(Engine* engine, uint32_t first_token) {
+static void LookAtAll(Engine* engine, uint32_t first_token, int alone) {
   engine->request = aquifer_request_new();
   Begin(engine, first_token);
+  MovesTensors(engine, alone);
   StoresAndRecalls(engine);
   TakesCare(engine);
   AbortsAndCancels(engine);
@@ -493,7 +742,7 @@ int main(int argc, char** argv) {
   if (argc > 1) {
     connect.socket = argv[1];
     CHECK_OK(aquifer_connect(&connect, &engine.cache));
-    LookAtAll(&engine, 1);
+    LookAtAll(&engine, 1, 0);
     Leave(&engine);
   }
 
@@ -503,7 +752,7 @@ int main(int argc, char** argv) {
   open.tenants = &tenant;
   open.tenant_count = 1;
   CHECK_OK(aquifer_open(&open, &engine.cache));
-  LookAtAll(&engine, 1);
+  LookAtAll(&engine, 1, 1);
   Drains(&engine);
   Leave(&engine);
   return 0;

@@ -31,6 +31,7 @@ using std::chrono::steady_clock;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kExtentBytes = 64 * kMiB;
 constexpr uint64_t kReadyExtents = 4;  // Made before anyone asks, so that the first does not wait.
+constexpr uint64_t kPoolBytes = 1024 * kMiB;
 constexpr uint64_t kBlockBytes = kMiB;
 
 uint64_t KibOf(const std::string& line) {

@@ -10,6 +10,9 @@
  *     recall    aquifer_match -> aquifer_fetch -> (copy, or use in place) -> aquifer_release
  *     store     aquifer_reserve -> (write KV into the slots) -> aquifer_commit
  *
+ * An engine that keeps its KV in tensors describes them once (aquifer_map_tensors) and then recalls
+ * with aquifer_load and stores with aquifer_store, which do the second and third line in one call.
+ *
  * The cache may always answer "not there": then compute. It never answers with wrong bytes, and
  * never later than the deadline that a request carries. examples/engine.c is a whole program.
  *
@@ -114,10 +117,35 @@ enum {
   AQUIFER_SESSION_FINISHED = 2
 };
 
+/* What the dimensions of an engine's tensors are. Their order in memory is in the strides, and may
+ * be any:  B pages   2 K, V   H heads of this rank   N tokens of a page   C a vector's elements */
+enum {
+  AQUIFER_TENSORS_KV_FIRST = 1,   /* vLLM to 0.22: [2, B, N, H, C] a layer. */
+  AQUIFER_TENSORS_PAGE_FIRST = 2, /* FlashInfer, vLLM 0.23 to 0.25: [B, 2, N, H, C] a layer. */
+  AQUIFER_TENSORS_FUSED = 3,      /* vLLM from 0.26 on: [B, H, N, C], each C a K and then a V. */
+  /* The same shape where a CPU attends: in a page's head all K and then all V, packed for the
+   * processor. kv_format must name the packing and the page's size. */
+  AQUIFER_TENSORS_CPU_PACKED = 4,
+  AQUIFER_TENSORS_LATENT = 5, /* MLA: [B, N, C] a layer. */
+  AQUIFER_TENSORS_APART = 6,  /* [B, N, H, C], K in `tensors` and V in `values`. */
+  AQUIFER_TENSORS_SLOTS = 7,  /* SGLang: [B * N, H, C], K and V; needs `page_tokens`. */
+  /* transformers: [B, H, N, C], K and V; a page is a sequence, as long as its whole blocks. */
+  AQUIFER_TENSORS_SEQUENCES = 8,
+  /* [B, ...], each page in one run that only the engine understands; needs `page_tokens`. */
+  AQUIFER_TENSORS_OPAQUE = 9
+};
+
+/* When a load compares a block's checksum with what it copies. */
+enum {
+  AQUIFER_VERIFY_COPYING = 0, /* In the same pass. What is not loaded may have been written to. */
+  AQUIFER_VERIFY_FIRST = 1,   /* Before: reads twice, and leaves pages that fail as they were. */
+  AQUIFER_VERIFY_NEVER = 2
+};
+
 /* How drives are read and written. */
 enum { AQUIFER_NVME_AUTO = 0, AQUIFER_NVME_URING = 1, AQUIFER_NVME_THREADS = 2 };
 
-/* Grows when something is added; what was there stays as it was. Now 1. */
+/* Grows when something is added; what was there stays as it was. Now 2. */
 uint32_t aquifer_abi_version(void);
 /* The release: "0.1.0". */
 const char* aquifer_version(void);
@@ -590,6 +618,135 @@ typedef struct aquifer_counter {
 } aquifer_counter;
 aquifer_code aquifer_request_counters(const aquifer_request* request, size_t first,
                                       aquifer_counter* counters, size_t count);
+
+/* ---- Engines: KV between tensors and slots ---- */
+
+/* Memory of the engine's own, which stays where it is while a map of it is in use. */
+typedef struct aquifer_tensor {
+  void* data;     /* The first element. */
+  uint64_t bytes; /* From there to the end of the storage; nothing outside is ever touched. */
+  const uint64_t* shape;
+  const uint64_t* strides;  /* In elements, as torch gives them. */
+  uint32_t dimension_count; /* Of both. */
+  uint32_t element_bytes;
+} aquifer_tensor;
+
+/* Where an engine, or one rank of it, keeps the KV of one group. */
+typedef struct aquifer_tensors {
+  uint32_t size;
+  int32_t family; /* AQUIFER_TENSORS_... */
+  const aquifer_layout* layout;
+  uint32_t group;
+  /* Of the group's heads, those in these tensors (aquifer_heads_of_rank). 0 and 0: all. */
+  uint32_t head_begin;
+  uint32_t head_end;
+  uint32_t page_tokens; /* AQUIFER_TENSORS_SLOTS and _OPAQUE alone. */
+  int32_t
+      layers_in_front; /* 1: not a tensor a layer, but one with the layers as first dimension. */
+  uint32_t reserved;
+  const aquifer_tensor* tensors;
+  size_t tensor_count;
+  const aquifer_tensor* values; /* Where K and V are apart. */
+  size_t value_count;
+} aquifer_tensors;
+
+/* What follows from that, made once. Any number of threads may use it. */
+typedef struct aquifer_tensor_map aquifer_tensor_map;
+
+/* AQUIFER_INVALID, naming the tensor and what is wrong with it, when the description does not fit
+ * the layout, or could touch bytes outside of the tensors or the same bytes twice. */
+aquifer_code aquifer_map_tensors(const aquifer_tensors* tensors, aquifer_tensor_map** map);
+/* Null is ignored. */
+void aquifer_tensor_map_free(aquifer_tensor_map* map);
+
+typedef struct aquifer_tensor_facts {
+  uint32_t size;
+  uint32_t tokens_per_block;
+  uint32_t pages_per_block; /* More than one where pages are grouped, */
+  uint32_t blocks_per_page; /* or this where they are cut. */
+  uint64_t page_count;
+  uint64_t block_bytes; /* Of whole blocks, all heads. */
+} aquifer_tensor_facts;
+aquifer_code aquifer_tensor_map_facts(const aquifer_tensor_map* map, aquifer_tensor_facts* facts);
+
+/* The heads that a tensor-parallel rank holds; `writes` is 0 where a lower rank has the same. */
+aquifer_code aquifer_heads_of_rank(uint32_t kv_heads, uint32_t ranks, uint32_t rank,
+                                   uint32_t* head_begin, uint32_t* head_end, int32_t* writes);
+
+/* A block in the engine, and in a slot. */
+typedef struct aquifer_copy_op {
+  const uint32_t* pages; /* A sequence's page table, as the engine has it; */
+  size_t page_count;
+  uint64_t block; /* and which of the sequence's blocks it is. */
+  void* slot;     /* Exactly one block. Only this rank's heads are touched. */
+  uint64_t slot_bytes;
+  aquifer_checksum checksum; /* To scatter: of the whole block. */
+  aquifer_lane_sums sums;    /* Answer: of what was copied, for aquifer_commit_op. */
+  aquifer_code code;         /* Answer: one block's failure is its own. */
+  uint32_t reserved;
+} aquifer_copy_op;
+/* From pages to slots, and back. Both run on the caller's thread. AQUIFER_OK even if blocks fail.
+ */
+aquifer_code aquifer_gather(const aquifer_tensor_map* map, aquifer_copy_op* ops, size_t op_count);
+aquifer_code aquifer_scatter(const aquifer_tensor_map* map, int32_t verify, aquifer_copy_op* ops,
+                             size_t op_count);
+
+/* The two below do all that belongs to it and return when it is done or its time is over. They
+ * wait inside of the call: an engine makes them on a thread, and with a cache (aquifer_join), of
+ * its own. */
+
+/* Fetches blocks, copies each into its pages while the next are being read, and gives them back. */
+typedef struct aquifer_load_args {
+  uint32_t size;
+  int32_t verify; /* AQUIFER_VERIFY_... */
+  aquifer_chain chain;
+  const aquifer_tensor_map* map;
+  const uint32_t* pages;
+  size_t page_count;
+  uint64_t first_block;  /* Of the sequence: the one that the first key names. */
+  int64_t timeout_nanos; /* For all of it; 0: a second. */
+} aquifer_load_args;
+
+typedef struct aquifer_loaded {
+  uint32_t size;
+  aquifer_code code; /* Why the next block was not; AQUIFER_OK: all were. */
+  uint64_t blocks;   /* From the front without a gap. What lies behind is to be computed. */
+  uint64_t bytes;
+  uint64_t tier_blocks[4]; /* From which tier they came; the index is AQUIFER_DRAM, ... */
+} aquifer_loaded;
+/* AQUIFER_OK however few were loaded. */
+aquifer_code aquifer_load(aquifer_cache* cache, const aquifer_load_args* args,
+                          aquifer_loaded* loaded);
+
+/* Reserves slots, copies blocks into those that are new, summing them, and commits. */
+typedef struct aquifer_store_args {
+  uint32_t size;
+  uint32_t position; /* Which block of its chain the first key is. */
+  aquifer_chain chain;
+  aquifer_key parent;            /* Of the first key: the key before it, or the root. */
+  const uint64_t* engine_hashes; /* The engine's own names, one a key; or null. */
+  const aquifer_tensor_map* map;
+  const uint32_t* pages;
+  size_t page_count;
+  uint64_t first_block; /* Of the sequence: the one that the first key names. */
+  int64_t
+      timeout_nanos; /* For all of it, memory that is being prepared included; 0: ten seconds. */
+} aquifer_store_args;
+
+typedef struct aquifer_stored {
+  uint32_t size;
+  int32_t refusal;       /* Of the last one that was refused: AQUIFER_REFUSAL_... */
+  uint64_t stored;       /* Written and committed by this rank. */
+  uint64_t published;    /* Of those, with all heads; the others wait for other ranks. */
+  uint64_t had;          /* Were there. */
+  uint64_t being_filled; /* Another engine stores them just now. */
+  uint64_t refused;
+  uint64_t failed; /* Reservations that became void, or the time was over. */
+  uint64_t bytes;
+} aquifer_stored;
+/* AQUIFER_OK however few were stored. */
+aquifer_code aquifer_store(aquifer_cache* cache, const aquifer_store_args* args,
+                           aquifer_stored* stored);
 
 #ifdef __cplusplus
 }

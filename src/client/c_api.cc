@@ -88,7 +88,7 @@ Status aquifer::CheckSize(const void* given, uint32_t size, size_t known, const 
   return Status();
 }
 
-uint32_t aquifer_abi_version(void) { return 1; }
+uint32_t aquifer_abi_version(void) { return 2; }
 const char* aquifer_version(void) { return AQUIFER_VERSION; }
 const char* aquifer_error(void) { return last_text; }
 

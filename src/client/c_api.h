@@ -5,6 +5,8 @@
 //   c_api_names.cc     layouts, keys and checksums
 //   c_api_requests.cc  what is asked
 //   c_api_answers.cc   what is answered
+//   c_api_tensors.cc   an engine's tensors, and copies between them and slots
+//   c_api_transfers.cc load and store: fetch or reserve, copy, release or commit, in one call
 //
 // A request belongs to the caller; while it is open, its cache knows it, so that either can go
 // first.
@@ -24,6 +26,8 @@
 #include "aquifer/aquifer.h"
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
+#include "block/engine_layout.h"
+#include "block/gather_scatter.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): the C header's name.
 struct aquifer_request {
@@ -60,6 +64,13 @@ struct aquifer_cache {
   std::unique_ptr<aquifer::Cache> client;
   std::vector<aquifer_request*> open;
   std::vector<std::unique_ptr<aquifer_request>> orphans;  // Also in `open`.
+};
+
+// NOLINTNEXTLINE(readability-identifier-naming): the C header's name.
+struct aquifer_tensor_map {
+  aquifer::EngineMap map;
+  // As a commit names them: {0, 0} where they are all heads.
+  aquifer::HeadRange committed_heads;
 };
 
 namespace aquifer {
@@ -127,6 +138,9 @@ static_assert(sizeof(aquifer_key) == sizeof(Key) && alignof(aquifer_key) == alig
 inline std::span<const Key> KeysOf(const aquifer_key* keys, size_t count) {
   return {reinterpret_cast<const Key*>(keys), count};
 }
+
+Status CheckChain(const aquifer_chain& chain);
+Status ReadVerify(int32_t given, Verify* verify);
 
 // The C header's layout as ours; what it says may still be wrong, for ValidateLayout() to tell.
 Status ReadLayout(const aquifer_layout* given, Layout* layout);

@@ -5,6 +5,7 @@
 #include "client/c_api.h"
 
 using aquifer::Cache;
+using aquifer::CheckChain;
 using aquifer::Code;
 using aquifer::Guarded;
 using aquifer::ReadStruct;
@@ -20,11 +21,6 @@ Status CheckFree(const aquifer_cache* cache, const aquifer_request* request) {
   AQ_RETURN_IF_ERROR(aquifer::CheckNotNull(request, "request"));
   if (request->cache == nullptr) return Status();
   return Status(Code::kBusy, "the request is still under way; wait for it, or use another");
-}
-
-Status CheckChain(const aquifer_chain& chain) {
-  AQ_RETURN_IF_ERROR(aquifer::CheckArray(chain.keys, chain.key_count, "args.chain.keys"));
-  return aquifer::CheckRange<size_t>(chain.key_count, 0, kMaxKeys, "args.chain.key_count");
 }
 
 // The keys are copied: the caller's may go.
@@ -51,6 +47,11 @@ Status Begin(aquifer_cache* cache, aquifer_request* request, void (Cache::*call)
 }
 
 }  // namespace
+
+Status aquifer::CheckChain(const aquifer_chain& chain) {
+  AQ_RETURN_IF_ERROR(CheckArray(chain.keys, chain.key_count, "args.chain.keys"));
+  return CheckRange<size_t>(chain.key_count, 0, kMaxKeys, "args.chain.key_count");
+}
 
 // ---- Recall and store ----
 

@@ -1,0 +1,707 @@
+"""Aquifer for Hugging Face transformers: prompts whose beginning was computed before, by anyone and at any
+time, are prefilled only from there on.
+
+    recall = aquifer.transformers.Recall(model, aquifer.connect())
+    output = model.generate(**inputs, past_key_values=recall.cache(session="chat 7"))
+
+    with recall:                            # the same for every generate() of the model, a pipeline's too
+        pipe("Once upon a time")
+
+For models whose every layer keeps all of its past (DynamicCache with plain layers). Others are refused by
+name when a Recall is made. What a forward pass is given decides whether its KV may be shared: token ids alone,
+with at most padding on the left. A cache that sees anything else goes on as a plain DynamicCache.
+
+A Recall belongs to one model. Recalling happens in the thread that runs the model, before its forward pass;
+storing on a thread of its own, from tensors that nobody changes any more.
+"""
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import ctypes
+import dataclasses
+import hashlib
+import json
+import os
+import queue
+import threading
+import time
+import weakref
+from array import array
+from typing import Any, Optional
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from .cache import Cache, Chain, Registered
+from .errors import Error, Invalid
+from .layout import DType, KvGroup, Layout, derive_keys
+from .tensors import Family, TensorMap
+
+__all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
+
+# Changes when the bytes of a block mean something else.
+KV_FORMAT = "transformers.dynamic.v1"
+
+_DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+
+# What a configuration says that no number in the KV depends on.
+_HARMLESS = frozenset([
+    "_name_or_path", "_commit_hash", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype",
+    "bos_token_id", "eos_token_id", "pad_token_id", "return_dict", "output_attentions", "output_hidden_states",
+    "id2label", "label2id", "problem_type", "_attn_implementation_autoset", "initializer_range"])
+
+# Rotary embeddings whose angles depend on how long the text is by now: the same tokens have another KV.
+_MOVING_ROPES = ("dynamic", "longrope")
+
+# What a forward pass may be given for its KV to follow from the token ids.
+_KNOWN_INPUTS = frozenset([
+    "input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep",
+    "return_dict", "cache_position", "output_attentions", "output_hidden_states"])
+
+_LEAST_DEADLINE = 0.05  # Seconds.
+_UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
+_WAITING_STORES = 64
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Since the Recall was made."""
+    recalled_tokens: int = 0  # Not computed, because they were there. A batch's rows count one by one.
+    computed_tokens: int = 0
+    stored_blocks: int = 0
+    short_loads: int = 0  # Fewer blocks came than were promised; the rest was computed.
+    dropped_stores: int = 0
+    given_up: dict[str, int] = dataclasses.field(default_factory=dict)  # Caches that became plain, by reason.
+
+
+# ---- Which model it is ----
+
+def _memory_of(tensor: torch.Tensor) -> memoryview:
+    count = tensor.numel() * tensor.element_size()
+    if count == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_uint8 * count).from_address(tensor.data_ptr())).cast("B")
+
+
+def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:
+    host = tensor.detach().to("cpu").contiguous()
+    said = f"{name}\0{host.dtype}\0{tuple(host.shape)}\0".encode()
+    digest = hashlib.sha256(said)
+    digest.update(_memory_of(host))
+    return digest.digest()
+
+
+def _configuration(model: Any) -> bytes:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): plain(v) for k, v in value.items() if k not in _HARMLESS}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+    return json.dumps(plain(model.config.to_dict()), sort_keys=True).encode()
+
+
+def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, those that no checkpoint holds included: rotary frequencies are among them."""
+    return dict(sorted([*model.named_parameters(remove_duplicate=False),
+                        *model.named_buffers(remove_duplicate=False)]))
+
+
+def model_digest(model: Any) -> bytes:
+    """The model's identity: its class, its effective configuration, and every byte of its weights."""
+    whole = hashlib.sha256(b"aquifer.transformers.model.v1\0")
+    for text in (type(model).__name__.encode(), _configuration(model)):
+        whole.update(len(text).to_bytes(8, "little") + text)
+    tensors = _tensors_of(model)
+    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for digest in pool.map(_tensor_digest, tensors.keys(), tensors.values()):
+            whole.update(digest)
+    return whole.digest()
+
+
+def _weights_version(model: Any) -> int:
+    """Another number when a weight was replaced or written to."""
+    return hash(tuple((tensor.data_ptr(), tensor._version) for tensor in _tensors_of(model).values()))
+
+
+# ---- What it keeps ----
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What a model keeps for each token, seen by trying."""
+    layers: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    devices: tuple[torch.device, ...]  # One a layer.
+
+    def group(self) -> KvGroup:
+        return KvGroup(layers=self.layers, kv_heads=self.kv_heads, key_dim=self.key_dim,
+                       value_dim=self.value_dim, dtype=_DTYPES[self.dtype])
+
+
+def _refuse(model: Any, why: str) -> Invalid:
+    return Invalid(f"{type(model).__name__} cannot be recalled: {why}")
+
+
+def _check_kind(model: Any) -> None:
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise _refuse(model, "it is an encoder with a decoder, and only decoders are known")
+    if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False):
+        raise _refuse(model, "it has PEFT adapters, which change the KV and can be switched at any time; merge them")
+    if model.training:
+        raise _refuse(model, "it is in training mode, where dropout makes every KV another; call model.eval()")
+    for name, tensor in model.named_parameters():
+        if tensor.device.type == "meta":
+            raise _refuse(model, f"{name} has no bytes here (it is on the meta device), so nobody knows which model it is")
+    text = config.get_text_config(decoder=True)
+    for layer in DynamicCache(config=text).layers:
+        if type(layer) is not DynamicLayer:
+            raise _refuse(model, f"a layer keeps its past in a {type(layer).__name__}, and only layers that keep all "
+                                 "of it (DynamicLayer) are known; sliding windows and state spaces are not")
+    ropes = getattr(text, "rope_parameters", None) or {}
+    nested = [rope for rope in ropes.values() if isinstance(rope, dict)]
+    for rope in nested or [ropes]:
+        if rope.get("rope_type") in _MOVING_ROPES:
+            raise _refuse(model, f"its rotary embedding ({rope['rope_type']}) turns with the length of the text, so a "
+                                 "prefix has not one KV")
+
+
+@torch.no_grad()
+def _try(model: Any) -> _Shape:
+    """Two short texts that differ in the last token alone: shows the KV's shape, and that no token's KV
+    depends on what comes after it."""
+    caches = []
+    device = model.get_input_embeddings().weight.device
+    for last in (3, 4):
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        model(input_ids=torch.tensor([[1, 2, 1, last]], device=device), past_key_values=cache, use_cache=True)
+        caches.append(cache)
+    shapes = set()
+    for first, second in zip(caches[0].layers, caches[1].layers):
+        if not first.is_initialized:
+            raise _refuse(model, "not every layer keeps a KV")
+        shapes.add((first.keys.shape[:2] + first.keys.shape[3:], first.values.shape[1:2] + first.values.shape[3:],
+                    first.keys.dtype, first.values.dtype))
+        for one, other in ((first.keys, second.keys), (first.values, second.values)):
+            if not torch.allclose(one[:, :, :3].float(), other[:, :, :3].float(), rtol=1e-2, atol=1e-3):
+                raise _refuse(model, "the KV of its tokens depends on what follows them (it is not causal)")
+    if len(shapes) != 1:
+        raise _refuse(model, f"its layers differ in shape or type: {sorted(map(str, shapes))}")
+    keys, values = caches[0].layers[0].keys, caches[0].layers[0].values
+    if keys.dtype not in _DTYPES or values.dtype != keys.dtype or values.shape[1] != keys.shape[1]:
+        raise _refuse(model, f"it keeps K as {keys.dtype} and V as {values.dtype}")
+    return _Shape(len(caches[0].layers), keys.shape[1], keys.shape[3], values.shape[3], keys.dtype,
+                  tuple(layer.keys.device for layer in caches[0].layers))
+
+
+# ---- A sequence ----
+
+class _Row:
+    """One sequence of a batch: where it begins behind the padding, its tokens, and the keys of its blocks."""
+
+    def __init__(self, padding: int, root: bytes, tokens_per_block: int):
+        self.padding = padding
+        self.tokens = array("I")
+        self.keys = b""
+        self.stored = 0  # Blocks that are stored, were there, or are given up on.
+        self._root = root
+        self._block = tokens_per_block
+
+    def extend(self, tokens: list[int]) -> None:
+        self.tokens.extend(tokens)
+        known = len(self.keys) // 32
+        whole = len(self.tokens) // self._block
+        if whole > known:
+            self.keys += derive_keys(self.parent(known), self.tokens[known * self._block:whole * self._block],
+                                     self._block)
+
+    def truncate(self, tokens: int) -> None:
+        del self.tokens[max(tokens, 0):]
+        whole = len(self.tokens) // self._block
+        self.keys = self.keys[:whole * 32]
+        self.stored = min(self.stored, whole)
+
+    def parent(self, block: int) -> bytes:
+        return self.keys[(block - 1) * 32:block * 32] if block > 0 else self._root
+
+    @property
+    def blocks(self) -> int:
+        return len(self.keys) // 32
+
+
+@dataclasses.dataclass(frozen=True)
+class _RowToStore:
+    index: int  # In the batch.
+    padding: int
+    first: int  # Block.
+    keys: bytes  # From that one on.
+    parent: bytes
+    name: Optional[str]  # The session's.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Store:
+    """Tensors that are as they are for good, and what of them is new."""
+    rows: list[_RowToStore]
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    origin: int  # The column that is the tensors' first.
+
+
+class AquiferCache(DynamicCache):
+    """What to pass to generate() as past_key_values. Made by Recall.cache(); for one conversation, and used
+    again like any DynamicCache when it goes on."""
+
+    def __init__(self, recall: "Recall", session: Optional[str] = None, cache_salt: str = ""):
+        super().__init__(config=recall.model.config.get_text_config(decoder=True))
+        self.recall = recall
+        self.session = session
+        self.recalled_tokens = 0  # Of each row of the last prompt.
+        self.plain: Optional[str] = None  # Why it is a DynamicCache and no more.
+        self._started = 0.0  # Of the forward pass that is under way.
+        self._salt = cache_salt
+        self._rows: list[_Row] = []
+        self._length = 0
+        self._waiting: Optional[_Store] = None  # Taken by the storing thread; the Recall's lock guards it.
+
+    # What changes a cache from outside.
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        super().crop(*args, **kwargs)
+        self._length = self.get_seq_length()
+        for row in self._rows:
+            row.truncate(self._length - row.padding)
+
+    def reset(self) -> None:
+        super().reset()
+        self._rows, self._length, self.plain, self.recalled_tokens = [], 0, None, 0
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._give_up("beam search")
+        super().reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._give_up("its batch was repeated")
+        super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._give_up("its batch was cut")
+        super().batch_select_indices(indices)
+
+    def _give_up(self, why: str) -> None:
+        if self.plain is None:
+            self.plain = why
+            self._rows = []
+            counts = self.recall.statistics.given_up
+            counts[why] = counts.get(why, 0) + 1
+
+    # Around a forward pass. `_before` may change what it is given.
+
+    def _before(self, inputs: dict[str, Any]) -> None:
+        why = self._why_unknown(inputs)
+        if why is not None:
+            self._give_up(why)
+            return
+        if self._length == 0:
+            self._rows = [_Row(padding, self.recall.root(self._salt), self.recall.layout.tokens_per_block)
+                          for padding in self._padding_of(inputs)]
+        why = self._why_moved(inputs)
+        if why is not None:
+            self._give_up(why)
+            return
+        self._append(inputs["input_ids"])
+        if self._length == 0 and not self.recall.busy_identifying:
+            self._recall_into(inputs)
+
+    def _why_unknown(self, inputs: dict[str, Any]) -> Optional[str]:
+        strange = [name for name, value in inputs.items() if name not in _KNOWN_INPUTS and value is not None]
+        if strange:
+            return f"a forward pass was given {', '.join(sorted(strange))}"
+        ids = inputs.get("input_ids")
+        if ids is None or ids.dim() != 2 or inputs.get("use_cache") is False:
+            return "a forward pass without token ids or without a cache"
+        mask = inputs.get("attention_mask")
+        if mask is not None and (mask.dim() != 2 or mask.shape[1] != self._length + ids.shape[1]):
+            return "an attention mask that is not the batch's padding"
+        if self.get_seq_length() != self._length:
+            return "it was changed from outside"
+        if self.recall.model.training or torch.is_grad_enabled():
+            return "gradients"
+        return None
+
+    @staticmethod
+    def _padding_of(inputs: dict[str, Any]) -> list[int]:
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        if mask is None:
+            return [0] * ids.shape[0]
+        return (mask.shape[1] - mask.ne(0).sum(dim=1)).tolist()
+
+    def _why_moved(self, inputs: dict[str, Any]) -> Optional[str]:
+        """Whether every token has the place that it has in its own text, and sees all in front of it."""
+        ids, mask, positions = inputs["input_ids"], inputs.get("attention_mask"), inputs.get("position_ids")
+        if ids.shape[0] != len(self._rows):
+            return "its batch changed"
+        end = self._length + ids.shape[1]
+        paddings = torch.tensor([row.padding for row in self._rows], device=ids.device).unsqueeze(1)
+        columns = torch.arange(end, device=ids.device).unsqueeze(0)
+        if mask is not None and not torch.equal(mask.ne(0), columns >= paddings):
+            return "padding that is not on the left"
+        if positions is None:
+            return None if not bool(paddings.any()) else "padding without position ids"
+        places = (columns - paddings)[:, self._length:]
+        if positions.shape[-1] != places.shape[1] or positions.dim() != 2:
+            return "position ids of another shape"
+        if not bool(((positions == places) | (places < 0)).all()):
+            return "position ids that are not the tokens' places"
+        return None
+
+    def _append(self, ids: torch.Tensor) -> None:
+        for row, tokens in zip(self._rows, ids.tolist()):
+            row.extend(tokens[max(row.padding - self._length, 0):])
+
+    def _recall_into(self, inputs: dict[str, Any]) -> None:
+        wanted = inputs.get("logits_to_keep")
+        if not isinstance(wanted, int) or wanted <= 0 or inputs.get("output_attentions") or inputs.get(
+                "output_hidden_states"):
+            return  # Somebody wants what only computing every token gives.
+        count = inputs["input_ids"].shape[1]
+        columns = self.recall._load(self, self._rows, count - wanted)
+        self.recalled_tokens = columns
+        if columns == 0:
+            return
+        self._length = columns
+        for name in ("input_ids", "position_ids", "cache_position"):
+            if inputs.get(name) is not None:
+                inputs[name] = inputs[name][..., columns:]
+
+    def _after(self, computed: int) -> None:
+        if self.plain is None:
+            self._length += computed
+            if any(row.blocks > row.stored for row in self._rows):
+                self.recall._store_later(self)
+
+    def _take_new(self) -> _Store:
+        """What is not stored yet, with the tensors that hold it. They are never written to again: a layer
+        grows by making new ones."""
+        block = self.recall.layout.tokens_per_block
+        rows = [_RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
+                            self._name(index))
+                for index, row in enumerate(self._rows) if row.blocks > row.stored]
+        origin = 0
+        layers = [(layer.keys, layer.values) for layer in self.layers]
+        if any(keys.device.type != "cpu" for keys, _ in layers):
+            origin = min(row.padding + row.first * block for row in rows)
+            layers = [(keys[:, :, origin:].to("cpu"), values[:, :, origin:].to("cpu")) for keys, values in layers]
+        return _Store(rows, layers, origin)
+
+    def _name(self, row: int) -> Optional[str]:
+        if self.session is None:
+            return None
+        return self.session if len(self._rows) == 1 else f"{self.session}/{row}"
+
+
+class Recall:
+    """A model and the cache that its prompts are recalled from. Close it, or use it as a context manager:
+    inside, every generate() of the model that brings no cache of its own uses one of ours."""
+
+    def __init__(self, model: Any, cache: Cache, *, cache_salt: str = "", digest: Optional[bytes] = None,
+                 deadline: Optional[float] = None, always: bool = False, background: bool = False):
+        """Raises Invalid, with the reason, for a model that cannot be recalled.
+
+        `digest` is the model's identity where it is known, such as the digest of an immutable revision; else
+        every weight is hashed, once: now, or with `background` on a thread, and nothing is recalled or stored
+        until then. `deadline` is for a recall, in seconds; None: as long as computing would take, at least
+        50 ms. `always`: recall also what would be computed faster.
+        """
+        _check_kind(model)
+        self.model = model
+        self.statistics = Statistics()
+        self.layout: Layout = None  # type: ignore[assignment]
+        self._shape = _try(model)
+        self._cache = cache.join()
+        self._storing = cache.join()
+        self._salt = cache_salt
+        self._given_digest = digest
+        self._deadline = deadline
+        self._always = always
+        self._roots: dict[str, bytes] = {}
+        self._known: Registered = None  # type: ignore[assignment]
+        self._known_storing: Registered = None  # type: ignore[assignment]
+        self._version = 0
+        self.busy_identifying = False
+        self._lock = threading.Lock()
+        self._queue: queue.Queue[Optional[AquiferCache]] = queue.Queue(_WAITING_STORES)
+        self._generate: Any = None
+        # A layout to count tokens per block by; nothing is found under it.
+        self.layout = Layout(model=bytes(32), kv_format=KV_FORMAT, groups=(self._shape.group(),))
+        self._identify(background)
+        self._hooks = [model.register_forward_pre_hook(_before_forward, with_kwargs=True),
+                       model.register_forward_hook(_after_forward, with_kwargs=True)]
+        self._thread = threading.Thread(target=_store_for_ever, args=(weakref.ref(self), self._queue),
+                                        name="aquifer-store", daemon=True)
+        self._thread.start()
+        self._at_exit = weakref.WeakMethod(self.close)
+        atexit.register(_call, self._at_exit)
+        weakref.finalize(self, _end, self._queue)
+
+    # ---- For its user ----
+
+    def cache(self, session: Optional[str] = None, cache_salt: Optional[str] = None) -> AquiferCache:
+        """A new cache for generate(). `session` names a conversation, so that it can be prestaged, pinned and
+        forgotten by that name; `cache_salt` keeps users apart."""
+        return AquiferCache(self, session, self._salt if cache_salt is None else cache_salt)
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Waits until all that was computed so far is stored; False: not within the time."""
+        end = time.monotonic() + timeout
+        while self._queue.unfinished_tasks:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def close(self) -> None:
+        """Stores what is left, for at most ten seconds, and lets go of the model."""
+        if self._thread is None:
+            return
+        self.__exit__()
+        self.flush(10.0)
+        for hook in self._hooks:
+            hook.remove()
+        self._queue.put(None)
+        self._thread.join(10.0)
+        self._thread = None  # type: ignore[assignment]
+        atexit.unregister(self._at_exit)
+        self._cache.close()
+        self._storing.close()
+
+    def __enter__(self) -> "Recall":
+        if self._generate is None:
+            self._generate = self.model.generate
+            self.model.generate = _generating(weakref.ref(self), self._generate)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._generate is not None:
+            self._generate = None
+            del self.model.generate
+
+    def root(self, cache_salt: str) -> bytes:
+        found = self._roots.get(cache_salt)
+        if found is None:
+            if len(self._roots) >= 4096:
+                self._roots.clear()
+            found = self._roots[cache_salt] = self.layout.root(self._cache.tenant, cache_salt=cache_salt)
+        return found
+
+    # ---- Identity ----
+
+    def _identify(self, background: bool) -> None:
+        self.busy_identifying = True
+        self._version = _weights_version(self.model)
+        if background and self._given_digest is None:
+            threading.Thread(target=self._identify_now, name="aquifer-identify", daemon=True).start()
+        else:
+            self._identify_now()
+
+    def _identify_now(self) -> None:
+        digest = self._given_digest if self._given_digest is not None else model_digest(self.model)
+        layout = dataclasses.replace(self.layout, model=digest)
+        self._known = self._cache.register(layout)
+        self._known_storing = self._storing.register(layout)
+        self._roots = {}
+        self.layout = layout
+        self.busy_identifying = False
+
+    def _check_weights(self) -> None:
+        """Somebody may have trained the model, or loaded other weights into it."""
+        if self._given_digest is None and not self.busy_identifying and _weights_version(self.model) != self._version:
+            self._identify(background=False)
+
+    # ---- Recall ----
+
+    def _load(self, cache: AquiferCache, rows: list[_Row], most: int) -> int:
+        """Fills the cache with as many columns as every row has, at most `most`; how many."""
+        try:
+            return self._load_columns(cache, rows, most)
+        except Error:  # The node is away, or busy: compute.
+            self.statistics.short_loads += 1
+            return 0
+
+    def _load_columns(self, cache: AquiferCache, rows: list[_Row], most: int) -> int:
+        block = self.layout.tokens_per_block
+        chains = [Chain(self._known, row.keys) for row in rows]
+        matches = [self._cache.match(chain) if len(chain) else None for chain in chains]
+        counts = [0 if match is None else match.matched if self._always else match.pays for match in matches]
+        columns = min(most, *(row.padding + count * block for row, count in zip(rows, counts)))
+        # Whole blocks are loaded, and the last is used as far as the columns go.
+        needed = [max(0, -(-(columns - row.padding) // block)) for row in rows]
+        if sum(needed) == 0:
+            return 0
+        width = max(row.padding + count * block for row, count in zip(rows, needed))
+        layers = self._empty_layers(len(rows), max(width, columns))
+        estimate = sum(match.recompute_ms for match in matches if match is not None) / 1000
+        deadline = self._deadline or (max(estimate, _LEAST_DEADLINE) if estimate else _UNKNOWN_DEADLINE)
+        end = time.monotonic() + deadline
+        for index, (row, chain, count) in enumerate(zip(rows, chains, needed)):
+            if count == 0:
+                continue
+            tensors = self._row_map(layers, index, row.padding)
+            loaded = self._cache.load(chain.part_of(0, count), tensors, [0],
+                                      timeout=max(end - time.monotonic(), 0.001))
+            if loaded.blocks < count:
+                self.statistics.short_loads += 1
+                columns = min(columns, row.padding + loaded.blocks * block)
+        return self._install(cache, layers, columns, rows)
+
+    def _empty_layers(self, batch: int, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Zeros, for what is in front of a row is masked but must be a number."""
+        shape = self._shape
+        return [(torch.zeros(batch, shape.kv_heads, width, shape.key_dim, dtype=shape.dtype),
+                 torch.zeros(batch, shape.kv_heads, width, shape.value_dim, dtype=shape.dtype))
+                for _ in range(shape.layers)]
+
+    def _row_map(self, layers: list[tuple[torch.Tensor, torch.Tensor]], row: int, column: int) -> TensorMap:
+        return TensorMap(self.layout, Family.SEQUENCES,
+                         [keys[row:row + 1, :, column:] for keys, _ in layers],
+                         [values[row:row + 1, :, column:] for _, values in layers])
+
+    def _install(self, cache: AquiferCache, layers: list[tuple[torch.Tensor, torch.Tensor]], columns: int,
+                 rows: list[_Row]) -> int:
+        block = self.layout.tokens_per_block
+        recalled = [max(columns - row.padding, 0) for row in rows]
+        if columns <= 0 or sum(recalled) == 0:
+            return 0
+        for layer, device, (keys, values) in zip(cache.layers, self._shape.devices, layers):
+            keys, values = keys[:, :, :columns].to(device), values[:, :, :columns].to(device)
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+        for row, tokens in zip(rows, recalled):
+            row.stored = max(row.stored, tokens // block)
+        self.statistics.recalled_tokens += sum(recalled)
+        return columns
+
+    # ---- Store ----
+
+    def _store_later(self, cache: AquiferCache) -> None:
+        if self.busy_identifying:
+            return
+        new = cache._take_new()
+        with self._lock:
+            queued = cache._waiting is not None
+            cache._waiting = new  # Holds all that an older one did.
+        if queued:
+            return
+        try:
+            self._queue.put_nowait(cache)
+        except queue.Full:
+            with self._lock:
+                cache._waiting = None
+            self.statistics.dropped_stores += 1
+
+    def _store_now(self, cache: AquiferCache) -> None:
+        with self._lock:
+            work, cache._waiting = cache._waiting, None
+        if work is None or cache.plain is not None:
+            return
+        for row in work.rows:
+            try:
+                self._store_row(work, row)
+            except Error:
+                self.statistics.dropped_stores += 1
+            self._note_stored(cache, row)
+
+    @staticmethod
+    def _note_stored(cache: AquiferCache, done: _RowToStore) -> None:
+        """Blocks that were refused or lost on the way are not tried again: the cache knew why. Those of a text
+        that was cropped in the meantime are none of its blocks any more."""
+        if done.index < len(cache._rows):
+            row = cache._rows[done.index]
+            if row.keys[done.first * 32:].startswith(done.keys):
+                row.stored = max(row.stored, done.first + len(done.keys) // 32)
+
+    def _store_row(self, work: _Store, row: _RowToStore) -> None:
+        block = self.layout.tokens_per_block
+        column = row.padding + row.first * block - work.origin
+        tensors = self._row_map(work.layers, row.index, column)
+        chain = Chain(self._known_storing, row.keys)
+        stored = self._storing.store(chain, row.parent, tensors, [0], position=row.first)
+        self.statistics.stored_blocks += stored.stored
+        if row.name is not None:
+            self._storing.hint(chain.part_of(len(chain) - 1), row.name)
+
+
+# ---- Hooks. A Recall that nobody holds any more leaves nothing behind but these, which then do nothing. ----
+
+def _before_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    cache = kwargs.get("past_key_values")
+    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall.model is not model:
+        return None
+    if args:
+        if len(args) != 1 or "input_ids" in kwargs:
+            cache._give_up("a forward pass with positional arguments")
+            return None
+        kwargs = {**kwargs, "input_ids": args[0]}
+    else:
+        kwargs = dict(kwargs)
+    if cache._length == 0:
+        cache.recall._check_weights()
+    cache._before(kwargs)
+    cache._started = time.perf_counter()
+    return (), kwargs
+
+
+def _after_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    cache = kwargs.get("past_key_values")
+    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall.model is not model:
+        return
+    recall, context = cache.recall, cache._length
+    rows, computed = kwargs["input_ids"].shape
+    cache._after(computed)
+    recall.statistics.computed_tokens += rows * computed
+    if rows == 1 and computed > 1 and recall._shape.devices[0].type == "cpu" and not recall.busy_identifying:
+        took = (time.perf_counter() - cache._started) * 1000
+        try:
+            recall._cache.report_prefill(recall._known, computed, context, took)
+        except Error:
+            pass
+
+
+def _generating(of: Any, generate: Any) -> Any:
+    def generate_with_recall(*args: Any, **kwargs: Any) -> Any:
+        recall = of()
+        if recall is not None and kwargs.get("past_key_values") is None and kwargs.get("use_cache") is not False:
+            config = kwargs.get("generation_config") or recall.model.generation_config
+            if kwargs.get("cache_implementation", getattr(config, "cache_implementation", None)) is None:
+                kwargs["past_key_values"] = recall.cache()
+        return generate(*args, **kwargs)
+    return generate_with_recall
+
+
+def _store_for_ever(of: Any, waiting: "queue.Queue[Optional[AquiferCache]]") -> None:
+    while True:
+        cache = waiting.get()
+        try:
+            recall = of()
+            if cache is None or recall is None:
+                return
+            recall._store_now(cache)
+        finally:
+            waiting.task_done()
+        del cache, recall
+
+
+def _end(waiting: "queue.Queue[Optional[AquiferCache]]") -> None:
+    try:
+        waiting.put_nowait(None)
+    except queue.Full:
+        pass  # The thread looks for its Recall after every store, and ends.
+
+
+def _call(method: Any) -> None:
+    bound = method()
+    if bound is not None:
+        bound()

@@ -1,0 +1,57 @@
+"""Fixtures that tests share: a node of their own on a socket in a temporary directory, and a small layout."""
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+
+import pytest
+
+import aquifer
+
+TOKENS = 16
+
+
+def pytest_collection_modifyitems(config, items):
+    """./test NAME-FILTER."""
+    wanted = os.environ.get("AQUIFER_TEST_FILTER")
+    if wanted:
+        left = [item for item in items if not re.search(wanted, item.name)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if re.search(wanted, item.name)]
+
+
+@pytest.fixture
+def node(tmp_path):
+    with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB") as started:
+        yield started
+
+
+@pytest.fixture
+def cache(node):
+    with node.connect() as connected:
+        yield connected
+
+
+@pytest.fixture(params=["node", "embedded"])
+def any_cache(request, tmp_path):
+    """Both ways to have a cache do the same."""
+    if request.param == "node":
+        with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB") as started, started.connect() as made:
+            yield made
+    else:
+        with aquifer.open_cache(dram_bytes=256 << 20) as made:
+            yield made
+
+
+@pytest.fixture
+def layout():
+    return aquifer.Layout(
+        model=hashlib.sha256(b"a model").digest(), kv_format="test", tokens_per_block=TOKENS,
+        groups=(aquifer.KvGroup(layers=2, kv_heads=2, key_dim=64, value_dim=64,
+                                dtype=aquifer.DType.FLOAT32),))
+
+
+def chain_of(cache, layout, tokens):
+    keys = aquifer.derive_keys(layout.root(cache.tenant), tokens, layout.tokens_per_block)
+    return aquifer.Chain(cache.register(layout), keys)

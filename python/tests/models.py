@@ -1,0 +1,71 @@
+"""Small models with random weights whose answer depends on all of their text. Run as a program, it stores
+and recalls from another process: models.py SOCKET store|recall"""
+from __future__ import annotations
+
+import sys
+
+import torch
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM)
+
+torch.set_num_threads(1)  # Others run at the same time, and threads that wait for each other would spin.
+
+KINDS = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+         "mistral": (MistralConfig, MistralForCausalLM)}
+
+
+def make_model(kind, dtype=torch.float32, seed=0, **changes):
+    config_class, model_class = KINDS[kind]
+    values = dict(vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
+                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096,
+                  initializer_range=0.12, bos_token_id=1, eos_token_id=None)
+    if kind == "mistral":
+        values["sliding_window"] = None
+    if "rope_theta" in changes:
+        changes["rope_parameters"] = {"rope_type": "default", "rope_theta": changes.pop("rope_theta")}
+    torch.manual_seed(seed)
+    return model_class(config_class(**{**values, **changes})).to(dtype).eval()
+
+
+def prompt(length, seed=1):
+    return torch.randint(1, 512, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+class Counting:
+    """How many tokens go through the model, rows times columns."""
+
+    def __init__(self, model):
+        self._model = model.get_input_embeddings()
+        self.tokens = 0
+
+    def __enter__(self):
+        def count(module, args, output):
+            self.tokens += args[0].numel()
+        self._hook = self._model.register_forward_hook(count)
+        return self
+
+    def __exit__(self, *_):
+        self._hook.remove()
+
+
+def main():
+    import aquifer
+    import aquifer.transformers
+    model = make_model("llama")
+    ids = prompt(700)
+    with aquifer.connect(sys.argv[1]) as client:
+        recall = aquifer.transformers.Recall(model, client, deadline=60.0, always=True)
+        cache = recall.cache()
+        with Counting(model) as counted:
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache,
+                                    max_new_tokens=8, do_sample=False, pad_token_id=0)
+        recall.close()
+        if sys.argv[2] == "store":
+            client.flush(aquifer.Tier.NVME)
+    print("tokens:", output[0, 700:].tolist())
+    print("recalled:", cache.recalled_tokens)
+    print("computed:", counted.tokens)
+
+
+if __name__ == "__main__":
+    main()

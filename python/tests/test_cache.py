@@ -1,0 +1,207 @@
+"""The cache from Python, over a real node and inside the process."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import aquifer
+from conftest import chain_of
+
+BLOCKS = 4
+
+
+def _slots(cache, chain, parent):
+    """Slots for all blocks, once their memory is ready."""
+    while True:
+        slots = cache.reserve(chain, parent)
+        if all(slot.outcome != aquifer.Outcome.REFUSED for slot in slots):
+            return slots
+        assert {slot.refusal for slot in slots} <= {"none", "warming"}
+        cache.abort(slots)
+
+
+def _store(cache, chain, parent):
+    slots = _slots(cache, chain, parent)
+    for number, slot in enumerate(slots):
+        assert slot.outcome == aquifer.Outcome.SLOT
+        slot.data[:] = bytes([number + 1]) * len(slot.data)
+    assert cache.commit(slots) == [True] * len(slots)
+
+
+def test_blocks_come_back_as_they_were_stored(any_cache, layout):
+    chain = chain_of(any_cache, layout, range(BLOCKS * 16))
+    assert any_cache.match(chain) == aquifer.Match(0, 0, 0.0, 0.0, ())
+    _store(any_cache, chain, layout.root())
+
+    found = any_cache.match(chain)
+    assert found.matched == found.pays == BLOCKS
+    assert [(run.first, run.count, run.tier, run.state) for run in found.runs] == [
+        (0, BLOCKS, aquifer.Tier.DRAM, aquifer.RunState.READY)]
+    assert any_cache.match(chain, have=1).matched == BLOCKS - 1
+    with any_cache.fetch(chain) as blocks:
+        for number, block in enumerate(blocks):
+            assert block.why == "ok" and block.tier == aquifer.Tier.DRAM
+            assert bytes(block.data) == bytes([number + 1]) * layout.block_bytes()
+            assert block.data.readonly
+        assert number == BLOCKS - 1
+        assert any_cache.stats().counters["lent_slots"] == BLOCKS
+    assert any_cache.stats().counters["lent_slots"] == 0
+
+
+def test_a_fetch_that_is_left_early_gives_everything_back(cache, layout):
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    _store(cache, chain, layout.root())
+    for _ in range(20):
+        with cache.fetch(chain) as blocks:
+            next(iter(blocks))
+        cache.fetch(chain).close()
+    aquifer.cache.wait_for(lambda: cache.stats().counters["lent_slots"] == 0, 20)
+
+
+def test_misses_are_answers(cache, layout):
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    with cache.fetch(chain) as blocks:
+        assert [block.why for block in blocks] == ["not found"] * BLOCKS
+
+
+def test_care_reaches_the_blocks(any_cache, layout):
+    chain = chain_of(any_cache, layout, range(BLOCKS * 16))
+    _store(any_cache, chain, layout.root())
+    assert any_cache.pin(chain, 60) == BLOCKS
+    any_cache.hint(chain, "talk", aquifer.SessionState.WILL_CONTINUE, priority=3)
+    assert any_cache.prestage(session="talk") == (BLOCKS, BLOCKS)
+    for tokens in range(1000, 1020):
+        any_cache.report_prefill(chain.registered, tokens, 0, tokens * 0.25)
+    found = any_cache.match(chain)
+    assert found.recompute_ms > 0
+    assert any_cache.evict(session="talk") == BLOCKS
+    assert any_cache.match(chain).matched == 0
+    with pytest.raises(aquifer.NotFound):
+        any_cache.evict(session="nobody")
+
+
+def test_what_was_flushed_survives_a_restart(tmp_path, layout):
+    socket = str(tmp_path / "node.sock")
+    drive = str(tmp_path / "drive")
+    os.mkdir(drive)
+    with aquifer.Node(socket, dram="256MiB", nvme=[drive + ":512MiB"]) as node, node.connect() as cache:
+        chain = chain_of(cache, layout, range(BLOCKS * 16))
+        _store(cache, chain, layout.root())
+        cache.flush(aquifer.Tier.NVME)
+    with aquifer.Node(socket, dram="256MiB", nvme=[drive + ":512MiB"]) as node, node.connect() as cache:
+        chain = chain_of(cache, layout, range(BLOCKS * 16))
+        assert [run.tier for run in cache.match(chain).runs] == [aquifer.Tier.NVME]
+        with cache.fetch(chain, timeout=30) as blocks:
+            assert [block.data[0] for block in blocks] == [1, 2, 3, 4]
+
+
+def test_a_client_survives_its_node(tmp_path, layout):
+    socket = str(tmp_path / "node.sock")
+    node = aquifer.Node(socket, dram="128MiB")
+    cache = node.connect()
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    node.close()
+    with pytest.raises(aquifer.Unavailable):
+        cache.match(chain)
+    with aquifer.Node(socket, dram="128MiB"):
+        def back():
+            try:
+                return cache.match(chain).matched == 0
+            except aquifer.Unavailable:
+                return False
+        aquifer.cache.wait_for(back, 30)
+    cache.close()
+
+
+def test_errors_say_what_to_do(cache, layout, tmp_path):
+    with pytest.raises(aquifer.Unavailable, match="no node answers"):
+        aquifer.connect(str(tmp_path / "nowhere.sock"))
+    with pytest.raises(aquifer.Invalid, match="32 bytes"):
+        aquifer.Chain(cache.register(layout), b"short")
+    with pytest.raises(aquifer.Invalid):
+        cache.match(aquifer.Chain(aquifer.Registered(4711, layout), bytes(32)))
+    with pytest.raises(aquifer.Invalid, match="priority"):
+        cache.hint(aquifer.Chain(cache.register(layout), bytes(32)), "talk", priority=9)
+    with pytest.raises(aquifer.Unavailable, match="did not start"):
+        aquifer.Node(str(tmp_path / "other.sock"), dram="nonsense")
+    cache.close()
+    with pytest.raises(aquifer.Unavailable, match="closed"):
+        cache.stats()
+
+
+def test_pending_calls_can_wait_be_cancelled_and_be_dropped(cache, layout):
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    pending = cache.begin_match(chain)
+    aquifer.cache.wait_for(pending.done, 20)
+    assert pending.result().matched == 0
+    with pytest.raises(aquifer.Invalid, match="taken"):
+        pending.result()
+    for _ in range(50):
+        cache.begin_match(chain)
+        cache.begin_prestage(chain).cancel()
+    assert cache.match(chain).matched == 0
+
+
+def test_threads_have_clients_of_their_own(cache, layout):
+    failures = []
+
+    def work(number):
+        try:
+            with cache.join() as mine:
+                chain = chain_of(mine, layout, range(number * 1000, number * 1000 + BLOCKS * 16))
+                for _ in range(20):
+                    mine.match(chain)
+                _store(mine, chain, layout.root())
+                assert mine.match(chain).matched == BLOCKS
+        except Exception as error:  # Shown by the assertion below.
+            failures.append(error)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_child_process_makes_its_own(cache, layout):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            cache.stats()
+        except aquifer.Invalid as error:
+            os._exit(0 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert cache.stats().tiers
+
+
+def test_a_private_node_ends_with_the_process_that_started_it(tmp_path):
+    socket = str(tmp_path / "node.sock")
+    code = f"import aquifer, os; aquifer.Node({socket!r}, dram='128MiB'); os._exit(0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+    def gone():
+        try:
+            aquifer.connect(socket, timeout=0.2).close()
+            return False
+        except aquifer.Unavailable:
+            return True
+    aquifer.cache.wait_for(gone, 30)
+
+
+def test_observing_stores_nothing(node, layout):
+    with node.connect(observe=True) as cache:
+        chain = chain_of(cache, layout, range(BLOCKS * 16))
+        assert cache.match(chain).matched == 0
+        assert {slot.outcome for slot in cache.reserve(chain, layout.root())} == {aquifer.Outcome.REFUSED}
+
+
+def test_doctor_tells_about_the_package():
+    done = subprocess.run([sys.executable, "-m", "aquifer", "doctor"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"aquifer {aquifer.__version__}" in done.stdout
+    assert "memory speed" in done.stdout

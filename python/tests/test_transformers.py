@@ -1,0 +1,360 @@
+"""aquifer.transformers over real, small models with random weights, and a real node."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import aquifer
+import aquifer.transformers
+from models import KINDS, Counting, make_model, prompt
+from transformers import DynamicCache
+
+BLOCK = 256  # Of these models, by the product's rule.
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("node")
+    with aquifer.Node(str(folder / "node.sock"), dram="512MiB") as started:
+        yield started
+
+
+@pytest.fixture
+def client(node):
+    with node.connect() as connected:
+        connected.evict(everything=True)
+        yield connected
+
+
+def recalling(model, client, **options):
+    return aquifer.transformers.Recall(model, client, deadline=60.0, always=True, **options)
+
+
+def generate(model, ids, cache=None, mask=None, **options):
+    with Counting(model) as counted:
+        output = model.generate(ids, attention_mask=torch.ones_like(ids) if mask is None else mask,
+                                past_key_values=cache, max_new_tokens=8, do_sample=False, pad_token_id=0,
+                                return_dict_in_generate=True, output_logits=True, **options)
+    return output.sequences, torch.stack(output.logits), counted.tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_computed_once_is_recalled_and_gives_the_same(kind, client):
+    model = make_model(kind)
+    ids = prompt(700)
+    plain, plain_logits, computed = generate(model, ids)
+    assert computed == 700 + 7
+    recall = recalling(model, client)
+    first, _, computed = generate(model, ids, recall.cache())
+    assert computed == 700 + 7 and torch.equal(first, plain)
+    assert recall.flush()
+    cache = recall.cache()
+    again, logits, computed = generate(model, ids, cache)
+    assert (cache.recalled_tokens, computed) == (2 * BLOCK, 700 - 2 * BLOCK + 7)
+    assert torch.equal(again, plain)
+    assert torch.allclose(logits, plain_logits, atol=1e-4)
+    assert recall.statistics.recalled_tokens == 2 * BLOCK
+    recall.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_are_those_of_a_run_that_kept_the_same_kv(dtype, client):
+    """Bit by bit: cut at the same token, with the KV kept in memory."""
+    model = make_model("llama", dtype)
+    ids = prompt(600)
+    kept = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids[:, :600], past_key_values=kept)
+        kept.crop(2 * BLOCK - 600)
+        expected = model(ids[:, 2 * BLOCK:], past_key_values=kept, logits_to_keep=1).logits
+    recall = recalling(model, client)
+    with torch.no_grad():
+        model(input_ids=ids, past_key_values=recall.cache())
+        assert recall.flush()
+        cache = recall.cache()
+        logits = model(input_ids=ids, past_key_values=cache, logits_to_keep=1).logits
+    assert cache.recalled_tokens == 2 * BLOCK
+    assert torch.equal(logits, expected)
+    recall.close()
+
+
+def test_the_next_turn_computes_only_what_is_new(client):
+    """Generated tokens are stored too, and a conversation goes on in another cache object."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(BLOCK - 4)
+    answer, _, _ = generate(model, ids, recall.cache(session="talk"))
+    assert recall.flush()
+    following = torch.cat([answer, prompt(40, seed=5)], dim=1)
+    plain, _, _ = generate(model, following)
+    cache = recall.cache(session="talk")
+    again, _, computed = generate(model, following, cache)
+    assert cache.recalled_tokens == BLOCK and computed == following.shape[1] - BLOCK + 7
+    assert torch.equal(again, plain)
+    assert client.prestage(session="talk") == (1, 1)
+    recall.close()
+
+
+def test_a_cache_object_that_goes_on_needs_no_recall(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    cache = recall.cache()
+    answer, _, _ = generate(model, prompt(300), cache)
+    following = torch.cat([answer, prompt(400, seed=5)], dim=1)
+    plain, _, _ = generate(model, following)
+    again, _, computed = generate(model, following, cache)
+    assert torch.equal(again, plain) and computed == 400 + 1 + 7
+    assert recall.flush() and cache.plain is None
+    # What it added is stored behind what it had.
+    other = recall.cache()
+    _, _, computed = generate(model, following, other)
+    assert other.recalled_tokens == following.shape[1] // BLOCK * BLOCK
+    recall.close()
+
+
+def test_a_prompt_that_is_all_there_computes_its_last_token(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(2 * BLOCK)
+    plain, _, _ = generate(model, ids, recall.cache())
+    assert recall.flush()
+    cache = recall.cache()
+    again, _, computed = generate(model, ids, cache)
+    assert (cache.recalled_tokens, computed) == (2 * BLOCK - 1, 1 + 7)
+    assert torch.equal(again, plain)
+    recall.close()
+
+
+def test_rows_of_a_batch_share_what_each_has(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    long, short = prompt(600), prompt(400, seed=2)
+    for ids in (long, short):
+        generate(model, ids, recall.cache())
+    assert recall.flush()
+    ids = torch.cat([long, torch.cat([torch.zeros(1, 200, dtype=torch.long), short], dim=1)])
+    mask = torch.ones_like(ids)
+    mask[1, :200] = 0
+    plain, plain_logits, _ = generate(model, ids, mask=mask)
+    cache = recall.cache()
+    again, logits, computed = generate(model, ids, cache, mask=mask)
+    # The second row has 200 columns of padding and one block; the first has two.
+    assert cache.recalled_tokens == 200 + BLOCK and cache.plain is None
+    assert computed == 2 * (600 - 200 - BLOCK + 7)
+    assert torch.equal(again, plain) and torch.allclose(logits, plain_logits, atol=1e-4)
+    # And a batch stores each row as its own text.
+    recall.flush()
+    both = prompt(700, seed=3)
+    batch = torch.cat([both, torch.cat([torch.zeros(1, 300, dtype=torch.long), prompt(400, seed=4)], dim=1)])
+    mask = torch.ones_like(batch)
+    mask[1, :300] = 0
+    generate(model, batch, recall.cache(), mask=mask)
+    assert recall.flush()
+    alone = recall.cache()
+    sequence, _, _ = generate(model, prompt(400, seed=4), alone)
+    assert alone.recalled_tokens == BLOCK
+    assert torch.equal(sequence, generate(model, prompt(400, seed=4))[0])
+    recall.close()
+
+
+def test_another_process_recalls_after_a_restart_of_the_node(tmp_path):
+    """Stored in one process, recalled in another, from the drive."""
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    script = os.path.join(os.path.dirname(__file__), "models.py")
+    told = {}
+    for turn in ("store", "recall"):
+        with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB", nvme=[f"{drive}:512MiB"]) as node:
+            done = subprocess.run([sys.executable, script, node.socket, turn], text=True, capture_output=True)
+            assert done.returncode == 0, done.stderr
+            told[turn] = dict(line.split(": ") for line in done.stdout.splitlines())
+    assert told["store"]["tokens"] == told["recall"]["tokens"]
+    assert (told["store"]["recalled"], told["recall"]["recalled"]) == ("0", str(2 * BLOCK))
+    assert int(told["recall"]["computed"]) == int(told["store"]["computed"]) - 2 * BLOCK
+
+
+def test_another_model_type_rope_user_or_adapter_finds_nothing(client):
+    ids = prompt(600)
+    recall = recalling(make_model("llama"), client)
+    generate(recall.model, ids, recall.cache())
+    assert recall.flush()
+    digest = recall.layout.model
+    recall.close()
+    others = {"weights": make_model("llama", seed=1), "type": make_model("llama", torch.bfloat16),
+              "rope": make_model("llama", rope_theta=500.0), "norm": make_model("llama", rms_norm_eps=1e-5),
+              "kind": make_model("qwen2")}
+    for name, model in others.items():
+        other = recalling(model, client)
+        cache = other.cache()
+        sequences, _, computed = generate(model, ids, cache)
+        assert (cache.recalled_tokens, computed) == (0, 607), name
+        assert torch.equal(sequences, generate(model, ids)[0])
+        other.close()
+    same = recalling(make_model("llama"), client)
+    assert same.layout.model == digest
+    salted = same.cache(cache_salt="somebody else")
+    generate(same.model, ids, salted)
+    assert salted.recalled_tokens == 0
+    cache = same.cache()
+    generate(same.model, ids, cache)
+    assert cache.recalled_tokens == 2 * BLOCK
+    same.close()
+
+
+def test_weights_that_change_are_another_model(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(600)
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+    cache = recall.cache()
+    sequences, _, _ = generate(model, ids, cache)
+    assert cache.recalled_tokens == 0
+    assert torch.equal(sequences, generate(model, ids)[0])
+    recall.close()
+
+
+def test_a_damaged_block_is_computed(tmp_path):
+    """In an embedded cache, whose memory is this process's: one byte changes where it lies."""
+    import ctypes
+    model = make_model("llama")
+    ids = prompt(600)
+    plain, _, _ = generate(model, ids)
+    with aquifer.open_cache(dram_bytes=256 << 20) as cache:
+        recall = recalling(model, cache)
+        stored = recall.cache()
+        generate(model, ids, stored)
+        assert recall.flush()
+        chain = aquifer.Chain(cache.register(recall.layout), stored._rows[0].keys)
+        with cache.fetch(chain) as blocks:
+            block = list(blocks)[1]
+            address = ctypes.addressof(ctypes.c_uint8.from_buffer(_writable(block.data)))
+            ctypes.c_uint8.from_address(address + 12345).value ^= 1
+        damaged = recall.cache()
+        again, _, _ = generate(model, ids, damaged)
+        assert damaged.recalled_tokens == BLOCK and recall.statistics.short_loads == 1
+        assert torch.equal(again, plain)
+        recall.close()
+
+
+def _writable(view):
+    import ctypes
+
+    class Buffer(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("object", ctypes.py_object), ("length", ctypes.c_ssize_t),
+                    ("rest", ctypes.c_ubyte * 128)]
+    buffer = Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0)
+    return (ctypes.c_uint8 * buffer.length).from_address(buffer.data)
+
+
+def test_a_node_that_is_gone_costs_nothing_but_the_recall(tmp_path):
+    model = make_model("llama")
+    ids = prompt(600)
+    plain, _, _ = generate(model, ids)
+    node = aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB")
+    recall = recalling(model, node.connect())
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    node.close()
+    cache = recall.cache()
+    again, _, computed = generate(model, ids, cache)
+    assert (cache.recalled_tokens, computed) == (0, 607)
+    assert torch.equal(again, plain)
+    recall.flush()
+    assert recall.statistics.dropped_stores > 0
+    recall.close()
+
+
+def test_every_generate_inside_of_a_recall_uses_it(client):
+    model = make_model("llama")
+    ids = prompt(600)
+    plain, _, _ = generate(model, ids)
+    recall = recalling(model, client)
+    with recall:
+        for _ in range(2):
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False,
+                                    pad_token_id=0)
+            assert torch.equal(output, plain)
+            assert recall.flush()
+    assert recall.statistics.recalled_tokens == 2 * BLOCK
+    model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False, pad_token_id=0)
+    assert recall.statistics.recalled_tokens == 2 * BLOCK  # Outside, nothing.
+    recall.close()
+
+
+def test_what_is_not_understood_is_left_to_a_plain_cache(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(600)
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    stored = recall.statistics.stored_blocks
+
+    def plain_because(why, **inputs):
+        cache = recall.cache()
+        with torch.no_grad():
+            model(past_key_values=cache, **inputs)
+        assert cache.recalled_tokens == 0 and why in cache.plain
+    embeddings = model.get_input_embeddings()(ids).detach()
+    plain_because("inputs_embeds", inputs_embeds=embeddings)
+    mask = torch.ones_like(ids)
+    mask[0, 300] = 0
+    plain_because("not on the left", input_ids=ids, attention_mask=mask)
+    plain_because("tokens' places", input_ids=ids, position_ids=torch.arange(5, 605).unsqueeze(0))
+    padded = torch.ones_like(ids)
+    padded[0, :10] = 0
+    plain_because("without position ids", input_ids=ids, attention_mask=padded)
+    cache = recall.cache()
+    model(input_ids=ids, past_key_values=cache)  # With gradients.
+    assert cache.plain == "gradients"
+    # Whoever wants the logits of every token gets them.
+    cache = recall.cache()
+    with torch.no_grad():
+        assert model(input_ids=ids, past_key_values=cache).logits.shape[1] == 600
+    assert cache.plain is None and cache.recalled_tokens == 0
+    beams = recall.cache()
+    expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, num_beams=2, pad_token_id=0,
+                              do_sample=False)
+    got = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, num_beams=2, pad_token_id=0,
+                         do_sample=False, past_key_values=beams)
+    assert torch.equal(got, expected)
+    assert recall.flush() and recall.statistics.stored_blocks == stored
+    recall.close()
+
+
+def test_models_that_cannot_be_recalled_are_refused_by_name(client):
+    def refused(match, model):
+        with pytest.raises(aquifer.Invalid, match=match):
+            aquifer.transformers.Recall(model, client)
+    refused("DynamicSlidingWindowLayer", make_model("mistral", sliding_window=64))
+    refused("training mode", make_model("llama").train())
+    refused("dynamic", make_model("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0}))
+    adapted = make_model("llama")
+    adapted.peft_config = {}
+    refused("PEFT", adapted)
+    with torch.device("meta"):
+        empty = make_model("llama")
+    refused("meta|has no bytes", empty)
+
+
+def test_identifying_in_the_background_recalls_nothing_until_it_is_done(client):
+    model = make_model("llama")
+    ids = prompt(600)
+    recall = recalling(model, client, background=True)
+    aquifer.cache.wait_for(lambda: not recall.busy_identifying, 30)
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    cache = recall.cache()
+    generate(model, ids, cache)
+    assert cache.recalled_tokens == 2 * BLOCK
+    assert recall.layout.model == aquifer.transformers.model_digest(model)
+    recall.close()
