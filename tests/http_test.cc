@@ -391,6 +391,7 @@ TEST_F(HttpTest, WithTenantsEverythingButHealthNeedsTheToken) {
   // Which of several is meant must be said.
   EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"everything":true})")).status, 400);
   EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"tenant":"b","everything":true})")).status, 200);
+  EXPECT_TRUE(LogSays("audit: /v1/evict \"everything\"=true \"tenant\"=\"b\" for process"));
 
   std::ofstream(path("token")) << kToken << "\n";
   const std::string address = fmt::format("127.0.0.1:{}", port_);

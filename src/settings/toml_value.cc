@@ -1,5 +1,6 @@
 #include "settings/toml_value.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -171,19 +172,20 @@ Result<TomlValue> ParseToml(std::string_view text, const std::string& file) {
 
 Result<std::string> ReadSettingsFile(const std::string& path,
                                      const std::function<Status(const struct stat&)>& check) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"),
-                                                             &std::fclose);
   const auto failed = [&path](const std::string& why) {
     return Status(Code::kInvalid, fmt::format("{} cannot be read: {}", path, why));
   };
-  if (file == nullptr) return failed(std::generic_category().message(errno));
-  if (check != nullptr) {
-    struct stat info{};
-    if (fstat(fileno(file.get()), &info) != 0) {
-      return failed(std::generic_category().message(errno));
-    }
-    AQ_RETURN_IF_ERROR(check(info));
+  // A pipe that nobody writes to would keep us in open().
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return failed(std::generic_category().message(errno));
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(::fdopen(descriptor, "r"),
+                                                             &std::fclose);
+  struct stat info{};
+  if (file == nullptr || fstat(descriptor, &info) != 0) {
+    return failed(std::generic_category().message(errno));
   }
+  if (!S_ISREG(info.st_mode)) return failed("it is no regular file");
+  if (check != nullptr) AQ_RETURN_IF_ERROR(check(info));
   std::string text;
   char piece[1 << 14];
   while (const size_t count = std::fread(piece, 1, sizeof(piece), file.get())) {

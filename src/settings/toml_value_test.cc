@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <fstream>
@@ -97,6 +98,9 @@ TEST(TomlValueTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_THAT(MessageOf(ReadSettingsFile(scratch.Sub("absent"))),
               AllOf(HasSubstr("absent"), HasSubstr("No such file")));
   EXPECT_FALSE(ReadSettingsFile(scratch.path()).ok());  // A directory.
+  ASSERT_EQ(::mkfifo(scratch.Sub("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(MessageOf(ReadSettingsFile(scratch.Sub("pipe"))), HasSubstr("no regular file"))
+      << "and nobody waits for a writer";
   std::ofstream(scratch.Sub("there")) << "a = 1\n";
   EXPECT_EQ(*ReadSettingsFile(scratch.Sub("there")), "a = 1\n");
 }

@@ -51,6 +51,13 @@ Status ReadBytes(const TomlValue& value, Tenant* tenant) {
   return Status();
 }
 
+template <auto kMember>
+Status ReadCeiling(const TomlValue& value, Tenant* tenant) {
+  AQ_RETURN_IF_ERROR(ReadBytes<kMember>(value, tenant));
+  if (tenant->options.*kMember > 0) return Status();
+  return value.Wrong("with 0 nothing could be stored; leave the key out where there is no ceiling");
+}
+
 Status ReadTtl(const TomlValue& value, Tenant* tenant) {
   AQ_ASSIGN_OR_RETURN(tenant->options.ttl_seconds, value.Seconds(0));
   return Status();
@@ -87,9 +94,9 @@ constexpr Setting kKeys[] = {
     {"token_sha256", &ReadToken},
     {"uids", &ReadUids},
     {"dram_floor", &ReadBytes<&T::dram_floor_bytes>},
-    {"dram_ceiling", &ReadBytes<&T::dram_ceiling_bytes>},
+    {"dram_ceiling", &ReadCeiling<&T::dram_ceiling_bytes>},
     {"nvme_floor", &ReadBytes<&T::nvme_floor_bytes>},
-    {"nvme_ceiling", &ReadBytes<&T::nvme_ceiling_bytes>},
+    {"nvme_ceiling", &ReadCeiling<&T::nvme_ceiling_bytes>},
     {"ttl", &ReadTtl},
     {"priority", &ReadPriority},
 };
