@@ -20,19 +20,13 @@ class Barriers {
     waits_.emplace(last, std::move(on_done));
   }
 
-  // Whoever waits for less than `before` is told that, in its turn, whatever else comes of it.
-  void Fail(uint64_t before, Status why) {
-    failed_before_ = before;
-    failure_ = std::move(why);
-  }
-
   // Everything before `oldest` is over. Whoever waited for no more than that is told `status`, or
   // some of them: true when it is to be called again, by another task.
   [[nodiscard]] bool Settle(uint64_t oldest, const Status& status) {
     for (size_t told = 0; !waits_.empty() && waits_.begin()->first < oldest; ++told) {
       if (told == kSlice) return true;
       const auto first = waits_.extract(waits_.begin());
-      first.mapped()(first.key() < failed_before_ ? failure_ : status);
+      first.mapped()(status);
     }
     return false;
   }
@@ -41,8 +35,6 @@ class Barriers {
   static constexpr size_t kSlice = 16;  // Each is an answer to a caller: one to three us.
 
   std::multimap<uint64_t, std::function<void(Status)>> waits_;  // By what they wait for.
-  uint64_t failed_before_ = 0;
-  Status failure_;
 };
 
 }  // namespace aquifer

@@ -31,20 +31,5 @@ TEST(BarriersTest, ThousandsAreToldALittleAtATimeInTheOrderOfWhatTheyWaitFor) {
   EXPECT_EQ(told.back(), 5000u);
 }
 
-TEST(BarriersTest, WhoWaitedWhenSomethingFailedIsToldSoAlsoWhenTheRestEndsWell) {
-  Barriers barriers;
-  std::vector<Code> told;
-  const auto add = [&](uint64_t last) {
-    barriers.Add(last, [&told](const Status& status) { told.push_back(status.code()); });
-  };
-  add(3);
-  add(9);
-  barriers.Fail(10, Status(Code::kUnavailable));
-  add(12);
-  EXPECT_TRUE(told.empty());
-  EXPECT_FALSE(barriers.Settle(20, Status()));
-  EXPECT_EQ(told, (std::vector<Code>{Code::kUnavailable, Code::kUnavailable, Code::kOk}));
-}
-
 }  // namespace
 }  // namespace aquifer

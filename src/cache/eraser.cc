@@ -90,7 +90,9 @@ void Eraser::OnDone(EraseBatch* erase) {
 }
 
 void Eraser::OnFailed(const EraseOp& op) {
-  last_failure_ = op.status;
+  Failures& failures = failures_[op.id.tenant];
+  ++failures.count;
+  failures.last = op.status;
   const auto owed = owed_.find(op.id);  // A marker is not.
   const bool remembered = owed != owed_.end() && owed->second;
   const bool again = op.left == EraseLeft::kCopy || (op.left == EraseLeft::kUnread && remembered);
@@ -109,17 +111,10 @@ void Eraser::RetryLater() {
   });
 }
 
-// What failed gets new numbers: who waits for the old ones must not take that for done.
 void Eraser::Retry() {
-  if (!failed_.empty()) barriers_.Fail(next_deletion_ + waiting_.size(), NotYet());
   waiting_.splice(waiting_.end(), failed_);  // However many they are, in no time.
   unmarked_.clear();
   Pump();
-}
-
-Status Eraser::NotYet() const {
-  return Status(last_failure_.code(),
-                "not deleted from NVMe yet, will be tried again: " + last_failure_.ToString());
 }
 
 void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done) {
@@ -128,7 +123,16 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
   const bool waits = !waiting_.empty() && waiting_.back() == marker;
   if (target_ != nullptr && !waits) waiting_.push_back(marker);
   Retry();
-  barriers_.Add(next_deletion_ + waiting_.size() - 1, std::move(on_done));
+  // Whatever fails from here on counts, also where it is being tried once more, for somebody else,
+  // when everything up to here has been answered.
+  const auto verdict = [this, tenant, before = failures_[tenant].count,
+                        on_done = std::move(on_done)](const Status&) {
+    const Failures& failures = failures_[tenant];
+    if (failures.count == before) return on_done(Status());
+    on_done(Status(failures.last.code(),
+                   "not deleted from NVMe yet, will be tried again: " + failures.last.ToString()));
+  };
+  barriers_.Add(next_deletion_ + waiting_.size() - 1, verdict);
   CheckBarriersLater();
 }
 
@@ -144,8 +148,7 @@ void Eraser::CheckBarriersLater() {
 void Eraser::CheckBarriers() {
   uint64_t oldest = next_deletion_;
   for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
-  const bool more = barriers_.Settle(oldest, failed_.empty() ? Status() : NotYet());
-  if (more) CheckBarriersLater();
+  if (barriers_.Settle(oldest, Status())) CheckBarriersLater();
 }
 
 }  // namespace aquifer

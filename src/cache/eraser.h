@@ -69,6 +69,12 @@ class Eraser {
   static BlockId MarkerOf(const TenantId& tenant) { return {.tenant = tenant, .key = {}}; }
 
   void OnDone(EraseBatch* erase);
+  // What could not be deleted of a tenant's, each time that it was tried.
+  struct Failures {
+    uint64_t count = 0;
+    Status last;
+  };
+
   void OnFailed(const EraseOp& op);
   void Forget(const BlockId& id);
   void CheckBarriers();
@@ -76,7 +82,6 @@ class Eraser {
   void CheckBarriersLater();
   void RetryLater();
   void Retry();
-  Status NotYet() const;
 
   const EraserOptions options_;
   Executor* const executor_;
@@ -88,7 +93,7 @@ class Eraser {
   std::list<BlockId> waiting_;   // Not asked for yet.
   std::list<BlockId> failed_;    // To be tried again.
   std::set<TenantId> unmarked_;  // Whose markers are among the failed ones.
-  Status last_failure_;
+  std::map<TenantId, Failures> failures_;
   std::vector<std::unique_ptr<EraseBatch>> in_flight_batches_;
   uint64_t next_deletion_ = 1;  // The number of waiting_.front(): they are asked for in order.
   bool retry_posted_ = false;

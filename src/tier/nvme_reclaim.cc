@@ -145,7 +145,7 @@ void NvmeDrive::ContinueReclaim() {
     } else {
       segments_[reclaim_->victim].state = State::kSealed;
       reclaim_.reset();
-      return;
+      return Changed();  // The drive may be back by now, and writes may wait for room.
     }
   }
   if (reclaim_->next < reclaim_->keep.size()) return;

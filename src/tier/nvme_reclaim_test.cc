@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tier/nvme_small.h"
@@ -195,6 +197,79 @@ TEST(NvmeReclaimTest, TheSegmentWithTheLeastLiveBytesGoesFirst) {
   }
   EXPECT_TRUE(harness.tier()->Probe(blocks[0]->id()).ok());
   EXPECT_FALSE(harness.tier()->Probe(blocks[2 * per_segment - 2]->id()).ok());
+}
+
+// Workers that can be made to wait.
+struct HeldWorkers final : WorkerPool {
+  explicit HeldWorkers(Executor* runs) : executor(runs) {}
+  void Run(Task task) override {
+    if (hold) return held.push_back(std::move(task));
+    executor->Post(std::move(task));
+  }
+  void LetOneGo() {
+    executor->Post(std::move(held.front()));
+    held.pop_front();
+  }
+
+  Executor* const executor;
+  std::deque<Task> held;
+  bool hold = false;
+};
+
+// One of the blocks that are moved is verified while the drive is out, the others when it is back.
+// With the last of them the reclaim is given up; nothing else happens that could wake who waits.
+TEST(NvmeReclaimTest, WritesThatWaitForRoomGoOnWhereTheDriveWasOutInTheMiddleOfAReclaim) {
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  HeldWorkers workers(&executor);
+  SeededRandom random(1);
+  NvmeHarnessListener listener;
+  listener.choose = KeepAll;
+  MemoryDisk disk(std::make_shared<MemoryMedia>(), {}, &executor, &clock);
+  auto tier = NewNvmeTier(Small(5), {&disk}, &listener, &workers, &executor, &clock, &random);
+  ASSERT_TRUE(tier.ok());
+  (*tier)->Recover([](const Status&) {});
+  executor.RunAll();
+  const auto blocks = Blocks(0, 400, 5000);
+  std::vector<std::unique_ptr<Batch<WriteOp>>> batches;
+  size_t answered = 0;
+  const auto write = [&](size_t first, size_t count) {
+    auto& batch = *batches.emplace_back(std::make_unique<Batch<WriteOp>>());
+    for (size_t i = first; i < first + count; ++i) batch.ops.push_back(blocks[i]->ToWrite());
+    batch.on_done = [&answered](Batch<WriteOp>&) { ++answered; };
+    batch.on_quiescent = [](Batch<WriteOp>&, size_t) {};
+    (*tier)->Write(&batch);
+  };
+  size_t next = 0;
+  for (; listener.reclaims < 2 && next < 200; ++next) {
+    write(next, 1);
+    executor.after_task = [&] { disk.Hang(listener.reclaims == 2); };
+    executor.RunAll();
+  }
+  executor.after_task = nullptr;
+  ASSERT_EQ(listener.reclaims, 2);
+  write(next, 1);
+  executor.AdvanceAndRun(7'000'000'000);
+  ASSERT_FALSE((*tier)->in_service());
+
+  workers.hold = true;
+  disk.Hang(false);
+  executor.RunAll();
+  ASSERT_GE(workers.held.size(), 2u);
+  workers.LetOneGo();
+  executor.RunAll();
+  workers.hold = false;
+  executor.AdvanceAndRun(2'000'000'000);
+  ASSERT_TRUE((*tier)->in_service());
+  write(200, 100);
+  executor.AdvanceAndRun(2'000'000'000);
+  while (!workers.held.empty()) {
+    workers.LetOneGo();
+    executor.RunAll();
+  }
+  executor.AdvanceAndRun(10'000'000'000);
+  EXPECT_EQ(answered, batches.size());
+  tier->reset();
 }
 
 TEST(NvmeReclaimTest, ReadsOfASegmentThatIsReclaimedGetTheirBytes) {
