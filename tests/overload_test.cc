@@ -143,10 +143,8 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
   options.nvme_directories = {scratch.Sub("nvme")};
   options.nvme_bytes = kNvmeBytes;
   options.nvme_segment_bytes = 4 * kMiB;
-  // The floor is what keeps the many of the other tenant from taking its last extent, again and
-  // again.
-  options.tenants = {
-      {.name = kCapped, .dram_floor_bytes = kCeilingBytes, .dram_ceiling_bytes = kCeilingBytes}};
+  // It has no floor: that the many of the other tenant do not starve it is everybody's right.
+  options.tenants = {{.name = kCapped, .dram_ceiling_bytes = kCeilingBytes}};
   ServerOptions server;
   server.socket = scratch.Sub("node.sock");
   server.admit = AdmitOwnUser;

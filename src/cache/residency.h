@@ -77,6 +77,11 @@ class Residency {
   // so that a ceiling bounds extents too: there are never more than it takes to hold that many
   // bytes of blocks of one size. kBusy: memory is on its way. kNoSpace: nothing may be evicted now.
   // kInvalid: the tenant's ceiling does not allow it at all.
+  //
+  // Whoever has to wait for an extent is served in turn: nobody else grows meanwhile, however many
+  // of them ask, as long as it asks again now and then. And it keeps the first that it gets for a
+  // while: tenants that are too many for the memory take turns, instead of pushing each other out
+  // before anything is recalled.
   Result<SlotId> TakeSlot(uint16_t tenant, uint64_t block_bytes);
   // Of a slot that no entry refers to.
   void FreeSlot(uint16_t tenant, SlotId slot);
@@ -221,6 +226,12 @@ class Residency {
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
   static constexpr uint32_t kNoExtent = UINT32_MAX;
 
+  // A pool that waits for an extent.
+  struct Claim {
+    uint16_t pool = 0;
+    int64_t asked_nanos = 0;  // The last time.
+  };
+
   struct Forecast {
     int8_t priority = 0;
     SessionHint session = SessionHint::kNone;
@@ -248,6 +259,13 @@ class Residency {
   bool EvictForQuota(uint16_t pool);
   // The tenant's ceiling, in whole extents, allows it one more.
   bool MayGrow(uint16_t tenant) const;
+  // Nobody waits for an extent before it.
+  bool HasTurn(uint16_t pool);
+  void ClaimExtent(uint16_t pool);
+  void EndClaim(uint16_t pool);
+  Result<SlotId> AllocateFor(uint16_t pool, bool may_grow);
+  // It has one extent, and that for so short a time that nobody may have it yet.
+  bool JustCame(uint16_t tenant) const;
   // Empties one of the tenant's own extents for slots of another size, which it may then have.
   // False: nothing of them may go.
   bool ReclaimOwn(uint16_t for_pool);
@@ -270,6 +288,8 @@ class Residency {
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
   const uint64_t extent_bytes_;
+  std::vector<Claim> claims_;              // In the order in which they came.
+  std::vector<int64_t> came_nanos_;        // By tenant: when it got its first extent.
   std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
   uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;

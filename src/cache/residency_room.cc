@@ -13,6 +13,11 @@ namespace {
 constexpr int kMaxEvictions = 16;
 constexpr int kMaxDescent = 64;
 constexpr uint32_t kSlotsPerStep = 4;  // Looked at, for one that is moved out.
+constexpr size_t kMaxClaims = 64;      // More than these come again.
+// Who has not asked for so long has given up. Engines ask as often as they compute a block.
+constexpr int64_t kClaimNanos = 500'000'000;
+// Long enough to recall what was stored, short enough for others' deadlines.
+constexpr int64_t kStayNanos = 250'000'000;
 
 }  // namespace
 
@@ -31,9 +36,8 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
       continue;
     }
     const bool may_grow = MayGrow(tenant);
-    const TenantId& id = catalog_->tenant(tenant).id;
-    Result<SlotId> slot =
-        may_grow ? dram_->Allocate(id, slot_bytes) : dram_->AllocateOwned(id, slot_bytes);
+    const bool has_turn = HasTurn(pool);
+    Result<SlotId> slot = AllocateFor(pool, may_grow && has_turn);
     if (slot.ok()) {
       if (dram_quota_.Charge(PayerOf(tenant), slot_bytes)) return slot;
       dram_->Free(*slot);  // The slots of other tenants fill the cap; evict and try again.
@@ -41,14 +45,17 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
       return slot;
     }
     const uint32_t own = dram_order_->Victim(pool);
+    if (own == kNoVictim && may_grow) ClaimExtent(pool);
+    if (own == kNoVictim && may_grow && !has_turn) return Status(Code::kBusy);
     const uint32_t other = dram_order_->Victim([this, pool, tenant, may_grow](uint16_t candidate) {
       const uint16_t payer = catalog_->pool(candidate).tenant;
-      return candidate != pool && (may_grow ? dram_quota_.OverFloor(payer) > 0 : payer == tenant);
+      if (candidate == pool) return false;
+      return may_grow ? dram_quota_.OverFloor(payer) > 0 && !JustCame(payer) : payer == tenant;
     });
     const bool others_first =
         other != kNoVictim &&
         (own == kNoVictim || dram_order_->Value(other) < dram_order_->Value(own));
-    const bool reclaiming = may_grow ? others_first && ReclaimExtent(pool)
+    const bool reclaiming = may_grow ? others_first && has_turn && ReclaimExtent(pool)
                                      : (others_first || own == kNoVictim) && ReclaimOwn(pool);
     if (own == kNoVictim && reclaiming) return Status(Code::kBusy);
     if (own == kNoVictim && !may_grow) {
@@ -64,6 +71,55 @@ Result<SlotId> Residency::TakeSlot(uint16_t tenant, uint64_t block_bytes) {
 Status Residency::AllInUse(uint16_t tenant, const char* why) const {
   return blocks_of(tenant).being_written > 0 ? Status(Code::kBusy) : Status(Code::kInvalid, why);
 }
+
+Result<SlotId> Residency::AllocateFor(uint16_t pool, bool may_grow) {
+  const PoolRecord& record = catalog_->pool(pool);
+  const TenantId& id = catalog_->tenant(record.tenant).id;
+  if (!may_grow) return dram_->AllocateOwned(id, record.slot_bytes);
+  const bool had_none = dram_->ExtentsOf(id) == 0;
+  Result<SlotId> slot = dram_->Allocate(id, record.slot_bytes);
+  if (!slot.ok()) {
+    if (!claims_.empty()) ClaimExtent(pool);  // It has the turn, and asks again.
+    return slot;
+  }
+  EndClaim(pool);
+  if (had_none) {
+    if (came_nanos_.size() <= record.tenant) {
+      came_nanos_.resize(size_t{record.tenant} + 1, INT64_MIN / 2);
+    }
+    came_nanos_[record.tenant] = clock_->NowNanos();
+  }
+  return slot;
+}
+
+// --- Taking turns
+
+bool Residency::HasTurn(uint16_t pool) {
+  const int64_t given_up = clock_->NowNanos() - kClaimNanos;
+  while (!claims_.empty() && claims_.front().asked_nanos < given_up) claims_.erase(claims_.begin());
+  return claims_.empty() || claims_.front().pool == pool;
+}
+
+void Residency::ClaimExtent(uint16_t pool) {
+  const auto known = std::find_if(claims_.begin(), claims_.end(),
+                                  [pool](const Claim& claim) { return claim.pool == pool; });
+  if (known != claims_.end()) {
+    known->asked_nanos = clock_->NowNanos();
+  } else if (claims_.size() < kMaxClaims) {
+    claims_.push_back({pool, clock_->NowNanos()});
+  }
+}
+
+void Residency::EndClaim(uint16_t pool) {
+  std::erase_if(claims_, [pool](const Claim& claim) { return claim.pool == pool; });
+}
+
+bool Residency::JustCame(uint16_t tenant) const {
+  return tenant < came_nanos_.size() && clock_->NowNanos() - came_nanos_[tenant] < kStayNanos &&
+         dram_->ExtentsOf(catalog_->tenant(tenant).id) == 1;
+}
+
+// --- Evicting
 
 // Its own size first: that slot can be used at once. But a ceiling is over all of them.
 bool Residency::EvictForQuota(uint16_t pool) {
@@ -91,9 +147,12 @@ bool Residency::ReclaimExtent(uint16_t for_pool) {
   std::vector<uint16_t> spared = {for_pool};
   uint32_t extent = 0;
   for (;;) {
-    const uint32_t victim = dram_order_->Victim([this, &spared](uint16_t pool) {
+    const uint32_t victim = dram_order_->Victim([this, for_pool, &spared](uint16_t pool) {
+      const uint16_t payer = catalog_->pool(pool).tenant;
+      const bool may_stay =
+          for_pool != UINT16_MAX && JustCame(payer);  // Not where memory is short.
       return std::find(spared.begin(), spared.end(), pool) == spared.end() &&
-             dram_quota_.OverFloor(catalog_->pool(pool).tenant) > 0;
+             dram_quota_.OverFloor(payer) > 0 && !may_stay;
     });
     if (victim == kNoVictim) return false;
     extent = dram_->SlotExtent(at(victim).slot);
