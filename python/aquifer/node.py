@@ -52,9 +52,9 @@ class Node:
             if self._process.poll() is not None:
                 raise Unavailable(f"the node did not start:\n{self._last_lines()}")
             try:
-                connect(self.socket, timeout=0.2).close()
+                connect(self.socket, timeout=1.0).close()
                 return True
-            except Unavailable:
+            except (Unavailable, Late):
                 return False
         try:
             wait_for(ready, _START_SECONDS)

@@ -186,7 +186,9 @@ def test_a_private_node_ends_with_the_process_that_started_it(tmp_path):
 
     def gone():
         try:
-            aquifer.connect(socket, timeout=0.2).close()
+            aquifer.connect(socket, timeout=1.0).close()
+            return False
+        except aquifer.Late:
             return False
         except aquifer.Unavailable:
             return True
