@@ -172,6 +172,14 @@ TEST_F(HttpTest, ANodeThatServesIsHealthyReadyAndMeasured) {
                     HasSubstr("aquifer_tier_in_service{tier=\"nvme\"} 1\n")));
   EXPECT_EQ(Ask(GetText("/nothing")).status, 404);
   EXPECT_EQ(Ask(PostText("/healthz", "{}")).status, 405);
+  // As load balancers and older probes ask.
+  for (const char* path : {"/healthz", "/readyz"}) {
+    EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.0\r\n\r\n", path)).status, 200) << path;
+    const auto head = Ask(fmt::format("HEAD {} HTTP/1.0\r\n\r\n", path));
+    EXPECT_EQ(head.status, 200) << path;
+    EXPECT_EQ(head.body, "") << path;
+  }
+  EXPECT_EQ(Ask("GET /v1/status HTTP/1.0\r\n\r\n").status, 403);
   EXPECT_EQ(Ask("HEAD /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").status, 405);
   kill(pid_, SIGTERM);
   EXPECT_EQ(WaitFor(std::exchange(pid_, -1)), 0);
@@ -242,7 +250,8 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
     // What the other method is told.
     const HeardResponse wrong = AskAdmin(get ? PostText(path, "{}") : GetText(path));
     EXPECT_EQ(wrong.status, 405);
-    EXPECT_EQ(wrong.headers.at("allow"), get ? "GET" : "POST");
+    const bool probe = path == "/healthz" || path == "/readyz";
+    EXPECT_EQ(wrong.headers.at("allow"), probe ? "GET, HEAD" : (get ? "GET" : "POST"));
   }
   // And the other way round: what the program has is in the document.
   for (const char* call :
@@ -336,12 +345,14 @@ TEST_F(HttpTest, WebPagesAreNotAnswered) {
     EXPECT_EQ(Ask(GetText(path, "Sec-Fetch-Site: cross-site\r\n")).status, 403) << path;
     EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.1\r\nHost: evil.example\r\n\r\n", path)).status, 403)
         << path;
-    EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.1\r\n\r\n", path)).status, 403) << path;
     EXPECT_EQ(
         Ask(fmt::format("GET {0} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", path))
             .status,
         400)
         << path;
+  }
+  for (const char* path : {"/metrics", "/v1/status"}) {
+    EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.1\r\n\r\n", path)).status, 403) << path;
   }
   EXPECT_EQ(Ask("OPTIONS /v1/drain HTTP/1.1\r\nHost: localhost\r\n"
                 "Access-Control-Request-Method: POST\r\nOrigin: http://evil.example\r\n\r\n")

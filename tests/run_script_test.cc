@@ -50,6 +50,8 @@ TEST_F(RunScript, ShowsALivingNodeAndEndsItWithADrain) {
     EXPECT_TRUE(run->ReadUntil("verified   every byte", seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("ctl status --socket " + socket_, seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("demo --socket " + socket_, seconds(60)).has_value());
+    const std::string call = "Connect({.socket = \"" + socket_ + "\"}, {})";  // As below.
+    EXPECT_TRUE(run->ReadUntil(call, seconds(60)).has_value());
     {
       // It stays up, and nothing of the demonstration is left.
       auto cache = Connect({.socket = socket_}, {});

@@ -1,7 +1,9 @@
 // aquifer bench: what this host can do, and how much of it we reach.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -57,6 +59,16 @@ std::vector<Row> AllRows() {
   AddChecksumRows(&rows);
   AddIndexRows(&rows);
   return rows;
+}
+
+// "{dram,node,...}": what names begin with, for the help and for shells to offer.
+std::string GroupsText() {
+  std::vector<std::string> groups;
+  for (const Row& row : AllRows()) {
+    const std::string group = row.name.substr(0, row.name.find_first_of("./"));
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+  return fmt::format("{{{}}}", fmt::join(groups, ","));
 }
 
 std::string IoEngineText() {
@@ -138,7 +150,8 @@ void AddBenchCommand(CLI::App* app, int* exit_status) {
   CLI::App* const command =
       app->add_subcommand("bench", "Measure this host's limits and how much of them we reach");
   const auto options = std::make_shared<BenchOptions>();  // The callback's, and CLI11's targets.
-  command->add_option("NAME", options->names, "Beginnings of row names (default: every row)");
+  command->add_option("NAME", options->names, "Beginnings of row names (default: every row)")
+      ->type_name_fn(&GroupsText);
   command->add_flag("--list", options->list, "Say which rows there are and measure nothing");
   command->add_flag("--quick", options->quick, "Fewer rounds; ends within five minutes");
   command->add_flag("--json", options->json, "One JSON object a line and nothing else");

@@ -261,6 +261,9 @@ TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndOption) {
                                    HasSubstr("leave-out-faults"), HasSubstr("directory")))
         << shell;
   }
+  EXPECT_THAT(Run({"completion", "bash"}).out,
+              AllOf(HasSubstr("'aquifer bench') words='dram "), HasSubstr(" checksum ")));
+  EXPECT_THAT(Run({"bench", "--help"}).out, HasSubstr(",nvme,"));
 #ifdef AQUIFER_HAS_NODE
   EXPECT_THAT(
       Run({"completion", "bash"}).out,

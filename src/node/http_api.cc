@@ -112,11 +112,13 @@ const HttpRoute* HttpApi::Find(const HttpRequest& request, std::string* allowed)
 
 std::optional<HttpResponse> HttpApi::Screen(const HttpRequest& request) {
   const HttpRules rules = this->rules();
-  std::optional<HttpResponse> refused = RefuseCrossSite(request, rules);
   const bool health = request.path == kHealth || request.path == kReady;
-  std::string allowed = health ? "GET" : "";
+  std::optional<HttpResponse> refused =
+      RefuseCrossSite(request, health ? HttpNeed::kNothing : HttpNeed::kReading, rules);
+  std::string allowed = health ? "GET, HEAD" : "";
   const HttpRoute* const route = health ? nullptr : Find(request, &allowed);
-  if (!refused && (health ? request.method != "GET" : route == nullptr && !allowed.empty())) {
+  const bool asks = request.method == "GET" || request.method == "HEAD";
+  if (!refused && (health ? !asks : route == nullptr && !allowed.empty())) {
     refused = HttpError(405, "wrong_method",
                         fmt::format("{} is asked for with {}", request.path, allowed));
     refused->allow = allowed;

@@ -88,7 +88,8 @@ HttpResponse NeedsToken(const HttpRequest& request, const HttpRules& rules) {
 
 }  // namespace
 
-std::optional<HttpResponse> RefuseCrossSite(const HttpRequest& request, const HttpRules& rules) {
+std::optional<HttpResponse> RefuseCrossSite(const HttpRequest& request, HttpNeed need,
+                                            const HttpRules& rules) {
   if (request.repeated_header) {
     return HttpError(400, "invalid", "a header is there twice; send each once");
   }
@@ -100,7 +101,8 @@ std::optional<HttpResponse> RefuseCrossSite(const HttpRequest& request, const Ht
     return HttpError(403, "cross_site",
                      "requests of web pages are not answered; type the address yourself");
   }
-  if (!request.on_socket && !IsOurs(request.host, rules.address)) {
+  const bool probe = need == HttpNeed::kNothing && request.host.empty();
+  if (!request.on_socket && !probe && !IsOurs(request.host, rules.address)) {
     return HttpError(403, "wrong_host",
                      "the Host header names none of this node's addresses; ask for localhost or "
                      "the configured address by its number");

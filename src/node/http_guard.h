@@ -26,8 +26,10 @@ struct HttpRules {
   HttpAddress address{};  // Where TCP is served.
 };
 
-// It is a browser's, for another site, or for a host that we are not. None: it is not.
-std::optional<HttpResponse> RefuseCrossSite(const HttpRequest& request, const HttpRules& rules);
+// It is a browser's, for another site, or for a host that we are not. None: it is not. What needs
+// nothing needs no Host either: probes that speak HTTP/1.0 send none, and browsers always do.
+std::optional<HttpResponse> RefuseCrossSite(const HttpRequest& request, HttpNeed need,
+                                            const HttpRules& rules);
 
 // It may not ask for this, or not in this form. None: it may.
 std::optional<HttpResponse> RefuseAccess(const HttpRequest& request, HttpNeed need,

@@ -27,8 +27,9 @@ HttpRequest Post() {
   return request;
 }
 
-unsigned CrossSite(const HttpRequest& request, const HttpRules& rules = {}) {
-  const auto refused = RefuseCrossSite(request, rules);
+unsigned CrossSite(const HttpRequest& request, const HttpRules& rules = {},
+                   HttpNeed need = HttpNeed::kReading) {
+  const auto refused = RefuseCrossSite(request, need, rules);
   return refused ? refused->status : 200;
 }
 
@@ -82,6 +83,11 @@ TEST(HttpGuardTest, OnlyOurOwnNamesAreAnswered) {
     request.host = host;
     EXPECT_EQ(CrossSite(request), 403u) << host;
   }
+  request.host = "";
+  EXPECT_EQ(CrossSite(request, {}, HttpNeed::kNothing), 200u) << "a probe";
+  EXPECT_EQ(CrossSite(request, {}, HttpNeed::kAdministration), 403u);
+  request.host = "evil.example";
+  EXPECT_EQ(CrossSite(request, {}, HttpNeed::kNothing), 403u);
   request.host = "anything";
   request.on_socket = true;  // No browser gets there.
   EXPECT_EQ(CrossSite(request), 200u);

@@ -32,12 +32,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   HttpRules rules;
   rules.admin_token_sha256 = DigestOfToken("secret");
-  const bool ours = !RefuseCrossSite(request, rules).has_value();
+  const bool ours = !RefuseCrossSite(request, HttpNeed::kReading, rules).has_value();
   AQ_CHECK(!ours || request.host.find("evil") == std::string::npos);
   const bool let_in = !RefuseAccess(request, HttpNeed::kAdministration, rules).has_value();
   AQ_CHECK(!let_in || request.authorization->ends_with(" secret"));
   request.origin = "null";
-  AQ_CHECK(RefuseCrossSite(request, rules).has_value());
+  AQ_CHECK(RefuseCrossSite(request, HttpNeed::kReading, rules).has_value());
 
   JsonBody body(rest);
   const auto name = body.Text("name", 8);

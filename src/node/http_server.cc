@@ -62,9 +62,9 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session() { crowd_->sessions.erase(this); }
 
   void Start() { AwaitRequest(); }
-  bool idle() const { return idle_ && !over_; }
   bool over() const { return over_; }
-  Clock::time_point idle_since() const { return idle_since_; }
+  // None: the peer waits for us.
+  std::optional<Clock::time_point> waiting_since() const { return waiting_since_; }
   void Drop() {
     over_ = true;
     late_.cancel();
@@ -72,18 +72,21 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
  private:
+  // From here on the peer has so long, for what comes next.
+  void WaitForPeer(Clock::duration limit) {
+    waiting_since_ = Clock::now();
+    stream_.expires_after(limit);
+  }
+
   // Waits for the first byte, so that an idle connection is told from a slow one.
   void AwaitRequest() {
     parser_.emplace();
     parser_->header_limit(limits_.max_header_bytes);
     parser_->body_limit(limits_.max_body_bytes);
     if (buffer_.size() > 0) return ReadHeader();  // The next one was sent behind the last.
-    idle_ = true;
-    idle_since_ = Clock::now();
-    stream_.expires_after(limits_.idle);
+    WaitForPeer(limits_.idle);
     stream_.async_read_some(buffer_.prepare(kFirstBytes),
                             [self = shared_from_this()](beast::error_code error, size_t bytes) {
-                              self->idle_ = false;
                               if (error) return self->Drop();
                               self->buffer_.commit(bytes);
                               self->ReadHeader();
@@ -91,7 +94,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   void ReadHeader() {
-    stream_.expires_after(limits_.header);
+    WaitForPeer(limits_.header);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](beast::error_code error, size_t) {
                               error ? self->OnReadError(error) : self->OnHeader();
@@ -151,7 +154,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void Encourage() {
     static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    stream_.expires_after(limits_.write);
+    WaitForPeer(limits_.write);
     net::async_write(stream_, net::buffer(kContinue, sizeof(kContinue) - 1),
                      [self = shared_from_this()](beast::error_code error, size_t) {
                        error ? self->Drop() : self->ReadBody();
@@ -159,7 +162,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   void ReadBody() {
-    stream_.expires_after(limits_.body);
+    WaitForPeer(limits_.body);
     http::async_read(stream_, buffer_, *parser_,
                      [self = shared_from_this()](beast::error_code error, size_t) {
                        error ? self->OnReadError(error) : self->Handle();
@@ -167,6 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   void Handle() {
+    waiting_since_.reset();
     stream_.expires_never();
     request_.body = std::move(parser_->get().body());
     const uint64_t number = ++number_;
@@ -209,7 +213,7 @@ class Session : public std::enable_shared_from_this<Session> {
     response_->keep_alive(keep_alive);
     if (!head) response_->body() = std::move(response.body);
     response_->prepare_payload();
-    stream_.expires_after(limits_.write);
+    WaitForPeer(limits_.write);
     http::async_write(stream_, *response_,
                       [self = shared_from_this(), keep_alive](beast::error_code error, size_t) {
                         if (error) return self->Drop();
@@ -221,7 +225,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void EndSending() {
     beast::error_code ignored;
     stream_.socket().shutdown(net::socket_base::shutdown_send, ignored);
-    stream_.expires_after(kDiscard);
+    WaitForPeer(kDiscard);
     Discard(0);
   }
 
@@ -248,9 +252,8 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpRequest request_;
   uint64_t number_ = 0;    // Of the request.
   uint64_t answered_ = 0;  // The last that was.
-  bool idle_ = false;
   bool over_ = false;
-  Clock::time_point idle_since_{};
+  std::optional<Clock::time_point> waiting_since_;  // For the peer.
 };
 
 class BeastServer final : public HttpServer {
@@ -363,18 +366,22 @@ class BeastServer final : public HttpServer {
     return fmt::format("process {} of user {}", peer.pid, peer.uid);
   }
 
+  // Who has asked is answered. Of the others, idle or in the middle of a request, goes whom we have
+  // waited for longest: nobody can keep a probe out with requests that never end.
   static bool MakeRoom(const Crowd& crowd) {
     size_t live = 0;
-    Session* idlest = nullptr;
+    Session* slowest = nullptr;
     for (Session* const session : crowd.sessions) {
       if (session->over()) continue;
       ++live;
-      if (!session->idle()) continue;
-      if (idlest == nullptr || session->idle_since() < idlest->idle_since()) idlest = session;
+      if (!session->waiting_since()) continue;
+      if (slowest == nullptr || session->waiting_since() < slowest->waiting_since()) {
+        slowest = session;
+      }
     }
     if (live < crowd.max) return true;
-    if (idlest == nullptr) return false;
-    idlest->Drop();
+    if (slowest == nullptr) return false;
+    slowest->Drop();
     return true;
   }
 

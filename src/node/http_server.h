@@ -3,8 +3,8 @@
 //
 // It has one thread, which does nothing but this and never waits for the cache. Whoever connects is
 // distrusted: connections, bytes and times are bounded. When there are too many connections, the
-// one that has been idle for longest makes room; those on the Unix socket are counted apart, so
-// that nobody can keep the administrator out.
+// one that has kept us waiting for longest makes room, never one that waits for our answer; those
+// on the Unix socket are counted apart, so that nobody can keep the administrator out.
 //
 // Boost.Beast is only seen by the .cc. Without it, http_server_absent.cc is built.
 #pragma once

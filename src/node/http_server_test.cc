@@ -231,6 +231,22 @@ TEST_F(HttpServerTest, IdleConnectionsMakeRoomForNewOnes) {
   EXPECT_TRUE(crowd.front()->WaitForEnd());
 }
 
+// Nobody keeps a probe out with requests that do not end, wherever they stop.
+TEST_F(HttpServerTest, HalfRequestsMakeRoomForNewOnes) {
+  Start({.max_connections = 8});
+  for (const std::string half :
+       {"GET /a HTTP/1.1\r\nHo",
+        "GET /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1"}) {
+    std::vector<std::unique_ptr<HttpPeer>> crowd;
+    for (int i = 0; i < 20; ++i) {
+      crowd.push_back(std::make_unique<HttpPeer>(port()));
+      ASSERT_TRUE(crowd.back()->Send(half));
+    }
+    EXPECT_EQ(StatusOf(GetText("/a")), 200);
+    EXPECT_TRUE(crowd.front()->WaitForEnd());
+  }
+}
+
 TEST_F(HttpServerTest, BusyConnectionsDoNotAndTheSocketHasRoomOfItsOwn) {
   Start({.max_connections = 4});
   std::vector<std::unique_ptr<HttpPeer>> crowd;
