@@ -137,6 +137,46 @@ TEST_F(CeilingTest, AFetchWaitsForMemoryThatIsOnlyBeingWritten) {
   for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
 }
 
+// The same where it is only being read, for somebody who does not keep it.
+TEST_F(CeilingTest, AFetchWaitsForMemoryThatIsOnlyBeingRead) {
+  MakeWithCeiling(true);
+  const Chain large = ChainOfA(5, 4);
+  ASSERT_EQ(Store(large, a_.get()), 4u);
+  ASSERT_TRUE(FlushOfA().ok());
+  ReserveOfSize(4096);
+  world_->Advance(1'000'000'000);
+  const auto reserve = ReserveOfSize(4096);
+  ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
+  CommitRequest commit;
+  commit.ops.resize(1);
+  commit.ops[0].reservation = reserve->ops[0].reservation;
+  commit.ops[0].sums = SumLanes(reserve->ops[0].slot, 0);
+  a_->Do(&Core::Commit, &commit);
+  ASSERT_TRUE(FlushOfA().ok());
+  world_->Restart();
+  a_ = AttachAs("a");
+
+  RegisterLayoutRequest registered;
+  registered.layout = LayoutOfBytes(4096);
+  a_->Do(&Core::RegisterLayout, &registered);
+  const Chain small(registered.layout, {.seed = 1, .blocks = 1, .tenant = "a"});
+  world_->disk(kDrive).Hang(true);
+  PrestageRequest prestage;
+  prestage.chain = {.layout = registered.handle, .group = 0, .part = 0, .keys = small.keys()};
+  a_->Submit(&Core::Prestage, &prestage);
+  FetchRequest fetch;
+  fetch.chain = Slice(large);
+  fetch.timeout_nanos = 4'000'000'000;
+  a_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(500'000'000);
+  EXPECT_FALSE(fetch.done());
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(1'000'000'000);
+  EXPECT_EQ(prestage.staged, 1u);
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+}
+
 // What its own engines hold may be theirs for ever: they are told at once.
 TEST_F(CeilingTest, AFetchDoesNotWaitForMemoryThatTheTenantHolds) {
   MakeWithCeiling(true);

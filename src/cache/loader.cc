@@ -277,8 +277,10 @@ Loader::Turn Loader::StartOne(Lane* lane) {
     return wait(Turn::kNoPlace);
   }
   if (const Status status = TakeSlot(load); !status.ok()) {
-    if (status.code() == Code::kInvalid) return settle(Status(Code::kNoSpace, status.message()));
-    return wait(Turn::kNoSlot);
+    // What its engines hold may be theirs for long. What is being read may leave again soon.
+    const bool soon = reading_[residency_->at(load->ref).tenant] > 0;
+    if (status.code() != Code::kInvalid || soon) return wait(Turn::kNoSlot);
+    return settle(Status(Code::kNoSpace, status.message()));
   }
   AddToBatch(load);
   return Turn::kTaken;
@@ -307,6 +309,7 @@ void Loader::AddToBatch(OneLoad* load) {
   read->slots.push_back(load->slot);
   read->bytes += op.target.size();
   device.bytes += op.target.size();
+  ++reading_[read->tenants.back()];
   if (read->loads.size() == kMaxBatchOps || read->bytes >= kMaxBatchBytes) {
     Submit(std::exchange(device.filling, nullptr));
   }
@@ -382,7 +385,7 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
     ++stats_.loads;
     stats_.loaded_bytes += op.target.size();
     stats_.load.Add(clock_->NowNanos() - load->asked_nanos);
-    devices_[read->device].bytes -= op.target.size();
+    EndReading(read, i);
     residency_->ArriveInDram(ref, read->slots[i]);
     return Settle(load, Status());
   }
@@ -423,8 +426,13 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   }
 }
 
-void Loader::FreeSlot(ReadBatch* read, size_t i) {
+void Loader::EndReading(ReadBatch* read, size_t i) {
   devices_[read->device].bytes -= read->batch.ops[i].target.size();
+  --reading_[read->tenants[i]];
+}
+
+void Loader::FreeSlot(ReadBatch* read, size_t i) {
+  EndReading(read, i);
   residency_->FreeSlot(read->tenants[i], read->slots[i]);
 }
 

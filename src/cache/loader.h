@@ -178,6 +178,7 @@ class Loader {
   void Submit(ReadBatch* read);
   void OnDone(ReadBatch* read);
   void OnRead(ReadBatch* read, size_t i);
+  void EndReading(ReadBatch* read, size_t i);
   void FreeSlot(ReadBatch* read, size_t i);
   void OnQuiescent(ReadBatch* read, size_t i);
   void Recycle(ReadBatch* read);
@@ -198,11 +199,12 @@ class Loader {
   // By drive, tenant and bytes. As few as there are pools of slots at each
   // drive, and kept as those are.
   std::map<std::tuple<uint32_t, uint16_t, uint64_t>, Lane> lanes_;
-  LinkedQueue<Lane> ready_;      // They take turns.
-  LinkedQueue<Lane> aside_;      // They had theirs in vain, until somebody pumps again.
-  std::vector<Device> devices_;  // As far as they have been heard of.
-  std::set<uint32_t> stuck_;     // The numbers of stuck loads that somebody waits for.
-  uint32_t stuck_cursor_ = 0;    // The next of them to look at.
+  LinkedQueue<Lane> ready_;               // They take turns.
+  LinkedQueue<Lane> aside_;               // They had theirs in vain, until somebody pumps again.
+  std::vector<Device> devices_;           // As far as they have been heard of.
+  std::map<uint16_t, uint64_t> reading_;  // By tenant: slots that are read into, hanging or not.
+  std::set<uint32_t> stuck_;              // The numbers of stuck loads that somebody waits for.
+  uint32_t stuck_cursor_ = 0;             // The next of them to look at.
   std::vector<std::unique_ptr<ReadBatch>> batches_;
   std::vector<ReadBatch*> free_batches_;
   size_t pending_ = 0;
