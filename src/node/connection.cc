@@ -590,6 +590,8 @@ void Connection::End(const std::string& why) {
     waiting_.clear();
     socket_.EndSending();
   }
+  // Who has hung up and has nothing of ours mapped says nothing more, and need not.
+  if (hung_up_ && offered_.empty()) goodbye_ = true;
   if (goodbye_) return Leave();
   Linger();
 }

@@ -612,6 +612,20 @@ TEST_F(HostileClient, OfATenantThatIsGoneIsCutOff) {
   EXPECT_TRUE(client->IsCutOff());
 }
 
+// As a client does that dials a node which hangs: there is nothing that it could still touch.
+TEST_F(HostileClient, LeavesBeforeItIsWelcomeAndIsForgotten) {
+  const ServerStats before = ServerNow();
+  constexpr uint64_t kTimes = 10;
+  for (uint64_t i = 0; i < kTimes; ++i) {
+    RawClient(node_->socket()).SayHello({.tenant = "local"});
+  }
+  EXPECT_TRUE(engine_->Eventually([&] {
+    const ServerStats now = ServerNow();
+    return now.accepted == before.accepted + kTimes && now.open == before.open &&
+           now.lingering == before.lingering;
+  }));
+}
+
 // Nothing can be sent to it any more, which is the end of it.
 TEST_F(HostileClient, StopsReadingAndHasHungUp) {
   const auto client = Enter();
