@@ -92,7 +92,8 @@ TEST_F(ConnectionTest, ARequestWhoseEndDoesNotComeCostsTheConnection) {
   client.Register(LayoutOfBytes(kBlockBytes));
   std::vector<Key> keys(8);
   FetchCall fetch;
-  fetch.chain = {.layout = client.layout(), .total = 9, .items = {.keys = keys}};
+  fetch.chain = {
+      .layout = client.layout(), .total = 9, .items = {.keys = keys, .engine_hashes = {}}};
   client.Write(FrameKind::kFetch, 2, fetch);
   EXPECT_TRUE(client.IsCutOff());
 }
@@ -103,9 +104,10 @@ TEST_F(ConnectionTest, ARequestThatComesInPartsIsAnswered) {
   client.Register(LayoutOfBytes(kBlockBytes));
   std::vector<Key> keys(8);
   FetchCall fetch;
-  fetch.chain = {.layout = client.layout(), .total = 16, .items = {.keys = keys}};
+  fetch.chain = {
+      .layout = client.layout(), .total = 16, .items = {.keys = keys, .engine_hashes = {}}};
   client.Write(FrameKind::kFetch, 2, fetch);
-  client.Write(FrameKind::kMore, 2, KeyItems{.keys = keys});
+  client.Write(FrameKind::kMore, 2, KeyItems{.keys = keys, .engine_hashes = {}});
   EXPECT_TRUE(client.AwaitDone());
 }
 

@@ -110,6 +110,12 @@ Status PlanDram(const NodeHost& host, NodePlan* plan) {
   const uint64_t available = AvailableMemoryBytes(host.memory);
   const uint64_t limit = MemoryLimitBytes(host.memory);
   const uint64_t room = available - std::min(available, keep);
+  if (limit != 0 && (limit < kExtentBytes || keep > limit - kExtentBytes)) {
+    return Status(Code::kInvalid,
+                  fmt::format("dram.keep_available: of the {} of memory that there are here, {} "
+                              "leave no room for the {} that a node needs at least; give less",
+                              SizeText(limit), SizeText(keep), SizeText(kExtentBytes)));
+  }
   uint64_t& bytes = plan->cache.dram_bytes;
   switch (choice.kind) {
     case SizeChoice::Kind::kAuto:

@@ -160,6 +160,18 @@ TEST_F(NodePlanTest, ASmallHostGivesOneExtentOrSaysThatItCannot) {
   EXPECT_THAT(Refusal().message(), HasSubstr("dram.keep_available"));
 }
 
+TEST_F(NodePlanTest, MoreThanTheHostHasCannotBeKeptAvailable) {
+  SetMemory(4 * kGiB, 3 * kGiB);
+  config_.dram = {Kind::kBytes, kGiB};
+  for (const uint64_t keep : {4 * kGiB - 63 * kMiB, 4 * kGiB, 100 * kGiB}) {
+    config_.keep_available_bytes = keep;
+    EXPECT_EQ(Refusal().code(), Code::kInvalid);
+    EXPECT_THAT(Refusal().message(), HasSubstr("dram.keep_available: of the 4GiB"));
+  }
+  config_.keep_available_bytes = 4 * kGiB - 64 * kMiB;  // A time may come.
+  EXPECT_THAT(Plan().warnings, ElementsAre(HasSubstr("the pool stays smaller")));
+}
+
 // ---- NVMe ----
 
 TEST_F(NodePlanTest, WithoutDirectoriesNvmeIsInTheSystemsPlace) {
