@@ -24,7 +24,8 @@ enum class PlantedBug : uint8_t {
   kHintedTtlIgnored,     // A block lives on after the time that a hint gave it.
   kPinIgnored,           // A pin is acknowledged and forgotten.
   kRankNotAwaited,       // A block is served when the first rank has committed its heads.
-  kLast = kRankNotAwaited,
+  kFloorIgnored,         // One tenant's needs take what another's floor promises it.
+  kLast = kFloorIgnored,
 };
 inline constexpr size_t kPlantedBugs = static_cast<size_t>(PlantedBug::kLast);
 

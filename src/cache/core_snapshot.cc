@@ -59,7 +59,8 @@ std::vector<TenantSnapshot> Core::Tenants(size_t first, size_t max) const {
          .counters = i < counters_of_.size() ? Summarise(counters_of_[i]) : TenantCounters{},
          .dram_bytes = residency_->dram_bytes(number),
          .nvme_bytes = residency_->nvme_bytes(number),
-         .lost_unwritten = residency_->lost_unwritten(number)});
+         .lost_unwritten = residency_->lost_unwritten(number),
+         .orphaned = residency_->blocks_of(number).left[static_cast<size_t>(Leave::kOrphaned)]});
   }
   return tenants;
 }

@@ -47,6 +47,7 @@ struct TenantSnapshot {
   uint64_t dram_bytes = 0;
   uint64_t nvme_bytes = 0;
   uint64_t lost_unwritten = 0;  // Blocks dropped from DRAM before any other tier had them.
+  uint64_t orphaned = 0;        // Blocks dropped because one above them was.
 };
 
 struct SessionSnapshot {

@@ -87,5 +87,29 @@ TEST_F(IndexRoomTest, WhatIsLeasedOrPinnedIsNotForgotten) {
   EXPECT_EQ(Recall(kept), 16u);
 }
 
+// Its blocks are on NVMe too, where it has no floor and they are the oldest.
+TEST_F(IndexRoomTest, AnothersBlocksAreForgottenOnlyAboveItsFloorInEveryTier) {
+  CoreOptions options = WithRoomFor(60);
+  TenantOptions a;
+  a.name = "a";
+  a.dram_floor_bytes = 16 * kBlockBytes;
+  options.cache.tenants = {a};
+  Make(options);
+  const auto owner = AttachAs("a");
+  const Chain kept(layout_, {.seed = 1, .blocks = 16, .tenant = "a"});
+  ASSERT_EQ(Store(kept, owner.get()), 16u);
+  FlushRequest flush;
+  owner->Do(&Core::Flush, &flush);
+  ASSERT_TRUE(flush.status.ok());
+  for (uint64_t seed = 2; seed <= 10; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 16})), 16u) << seed;
+    EXPECT_TRUE(Flush().ok());
+  }
+  FetchRequest fetch;
+  fetch.chain = Slice(kept);
+  owner->Do(&Core::Fetch, &fetch);
+  for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -247,6 +247,7 @@ class Residency {
   }
   // Makes room in the index for that block. False: nothing may go.
   bool ForgetOne(const NewBlock& sake);
+  bool MayForget(BlockRef ref, uint16_t sake) const;
   BlockRef TailBelow(BlockRef ref) const;
   // Of an entry that nobody holds.
   void Remove(BlockRef ref);

@@ -288,27 +288,39 @@ BlockRef Residency::TailBelow(BlockRef ref) const {
   return kNoBlock;
 }
 
-// The index is full: what was used longest ago goes, from every tier.
+// For another's sake nobody is pushed below its floor in any tier, wherever the block counts as
+// old.
+bool Residency::MayForget(BlockRef ref, uint16_t sake) const {
+  const BlockEntry& entry = at(ref);
+  const uint64_t bytes = SlotBytesOf(ref);
+  const bool dram = !entry.in_tier(kTierDram) || dram_quota_.OverFloor(entry.tenant) >= bytes;
+  const bool nvme = !entry.in_tier(kTierNvme) || nvme_quota_.OverFloor(entry.tenant) >= bytes;
+  return entry.tenant == sake || (dram && nvme);
+}
+
+// The index is full: what was used longest ago goes, from every tier. Of its own, if not of others.
 bool Residency::ForgetOne(const NewBlock& sake) {
   const uint16_t tenant = sake.name.tenant;
   const BlockRef parent = index_->Find(
       {.tenant = tenant, .group = sake.name.group, .part = sake.name.part, .key = sake.parent});
-  uint32_t first = nvme_order_->Victim([this, tenant](uint16_t other) {
-    return other == tenant || nvme_quota_.OverFloor(other) > 0;
-  });
-  uint32_t second = dram_order_->Victim([this, tenant](uint16_t pool) {
-    const uint16_t other = catalog_->pool(pool).tenant;
-    return other == tenant || dram_quota_.OverFloor(other) > 0;
-  });
-  if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
-    std::swap(first, second);
-  }
-  for (const uint32_t victim : {first, second}) {
-    const BlockRef tail = victim == kNoVictim ? BlockRef{kNoBlock} : TailBelow(victim);
-    if (tail == kNoBlock || tail == parent) continue;
-    if (!at(tail).in_tier(kTierNvme)) CountLostUnwritten(at(tail).tenant);
-    Drop(tail, Leave::kPressure);
-    return true;
+  for (const bool own_only : {false, true}) {
+    uint32_t first = nvme_order_->Victim([this, tenant, own_only](uint16_t other) {
+      return other == tenant || (!own_only && nvme_quota_.OverFloor(other) > 0);
+    });
+    uint32_t second = dram_order_->Victim([this, tenant, own_only](uint16_t pool) {
+      const uint16_t other = catalog_->pool(pool).tenant;
+      return other == tenant || (!own_only && dram_quota_.OverFloor(other) > 0);
+    });
+    if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
+      std::swap(first, second);
+    }
+    for (const uint32_t victim : {first, second}) {
+      const BlockRef tail = victim == kNoVictim ? BlockRef{kNoBlock} : TailBelow(victim);
+      if (tail == kNoBlock || tail == parent || !MayForget(tail, tenant)) continue;
+      if (!at(tail).in_tier(kTierNvme)) CountLostUnwritten(at(tail).tenant);
+      Drop(tail, Leave::kPressure);
+      return true;
+    }
   }
   return false;
 }

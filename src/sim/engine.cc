@@ -34,6 +34,7 @@ void Engine::Attach() {
   }
   attached_ = true;
   dying_ = false;
+  acted_nanos_ = world_.scheduler->now();
   attached_moment_ = world_.truth->Moment();
   world_.trace->Add(TraceKind::kAttached, options_.number, clients_[0], options_.tenant);
   Think();
@@ -115,6 +116,7 @@ void Engine::WakeIn(int64_t nanos) {
 
 void Engine::Wake() {
   if (awaiting_) return;
+  acted_nanos_ = world_.scheduler->now();
   switch (doing_) {
     case Doing::kNothing:
       return stopping_ ? void() : BeginTurn();
@@ -145,6 +147,7 @@ void Engine::Wake() {
 
 void Engine::OnProgress(Request* request, size_t completed, bool done) {
   RequestProgress::Advance(request, completed, done);
+  acted_nanos_ = world_.scheduler->now();
   if (request == &layout_request_) return;
   if (completed < seen_) return world_.truth->Violate("a request went backwards");
   const size_t from = std::exchange(seen_, completed);

@@ -98,6 +98,15 @@ class Engine final : private ClientSink {
   void Die();
   // Ends what it is doing and begins nothing new.
   void Stop() { stopping_ = true; }
+  // When it last asked for something, was answered or gave something back; INT64_MAX while it waits
+  // for an answer or holds something.
+  int64_t quiet_since() const {
+    const bool quiet = attached_ && !dying_ && !awaiting_ && leases_.empty() && slots_.empty();
+    return quiet ? acted_nanos_ : INT64_MAX;
+  }
+  // Unix seconds: before that nothing expires that it gave a time to live.
+  int64_t keeps_until() const { return keeps_until_; }
+  uint32_t tenant() const { return options_.tenant; }
   bool idle() const { return doing_ == Doing::kNothing && !held_leases() && slots_.empty(); }
 
  private:
@@ -192,6 +201,8 @@ class Engine final : private ClientSink {
   SeededRandom random_;
 
   bool attached_ = false;
+  int64_t acted_nanos_ = 0;
+  int64_t keeps_until_ = INT64_MAX;
   bool dying_ = false;
   bool stopping_ = false;
   uint32_t incarnation_ = 0;               // Wakes of an earlier one are ignored.

@@ -117,6 +117,10 @@ void Engine::Hint() {
   forecast.state = static_cast<SessionState>(random_.Below(3));
   forecast.priority = static_cast<int8_t>(random_.Below(16)) - 8;
   forecast.ttl_seconds = OneIn(2) ? 0 : static_cast<int64_t>(1 + random_.Below(600));
+  if (forecast.ttl_seconds > 0) {
+    const int64_t now = world_.scheduler->clock()->UnixSeconds();
+    keeps_until_ = std::min(keeps_until_, now + forecast.ttl_seconds);
+  }
   const size_t length = 1 + random_.Below(keys_.size());
   // Only the last key is looked at, and it travels beside the forecast.
   forecast.chain = {.layout = handles_[0][layout_], .group = group_, .part = 0, .keys = {}};

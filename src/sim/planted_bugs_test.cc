@@ -58,6 +58,7 @@ constexpr Planting kPlantings[] = {
     {"HintedTtlIgnored", PlantedBug::kHintedTtlIgnored, 1},
     {"PinIgnored", PlantedBug::kPinIgnored, 950},
     {"RankNotAwaited", PlantedBug::kRankNotAwaited, 1},
+    {"FloorIgnored", PlantedBug::kFloorIgnored, 1},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
 

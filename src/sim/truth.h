@@ -118,6 +118,7 @@ class Truth {
   void Died(bool lost_writes);
   // Bytes on a drive changed by themselves.
   void Damaged();
+  bool damaged() const { return damaged_; }
   // A drive may lose what it cannot move out of the way.
   void Disturbed();
   void Suspended(int64_t nanos);

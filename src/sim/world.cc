@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr uint64_t kFullCheckSteps = 1000;
+constexpr uint64_t kFloorSteps = 8;
 constexpr uint64_t kSettleSteps = 200'000;
 // After a drive is well again: it is probed every second, and told what it missed.
 constexpr int64_t kRecoveryNanos = 15 * kSecond;
@@ -26,6 +27,18 @@ TruthOptions TruthOf(const Scenario& scenario) {
   return options;
 }
 
+// Of those whose blocks last, and leave a tier for others' sake only.
+std::vector<TenantFloors> FloorsOf(const CacheOptions& cache) {
+  std::vector<TenantFloors> floors;
+  for (const TenantOptions& tenant : cache.tenants) {
+    TenantFloors& own = floors.emplace_back();
+    if (tenant.ttl_seconds > 0) continue;
+    own.dram_bytes = tenant.dram_floor_bytes;
+    if (tenant.nvme_ceiling_bytes >= cache.nvme_bytes) own.nvme_bytes = tenant.nvme_floor_bytes;
+  }
+  return floors;
+}
+
 }  // namespace
 
 World::World(const Scenario& scenario, Trace* trace)
@@ -38,7 +51,8 @@ World::World(const Scenario& scenario, Trace* trace)
                       .chain_blocks = scenario.chain_blocks},
                      &truth_),
       node_(scenario.node, &scheduler_),
-      inspector_(&node_, &truth_) {
+      inspector_(&node_, &truth_),
+      floor_watch_(FloorsOf(scenario.node.core.cache)) {
   scheduler_.on_step = [this] { trace_->Step(scheduler_.now(), scheduler_.steps()); };
   for (uint32_t i = 0; i < scenario.engines.size(); ++i) {
     if (!scenario.engines[i].present) continue;
@@ -86,7 +100,33 @@ bool World::Step() {
   if (!scheduler_.RunOne()) return false;
   inspector_.CheckStep();
   if (scheduler_.steps() % kFullCheckSteps == 0 && node_.ready()) inspector_.CheckAll();
+  if (scheduler_.steps() % kFloorSteps == 0 && !settling_) WatchFloors();
   return true;
+}
+
+void World::WatchFloors() {
+  const std::vector<TenantOptions>& tenants = node_.options().tenants;
+  for (uint32_t tenant = 0; tenant < tenants.size(); ++tenant) {
+    if (!floor_watch_.Guards(tenant)) continue;
+    int64_t quiet_since = 0;
+    int64_t keeps_until = INT64_MAX;
+    for (const auto& engine : engines_) {
+      if (engine->tenant() != tenant) continue;
+      quiet_since = std::max(quiet_since, engine->quiet_since());
+      keeps_until = std::min(keeps_until, engine->keeps_until());
+    }
+    const bool keeps =
+        Calm() && !truth_.damaged() && scheduler_.clock()->UnixSeconds() < keeps_until;
+    if (!keeps || quiet_since == INT64_MAX) {
+      floor_watch_.Forget(tenant);
+      continue;
+    }
+    const TenantSnapshot has = node_.core()->Tenants(tenant, 1)[0];
+    std::string wrong = floor_watch_.See(
+        tenant, quiet_since, scheduler_.now(),
+        {.dram_bytes = has.dram_bytes, .nvme_bytes = has.nvme_bytes, .orphaned = has.orphaned});
+    if (!wrong.empty()) truth_.Violate(std::move(wrong));
+  }
 }
 
 bool World::RunUntil(const std::function<bool()>& holds, int64_t nanos) {

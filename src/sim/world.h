@@ -12,6 +12,7 @@
 #include "sim/conversations.h"
 #include "sim/engine.h"
 #include "sim/fault.h"
+#include "sim/floor_watch.h"
 #include "sim/inspector.h"
 #include "sim/node.h"
 #include "sim/scenario.h"
@@ -44,6 +45,7 @@ class World {
   // A flush or a deletion was answered with ok.
   void OnPromise();
   bool Calm() const;
+  void WatchFloors();
   // Drives are not what they should be until then, and a little longer.
   void Disturb(int64_t nanos);
 
@@ -69,6 +71,7 @@ class World {
   Conversations conversations_;
   Node node_;
   Inspector inspector_;
+  FloorWatch floor_watch_;
   EngineCounts counts_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Auditor> auditor_;
