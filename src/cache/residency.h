@@ -246,6 +246,7 @@ class Residency {
   // Makes room in the index for that block. False: nothing may go.
   bool ForgetOne(const NewBlock& sake);
   BlockRef TailBelow(BlockRef ref) const;
+  bool DropFalseSibling(const NewBlock& first);
   // Of an entry that nobody holds.
   void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.
