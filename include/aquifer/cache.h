@@ -219,7 +219,7 @@ struct SessionForecast {
   ChainSlice chain{};     // The chain's last key is enough.
   SessionState state = SessionState::kUnknown;
   int8_t priority = 0;      // kLeastPriority to kMostPriority; 0: as usual for the tenant.
-  int64_t ttl_seconds = 0;  // The chain's blocks are deleted after that; 0: the tenant's rule.
+  int64_t ttl_seconds = 0;  // The chain's blocks go after that, or by the tenant's rule if sooner.
 };
 
 // How long the engine took to compute, so that the cache can tell what is worth loading.

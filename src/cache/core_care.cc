@@ -231,12 +231,22 @@ void HintJob::Run() {
 
 void HintJob::Drop() { --core().clients_[client()].hints; }
 
+// A tenant's rule is how long a block may be kept at most: what a caller says only shortens that.
+uint32_t HintJob::ExpiryOf(BlockRef ref) const {
+  const int64_t rule = core().catalog_.tenant(tenant()).options.ttl_seconds;
+  if (rule == 0) return core().UnixIn(ttl_seconds_);
+  const uint32_t now = core().residency_->at(ref).expiry_unix_seconds;
+  return std::min(core().UnixIn(std::min(rule, ttl_seconds_)), now == 0 ? UINT32_MAX : now);
+}
+
 void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
   if (residency.at(ref).state != BlockState::kResident) return;
   residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
-  residency.SetExpiry(ref, core().UnixIn(ttl_seconds_));
+  const uint32_t expiry = ExpiryOf(ref);
+  if (expiry == residency.at(ref).expiry_unix_seconds) return;
+  residency.SetExpiry(ref, expiry);
   // The record on NVMe has the old one, which would count again after a restart.
   if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
 }

@@ -104,10 +104,10 @@ void MatchJob::Run() {
                                                              std::span(refs_).subspan(begin));
   refs_.resize(begin + found.matched);
   for (size_t i = begin; i < refs_.size(); ++i) {
-    const bool in_dram = core().residency_->at(refs_[i]).in_tier(kTierDram);
-    if (AddRun(match.have + i, in_dram ? TierKind::kDram : TierKind::kNvme, RunState::kReady)) {
-      continue;
-    }
+    const BlockEntry& entry = core().residency_->at(refs_[i]);
+    const TierKind tier = entry.in_tier(kTierDram) ? TierKind::kDram : TierKind::kNvme;
+    const bool asked_for = entry.layout == static_cast<uint16_t>(chain.layout - 1);
+    if (asked_for && AddRun(match.have + i, tier, RunState::kReady)) continue;
     refs_.resize(i);
     return Finish();
   }
@@ -141,18 +141,21 @@ void MatchJob::Finish() {
   TouchSlice();
 }
 
-// What another engine computes right now, as far as this one's slice goes.
+// What another engine computes right now, as far as this one's slice goes. What the caller's own
+// does it knows.
 void MatchJob::AddFillingRun(size_t first) {
   const ChainSlice& chain = asked().chain;
+  const uint32_t own = core().clients_[client()].engine;
   double wait_ms = 0;
   for (size_t i = first; i < std::min(first + kFetchSlice, chain.keys.size()); ++i) {
     const BlockRef ref = core().residency_->index().Find(
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
     if (ref == kNoBlock || core().residency_->at(ref).state != BlockState::kFilling) break;
+    if (core().filling(ref).engine == own) break;
     wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
     if (!AddRun(i, TierKind::kDram, RunState::kBeingFilled)) return;
   }
-  asked().runs.back().estimated_ms = wait_ms;
+  if (wait_ms > 0) asked().runs.back().estimated_ms = wait_ms;
 }
 
 // How long each run would take to load, and up to where that beats recomputing.
@@ -239,6 +242,9 @@ void FetchJob::FetchSlice() {
 void FetchJob::FetchOne(size_t i, BlockRef* found) {
   // A key that is there twice may have been dropped, as expired, the first time.
   if (*found != kNoBlock && !core().residency_->index().Exists(*found)) *found = kNoBlock;
+  // The layout is in every key: under another one's handle it is nothing that was asked for.
+  const auto layout = static_cast<uint16_t>(asked().chain.layout - 1);
+  if (*found != kNoBlock && core().residency_->at(*found).layout != layout) *found = kNoBlock;
   const BlockRef ref = *found;
   if (ref == kNoBlock || !core().Readable(ref)) {
     if (ref != kNoBlock) {

@@ -166,6 +166,8 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     residency_->Drop(ref, Leave::kExpired);
     ref = kNoBlock;
   }
+  // The layout is in every key: only a client that makes keys up gets here.
+  if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
   if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
     Count(borrower.tenant, &CoreCounters::reserve_have);
     op.outcome = ReserveOutcome::kHave;
@@ -179,8 +181,6 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     return op;
   }
   if (borrower.leases == options_.max_leases_per_client) return refused(Refusal::kTooMany);
-  // The layout is in every key: only a client that makes keys up gets here.
-  if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
   if (ref == kNoBlock) {
     const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
     if (!slot.ok()) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "testing/core_fixture.h"
@@ -338,6 +339,85 @@ TEST_F(CoreTest, MemoryPressureMakesThePoolSmaller) {
   world_->extents().SetAvailableBytes(uint64_t{1} << 30);
   world_->Advance(2'000'000'000);
   EXPECT_EQ(Recall(chain), 60u);
+}
+
+TEST_F(CoreTest, AHintShortensWhatTheTenantsRuleAllowsAndNeverMore) {
+  CoreOptions options = SmallCache();
+  options.cache.tenants = {{.name = "local", .ttl_seconds = 100}};
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  const Chain brief(layout_, {.seed = 2, .blocks = 2});
+  ASSERT_EQ(Store(chain) + Store(brief), 4u);
+  Hint(chain, 1'000'000);
+  Hint(brief, 10);
+  Hint(brief, 1'000'000);
+  world_->Run();
+  const int64_t stored = world_->clock().UnixSeconds();
+  world_->clock().SetUnixSeconds(stored + 11);
+  EXPECT_EQ(Recall(brief), 0u);
+  EXPECT_EQ(Recall(chain), 2u);
+  world_->clock().SetUnixSeconds(stored + 101);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreTest, ABlockIsNotServedUnderAnotherLayout) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  ASSERT_EQ(Store(chain), 2u);
+  RegisterLayoutRequest other;
+  other.layout = LayoutOfBytes(2 * kBlockBytes);
+  client_->Do(&Core::RegisterLayout, &other);
+  ASSERT_TRUE(other.status.ok());
+  const LayoutHandle own = std::exchange(handle_, other.handle);
+  EXPECT_EQ(Recall(chain), 0u);
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Do(&Core::Match, &match);
+  EXPECT_EQ(match.matched, 0u);
+  EXPECT_TRUE(match.runs.empty());
+  EXPECT_EQ(Reserve(chain, client_.get())->ops[0].outcome, ReserveOutcome::kRefused);
+  handle_ = own;
+  EXPECT_EQ(Recall(chain), 2u);
+}
+
+TEST_F(CoreTest, OneWrongPositionDoesNotKeepTheChainsOfItsRootOut) {
+  Make(SmallCache());
+  const Chain wrong(layout_, {.seed = 1, .blocks = 2});
+  ReserveRequest reserve;
+  reserve.chain = Slice(wrong);
+  reserve.parent = wrong.parent(0);
+  reserve.position = 7;
+  client_->Do(&Core::Reserve, &reserve);
+  CommitRequest commit;
+  for (const ReserveOp& op : reserve.ops) {
+    CommitOp& block = commit.ops.emplace_back();
+    block.reservation = op.reservation;
+    block.sums = SumLanes(op.slot, 0);
+  }
+  client_->Do(&Core::Commit, &commit);
+  ASSERT_TRUE(commit.ops.back().published);
+  const Chain right(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(right.parent(0), wrong.parent(0));
+  EXPECT_EQ(Store(right), 4u);
+  EXPECT_EQ(Recall(right), 4u);
+  // And the other way round: what is right stays.
+  client_->Do(&Core::Reserve, &reserve);
+  EXPECT_EQ(reserve.ops[0].outcome, ReserveOutcome::kRefused);
+  EXPECT_EQ(Recall(right), 4u);
+}
+
+TEST_F(CoreTest, MatchTellsOnlyOfWhatOtherEnginesFill) {
+  Make(SmallCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  const auto other = AttachAs("local");
+  Reserve(chain, client_.get());
+  for (ManualClient* const who : {client_.get(), other.get()}) {
+    MatchRequest match;
+    match.chain = Slice(chain);
+    who->Do(&Core::Match, &match);
+    EXPECT_EQ(match.matched, 0u);
+    EXPECT_EQ(match.runs.size(), who == other.get() ? 1u : 0u);
+  }
 }
 
 TEST_F(CoreTest, CapacityMovesToATenantThatNeedsIt) {

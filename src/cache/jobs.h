@@ -299,6 +299,7 @@ class HintJob final : public Job {
 
  private:
   void Apply(BlockRef ref);
+  uint32_t ExpiryOf(BlockRef ref) const;
 
   int8_t priority_ = 0;
   SessionHint outlook_ = SessionHint::kNone;

@@ -133,10 +133,28 @@ Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
     if (added.status().code() != Code::kNoSpace || !ForgetOne(block)) break;
     added = index_->Insert(block);
   }
+  while (added.status().code() == Code::kInvalid && DropFalseSibling(block)) {
+    added = index_->Insert(block);
+  }
   if (!added.ok()) return added;
   catalog_->Hold(block.name.tenant, block.layout);
   index_->SetSlot(*added, slot);
   return added;
+}
+
+// What begins a chain is believed before what says that it goes on behind a block which nobody has:
+// one wrong position would keep all chains of the same root out.
+bool Residency::DropFalseSibling(const NewBlock& first) {
+  const BlockName root{.tenant = first.name.tenant,
+                       .group = first.name.group,
+                       .part = first.name.part,
+                       .key = first.parent};
+  if (first.position != 0 || index_->Find(root) != kNoBlock) return false;
+  const BlockRef sibling = index_->FirstChildOf(root);
+  if (sibling == kNoBlock || at(sibling).position == 0) return false;
+  if (at(sibling).state != BlockState::kResident) return false;
+  Drop(sibling, Leave::kOrphaned);
+  return true;
 }
 
 void Residency::Remove(BlockRef ref) {

@@ -249,6 +249,7 @@ class Residency {
   bool ForgetOne(const NewBlock& sake);
   bool MayForget(BlockRef ref, uint16_t sake) const;
   BlockRef TailBelow(BlockRef ref) const;
+  bool DropFalseSibling(const NewBlock& first);
   // Of an entry that nobody holds.
   void Remove(BlockRef ref);
   // Forgets a gone block once nobody holds it.

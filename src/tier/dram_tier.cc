@@ -352,10 +352,10 @@ class DramTierImpl final : public DramTier {
 
   // --- Batches
 
-  std::map<const void*, std::shared_ptr<Job<ReadOp>>>& Jobs(const Batch<ReadOp>*) { return reads_; }
-  std::map<const void*, std::shared_ptr<Job<WriteOp>>>& Jobs(const Batch<WriteOp>*) {
-    return writes_;
-  }
+  template <class Op>
+  using JobsByBatch = std::map<const void*, std::shared_ptr<Job<Op>>>;  // lookup only: never walked
+  JobsByBatch<ReadOp>& Jobs(const Batch<ReadOp>*) { return reads_; }
+  JobsByBatch<WriteOp>& Jobs(const Batch<WriteOp>*) { return writes_; }
 
   template <class Op>
   void Submit(Batch<Op>* batch) {
@@ -485,9 +485,8 @@ class DramTierImpl final : public DramTier {
 
   uint64_t queued_ops_ = 0;  // Copies handed to workers and not come back.
   uint64_t next_job_ = 1;
-  // Batches that are not done, by address. Only looked up: their order means nothing.
-  std::map<const void*, std::shared_ptr<Job<ReadOp>>> reads_;
-  std::map<const void*, std::shared_ptr<Job<WriteOp>>> writes_;
+  JobsByBatch<ReadOp> reads_;  // Not done.
+  JobsByBatch<WriteOp> writes_;
 
   uint64_t copied_bytes_ = 0;
   uint64_t corrupt_blocks_ = 0;

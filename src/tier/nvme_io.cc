@@ -17,7 +17,7 @@ struct NvmeIo::Orphans {
   }
 
   Mutex mutex;
-  std::set<Io*> ios AQ_GUARDED_BY(mutex);  // Never walked.
+  std::set<Io*> ios AQ_GUARDED_BY(mutex);  // lookup only: never walked
 };
 
 PageBuffer::PageBuffer(size_t bytes)

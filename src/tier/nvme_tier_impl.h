@@ -210,8 +210,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   uint32_t taking_drive_ = 0;
 
   uint64_t next_batch_ = 1;
-  std::map<uint64_t, AnyBatch> batches_;       // By age.
-  std::map<const void*, uint64_t> batch_ids_;  // Of batches that are not done.
+  std::map<uint64_t, AnyBatch> batches_;  // By age.
+  // Of batches that are not done.
+  std::map<const void*, uint64_t> batch_ids_;  // lookup only: never walked
   std::set<std::pair<int64_t, uint64_t>> deadlines_;
   int64_t armed_nanos_ = INT64_MAX;
   uint64_t queued_ops_ = 0;
