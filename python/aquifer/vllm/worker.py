@@ -22,6 +22,7 @@ from .shape import Shape, map_tensors
 logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
 
 _CONNECT_SECONDS = 2.0
+_WARNING_SECONDS = 10.0  # Between two of a kind: a node that is away fails every call.
 _STORE_SECONDS = 5.0
 
 
@@ -71,6 +72,7 @@ class WorkerSide:
         self._storing: dict[str, int] = {}  # Stores that are not done, by request.
         self._ending: set[str] = set()  # Finished, and to be reported when their stores are done.
         self._reports: list[tuple[int, int, float]] = []
+        self._warned: dict[str, float] = {}  # Each text is one thread's.
 
         self._load_queue: queue.SimpleQueue[Optional[Load]] = queue.SimpleQueue()
         self._store_queue: queue.SimpleQueue[Optional[Store]] = queue.SimpleQueue()
@@ -149,6 +151,12 @@ class WorkerSide:
 
     # ---- Its own threads ----
 
+    def _warn(self, said: str, error: Error) -> None:
+        now = time.monotonic()
+        if now - self._warned.get(said, -_WARNING_SECONDS) >= _WARNING_SECONDS:
+            self._warned[said] = now
+            logger.warning(said, error)
+
     @staticmethod
     def _run(waiting: "queue.SimpleQueue[Any]", work: Callable[[Any], None]) -> None:
         while (item := waiting.get()) is not None:
@@ -160,7 +168,7 @@ class WorkerSide:
         try:
             blocks = self._load_blocks(load)
         except Error as error:
-            logger.warning("Aquifer: a load failed, and is computed: %s", error)
+            self._warn("Aquifer: a load failed, and is computed: %s", error)
         except Exception:  # An engine must not wait for ever for a load whose thread has died.
             logger.exception("Aquifer: a load failed, and is computed")
         with self._lock:
@@ -212,7 +220,7 @@ class WorkerSide:
         except Error as error:
             with self._lock:
                 self._stats.add("failed_stores", 1)
-            logger.warning("Aquifer: a store failed: %s", error)
+            self._warn("Aquifer: a store failed: %s", error)
         except Exception:
             logger.exception("Aquifer: a store failed")
         with self._lock:
