@@ -215,6 +215,33 @@ def test_a_salt_keeps_users_apart(one, right):
     assert answer["cached"] == 0
 
 
+def test_what_makes_no_sense_in_a_request_harms_nobody(one, right, place):
+    for params in ({"aquifer": 7}, {"aquifer": {"priority": "high"}}, {"aquifer": {"session": ["x"] * 200}}):
+        ask(one, right, "second", params=params)
+    one.forget()
+    (answer,) = one.ask(prompt(600, 30), params={"aquifer": {"store": False}})
+    stored(place, "nothing")
+    one.forget()
+    (again,) = one.ask(prompt(600, 30))
+    assert answer["tokens"] == again["tokens"] and again["cached"] == 0
+
+
+def test_a_session_is_known_by_its_name(one, place):
+    text = prompt(700, 31)
+    one.ask(text, params={"aquifer": {"session": "chat 7"}})
+    with aquifer.connect(place.socket) as client:
+        def known():
+            try:
+                return client.prestage(session="chat 7") == (2, 2)
+            except aquifer.NotFound:
+                return False
+        aquifer.cache.wait_for(known, 30)
+        assert client.evict(session="chat 7") == 2
+    one.forget()
+    (answer,) = one.ask(text)
+    assert answer["cached"] == 0
+
+
 def test_a_crowd_is_preempted_and_recalled(one, right, place):
     """Six requests of 1 700 tokens each want more than the KV space has."""
     names = [f"crowd {n}" for n in range(6)]

@@ -45,7 +45,7 @@ class _Tracked:
         self.limit: Optional[int] = None  # Blocks from here on failed to load, and are not offered again.
         self.loading: Optional[tuple[int, int]] = None  # First block, and how many are known to have come.
         self.stores_open = False  # A worker may be reading its pages.
-        self.of_an_old_epoch = False  # Nothing of it is stored or recalled any more.
+        self.left_alone = False  # Nothing of it is stored or recalled any more.
         self.match: Optional[Match] = None
         self.offered: Optional[tuple[int, int]] = None  # Tokens that the engine had, and that were offered on top.
         self._block = block_tokens
@@ -178,7 +178,15 @@ class SchedulerSide:
 
     # ---- The scheduler's calls ----
 
+    # None of them raises for what is in a request: that would be the end of the engine.
+
     def on_new_request(self, request: Any) -> None:
+        try:
+            self._prestage(request)
+        except Exception:
+            self._leave_alone(request)
+
+    def _prestage(self, request: Any) -> None:
         tracked = self._track(request)
         if tracked is None or self._cache is None:
             return
@@ -191,10 +199,24 @@ class SchedulerSide:
             except Error:
                 self._stats.add("failed_calls", 1)
 
+    def _leave_alone(self, request: Any) -> None:
+        logger.exception("Aquifer: the request %s is left alone", request.request_id)
+        self._stats.add("failed_calls", 1)
+        tracked = self._tracked.get(request.request_id)
+        if tracked is not None:
+            tracked.left_alone = True
+
     def matched_tokens(self, request: Any, computed: int) -> int:
         """Tokens behind the computed ones that are worth loading."""
+        try:
+            return self._match(request, computed)
+        except Exception:
+            self._leave_alone(request)
+            return 0
+
+    def _match(self, request: Any, computed: int) -> int:
         tracked, cache = self._track(request), self._ready()
-        if tracked is None or cache is None or self._known is None or tracked.of_an_old_epoch:
+        if tracked is None or cache is None or self._known is None or tracked.left_alone:
             return 0
         blocks = tracked.blocks_of(request.num_tokens)
         if tracked.limit is not None:
@@ -271,10 +293,18 @@ class SchedulerSide:
                 self._submit(self._tracked[request_id], pages[0], sure)
 
     def _submit(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
+        try:
+            self._submit_blocks(tracked, pages, tokens)
+        except Exception:
+            self._leave_alone(tracked.request)
+
+    def _submit_blocks(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
+        if tracked.left_alone:
+            return
         end = tracked.blocks_of(min(tokens, tracked.request.num_tokens))
         first = tracked.submitted
         params = self._params(tracked.request)
-        if end <= first or params.get("store") is False or tracked.of_an_old_epoch or self._ready() is None:
+        if end <= first or params.get("store") is False or self._ready() is None:
             return
         needed = end * self._shape.pages_per_block
         if len(pages) < needed:
@@ -282,7 +312,7 @@ class SchedulerSide:
         hint = params.get("session") or tracked.request.session_id
         self._stores.append(Store(
             tracked.request.request_id, tracked.keys[first * 32:end * 32], tracked.parent(first), pages[:needed],
-            first, str(hint)[:256] if hint else None, int(params.get("priority", 0)),
+            first, str(hint).encode()[:256].decode(errors="ignore") if hint else None, int(params.get("priority", 0)),
             int(params.get("ttl_seconds", 0))))
         tracked.submitted = end
         tracked.stores_open = True
@@ -346,7 +376,7 @@ class SchedulerSide:
         """From now on nothing that was stored before is found."""
         self._epoch = uuid.uuid4().hex
         for tracked in self._tracked.values():
-            tracked.of_an_old_epoch = True  # Other weights may compute the rest of it.
+            tracked.left_alone = True  # Other weights may compute the rest of it.
         return True
 
     def take_stats(self) -> Optional[Stats]:
