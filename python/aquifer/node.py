@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 from typing import Optional, Sequence
@@ -14,13 +13,16 @@ from .cache import Cache, connect, wait_for
 from .errors import Late, Unavailable
 
 # Reads from a pipe whose other end only the starting process holds: when that process is gone, however
-# it went, the node is told to end and writes down what it has. The shell ends with its node.
+# it went, the node is told to end and writes down what it has. The shell ends with its node, and takes away
+# the folder that was made for it, if any.
 _KEEPER = """
+folder=$1; shift
 exec 3<&0
 "$@" </dev/null 3<&- & node=$!
 (read -r _ <&3; kill -TERM $node) & reader=$!
 wait $node; status=$?
 kill $reader 2>/dev/null
+[ -z "$folder" ] || rm -rf -- "$folder"
 exit $status
 """
 
@@ -34,7 +36,7 @@ class Node:
     def __init__(self, socket: Optional[str] = None, *, dram: str = "auto", nvme: Sequence[str] = (),
                  http: str = "off", log: Optional[str] = None, config: Optional[str] = None):
         """`nvme` as on the command line, DIR or DIR:SIZE; none: memory alone. `log` is a file."""
-        self._folder = tempfile.mkdtemp(prefix="aquifer-") if socket is None else None
+        self._folder = tempfile.mkdtemp(prefix="aquifer-node-") if socket is None else None
         self.socket = socket or os.path.join(str(self._folder), "node.sock")
         self.log = log or self.socket + ".log"
         command = [str(program_path()), "serve", "--socket", self.socket, "--http", http, "--dram", dram]
@@ -43,7 +45,7 @@ class Node:
         if config is not None:
             command += ["--config", config]
         with open(self.log, "ab") as log_file:
-            self._process = subprocess.Popen(["/bin/sh", "-c", _KEEPER, "sh", *command],
+            self._process = subprocess.Popen(["/bin/sh", "-c", _KEEPER, "sh", self._folder or "", *command],
                                              stdin=subprocess.PIPE, stdout=log_file, stderr=log_file)
         self._wait_until_ready()
 
@@ -63,7 +65,10 @@ class Node:
             raise Unavailable(f"the node is not there after {_START_SECONDS} s:\n{self._last_lines()}") from None
 
     def _last_lines(self) -> str:
-        text = pathlib.Path(self.log).read_text(errors="replace")
+        try:
+            text = pathlib.Path(self.log).read_text(errors="replace")
+        except OSError:  # It went with its folder.
+            return ""
         return "\n".join(text.splitlines()[-5:])
 
     def connect(self, **options: object) -> Cache:
@@ -78,9 +83,6 @@ class Node:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
     def __enter__(self) -> "Node":
         return self

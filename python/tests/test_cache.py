@@ -181,8 +181,11 @@ def test_a_child_process_makes_its_own(cache, layout):
 
 def test_a_private_node_ends_with_the_process_that_started_it(tmp_path):
     socket = str(tmp_path / "node.sock")
-    code = f"import aquifer, os; aquifer.Node({socket!r}, dram='128MiB'); os._exit(0)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = f"""import aquifer, os
+aquifer.Node({socket!r}, dram='128MiB')
+print(aquifer.Node(dram='128MiB').socket, flush=True)
+os._exit(0)"""
+    other = subprocess.run([sys.executable, "-c", code], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
     def gone():
         try:
@@ -193,6 +196,7 @@ def test_a_private_node_ends_with_the_process_that_started_it(tmp_path):
         except aquifer.Unavailable:
             return True
     aquifer.cache.wait_for(gone, 30)
+    aquifer.cache.wait_for(lambda: not os.path.exists(os.path.dirname(other)), 30)
 
 
 def test_observing_stores_nothing(node, layout):

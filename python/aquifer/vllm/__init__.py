@@ -1,0 +1,143 @@
+"""Aquifer for vLLM: a connector that the engine loads by name.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "AquiferConnector",
+        "kv_connector_module_path": "aquifer.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+
+docs/engines/vllm.md has the settings, and what to expect. vLLM makes two of these: one in its scheduler
+(scheduler.py) and one in each worker (worker.py). This class passes calls on to whichever it is.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorRole,
+                                                               KVConnectorTransferResults, SupportsHMA)
+from vllm.logger import init_logger
+
+from .messages import PromMetrics, Stats, StepMetadata
+from .scheduler import SchedulerSide
+from .settings import read_settings
+from .shape import read_shape
+from .worker import WorkerSide
+
+__all__ = ["AquiferConnector"]
+
+logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
+
+
+class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        settings = read_settings(transfer.kv_connector_extra_config)
+        shape = read_shape(vllm_config, kv_cache_config)
+        self._scheduler: Optional[SchedulerSide] = None
+        self._worker: Optional[WorkerSide] = None
+        if role is KVConnectorRole.SCHEDULER:
+            if transfer.kv_load_failure_policy != "recompute":
+                logger.warning("Aquifer: kv_load_failure_policy is %r, so that a request whose load fails is failed. "
+                               'Set it to "recompute".', transfer.kv_load_failure_policy)
+            self._scheduler = SchedulerSide(vllm_config, shape, settings)
+        else:
+            from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+            self._worker = WorkerSide(shape, settings, str(transfer.engine_id), get_tensor_model_parallel_rank())
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # What is not stored is a miss later.
+
+    # ---- In the scheduler ----
+
+    def on_new_request(self, request: Any) -> None:
+        self._scheduling.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
+        tokens = self._scheduling.matched_tokens(request, num_computed_tokens)
+        return tokens, tokens > 0  # Always asynchronous: only such loads may fail.
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if num_external_tokens > 0:
+            self._scheduling.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        return self._scheduling.hit_sources(request, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        return self._scheduling.build_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        self._scheduling.update(connector_output)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
+        return self._scheduling.finished(request, block_ids), None
+
+    def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
+                                    ) -> tuple[bool, Optional[dict[str, Any]]]:
+        return self.request_finished(request, block_ids[0])
+
+    def reset_cache(self) -> bool:
+        return self._scheduling.reset()
+
+    @property
+    def _scheduling(self) -> SchedulerSide:
+        assert self._scheduler is not None, "this is the worker's connector"
+        return self._scheduler
+
+    # ---- In a worker ----
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._working.register(kv_caches, self._kv_cache_config.num_blocks)
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        self._working.finish_stores(kv_connector_metadata.preempted)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self._working.bind(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        pass  # bind_connector_metadata() has.
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass  # A request waits for its loads outside of the forward pass.
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        pass  # Whole blocks are stored, after the forward pass.
+
+    def wait_for_save(self) -> None:
+        self._working.after_forward()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        return self._working.take_results()
+
+    def build_connector_worker_meta(self) -> Any:
+        return self._working.take_worker_meta()
+
+    @property
+    def _working(self) -> WorkerSide:
+        assert self._worker is not None, "this is the scheduler's connector"
+        return self._worker
+
+    # ---- In both ----
+
+    def get_kv_connector_stats(self) -> Optional[Stats]:
+        side = self._scheduler if self._scheduler is not None else self._working
+        return side.take_stats()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[dict[str, Any]] = None) -> Stats:
+        return Stats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: Any) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    def shutdown(self) -> None:
+        for side in (self._scheduler, self._worker):
+            if side is not None:
+                side.shutdown()

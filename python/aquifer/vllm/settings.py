@@ -1,0 +1,50 @@
+"""What a user writes into kv_connector_extra_config."""
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from typing import Any, Optional
+
+from ..errors import Invalid
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    socket: Optional[str] = None  # The node's; None: where a node puts it.
+    spawn: bool = False  # Start a private node, which ends with the engine.
+    spawn_dram: str = "auto"  # As `aquifer serve --dram` and --nvme have it.
+    spawn_nvme: tuple[str, ...] = ()
+    tenant: str = "local"
+    token_file: Optional[str] = None
+    deadline_ms: float = 0.0  # For a load; 0: as long as computing would take, at least 50.
+    always: bool = False  # Load also what would be computed faster.
+    observe: bool = False  # Store and load nothing; the node only records.
+
+    def token(self) -> Optional[str]:
+        return None if self.token_file is None else pathlib.Path(self.token_file).read_text().strip()
+
+
+def read_settings(given: dict[str, Any]) -> Settings:
+    """Raises Invalid, naming the setting, for what is not known or not of its type."""
+    known = {field.name: field for field in dataclasses.fields(Settings)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise Invalid(f"kv_connector_extra_config has no setting {name!r}"
+                          + (f"; is it {near[0]!r}?" if near else f"; there are {', '.join(known)}"))
+        kind = type(known[name].default)
+        if kind is tuple:
+            value = (value,) if isinstance(value, str) else tuple(value)
+        elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif kind is not type(None) and not isinstance(value, kind):
+            raise Invalid(f"kv_connector_extra_config: {name} is {value!r}, and should be of type {kind.__name__}")
+        elif kind is type(None) and not isinstance(value, (str, type(None))):
+            raise Invalid(f"kv_connector_extra_config: {name} is {value!r}, and should be a text")
+        values[name] = value
+    settings = Settings(**values)
+    if settings.spawn and settings.socket is not None:
+        raise Invalid("kv_connector_extra_config: spawn starts a node of its own, so there is no socket to name")
+    return settings

@@ -1,0 +1,106 @@
+"""How an engine's KV looks, from vLLM's own description; what is not known is refused by name, at start."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+
+from ..errors import Invalid
+from ..layout import DType, Heads, KvGroup, Layout, fit_pages, heads_of_rank
+from ..tensors import Family, TensorMap
+
+_DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+
+
+def _refuse(why: str) -> Invalid:
+    return Invalid(f"AquiferConnector: {why}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Of one engine. `layout` has no model yet: that is known later."""
+    layout: Layout
+    page_tokens: int
+    layer_names: tuple[str, ...]  # In the model's order.
+    ranks: int
+
+    @property
+    def block_tokens(self) -> int:
+        return self.layout.tokens_per_block
+
+    @property
+    def pages_per_block(self) -> int:
+        return self.block_tokens // self.page_tokens
+
+    def heads(self, rank: int) -> Heads:
+        return heads_of_rank(self.layout.groups[0].kv_heads, self.ranks, rank)
+
+
+def _check_parallel(vllm_config: Any) -> None:
+    parallel = vllm_config.parallel_config
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise _refuse(f"{name} is {getattr(parallel, name)}, and only 1 is known")
+    if getattr(parallel, "nnodes", 1) > 1:
+        raise _refuse("the ranks of an engine are to be on one host")
+
+
+def _spec_of(kv_cache_config: Any) -> tuple[Any, Any]:
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
+        raise _refuse(f"the model has {len(groups)} KV groups ({kinds}), and only models with one are known")
+    spec = groups[0].kv_cache_spec
+    if not isinstance(spec, FullAttentionSpec) or isinstance(spec, MLAAttentionSpec):
+        raise _refuse(f"its KV is a {type(spec).__name__}, and only FullAttentionSpec is known")
+    if spec.sliding_window is not None or spec.attention_chunk_size is not None or spec.non_causal:
+        raise _refuse("its attention has a window, has chunks, or is not causal")
+    if spec.dtype not in _DTYPES or spec.state_content_bytes is not None or spec.num_head_slots is not None:
+        raise _refuse(f"its KV is packed or quantised ({spec.dtype}), which is not known")
+    return groups[0], spec
+
+
+def _packing(vllm_config: Any, spec: Any) -> str:
+    """How a CPU orders the bytes of a page: by its instruction set."""
+    from vllm.platforms import current_platform
+    if not current_platform.is_cpu():
+        raise _refuse(f"KV on {current_platform.device_type} is not known yet, only on cpu")
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+    isa = _get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size,
+                        vllm_config.cache_config.cache_dtype)
+    return f"{isa}.{torch.backends.cpu.get_cpu_capability()}".lower().replace(" ", "")
+
+
+def _layer_number(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
+def read_shape(vllm_config: Any, kv_cache_config: Any) -> Shape:
+    _check_parallel(vllm_config)
+    group, spec = _spec_of(kv_cache_config)
+    parallel = vllm_config.parallel_config
+    kv = KvGroup(layers=len(group.layer_names), kv_heads=vllm_config.model_config.get_total_num_kv_heads(),
+                 key_dim=spec.head_size, value_dim=spec.head_size_v, dtype=_DTYPES[spec.dtype])
+    # Pages are packed, so they are not cut; and a page's size is part of what its bytes mean.
+    kv_format = f"vllm.cpu.v1.{_packing(vllm_config, spec)}.page{spec.block_size}"
+    rule = Layout(model=bytes(32), kv_format=kv_format, groups=(kv,))
+    tokens = fit_pages(rule.tokens_per_block, spec.block_size, can_cut=False)
+    return Shape(dataclasses.replace(rule, tokens_per_block=tokens), spec.block_size,
+                 tuple(sorted(group.layer_names, key=_layer_number)), parallel.tensor_parallel_size)
+
+
+def map_tensors(shape: Shape, heads: Heads, kv_caches: dict[str, torch.Tensor], page_count: int) -> TensorMap:
+    """The registered tensors, checked: one a layer, [B, H, N, C]."""
+    missing = set(shape.layer_names) - set(kv_caches)
+    if missing:
+        raise _refuse(f"no KV tensor was registered for {', '.join(sorted(missing))}")
+    tensors = [kv_caches[name] for name in shape.layer_names]
+    wanted = (page_count, heads.end - heads.begin, shape.page_tokens)
+    for name, tensor in zip(shape.layer_names, tensors):
+        if tensor.dim() != 4 or tuple(tensor.shape[:3]) != wanted:
+            raise _refuse(f"the KV tensor of {name} is {tuple(tensor.shape)}, and [B, H, N, C] = {wanted} + (C,) is "
+                          "expected")
+    return TensorMap(shape.layout, Family.CPU_PACKED, tensors, heads=heads)
