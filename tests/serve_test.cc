@@ -82,7 +82,7 @@ class Serve : public testing::Test {
   void SetUp() override { ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0); }
 
   void Start(std::vector<std::string> more = {}, const std::vector<std::string>& wrapper = {}) {
-    std::vector<std::string> arguments = {"--socket", socket_, "--dram", "128MiB", "--http", "off"};
+    std::vector<std::string> arguments = {"--socket", socket_, "--dram", "256MiB", "--http", "off"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     node_.emplace(AQUIFER_PROGRAM_PATH, arguments, wrapper);
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();

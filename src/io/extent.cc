@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -24,10 +26,15 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
+// Extents of this process that were made or closed: with each, more or less memory is available.
+std::atomic<uint64_t> extents_changed{0};
+
 class MemfdExtent final : public Extent {
  public:
   MemfdExtent(Descriptor descriptor, std::span<std::byte> bytes, bool huge_pages)
-      : descriptor_(std::move(descriptor)), bytes_(bytes), huge_pages_(huge_pages) {}
+      : descriptor_(std::move(descriptor)), bytes_(bytes), huge_pages_(huge_pages) {
+    ++extents_changed;
+  }
 
   // Other processes may keep their mappings; after this they hold no memory. Nothing here can fail
   // in a way that somebody could mend.
@@ -37,6 +44,7 @@ class MemfdExtent final : public Extent {
                   static_cast<off_t>(bytes_.size()));
     }
     ::munmap(bytes_.data(), bytes_.size());
+    ++extents_changed;
   }
 
   void KeepContents() override { keep_contents_ = true; }
@@ -143,19 +151,18 @@ class SystemExtents final : public ExtentSource {
                     fmt::format("no memory for an extent of {} bytes: only {} are available", bytes,
                                 available));
     }
-    auto extent = Make(bytes, Pages::kOrdinary);
-    const MutexLock lock(&mutex_);
-    looked_nanos_ = 0;
-    return extent;
+    return Make(bytes, Pages::kOrdinary);
   }
 
   // Some twenty files each time: asked at every tick, an idle process would do little else.
   uint64_t AvailableBytes() override {
     const MutexLock lock(&mutex_);
     const int64_t now = SystemClock()->NowNanos();
-    if (looked_nanos_ == 0 || now - looked_nanos_ > kLookAgainNanos) {
+    const uint64_t changed = extents_changed;
+    if (!seen_changed_ || *seen_changed_ != changed || now - looked_nanos_ > kLookAgainNanos) {
       available_bytes_ = AvailableMemoryBytes(roots_);
       looked_nanos_ = now;
+      seen_changed_ = changed;
     }
     return available_bytes_;
   }
@@ -166,7 +173,8 @@ class SystemExtents final : public ExtentSource {
   const MemoryRoots roots_;
   Mutex mutex_;
   uint64_t available_bytes_ AQ_GUARDED_BY(mutex_) = 0;
-  int64_t looked_nanos_ AQ_GUARDED_BY(mutex_) = 0;  // 0: what was seen does not count any more.
+  int64_t looked_nanos_ AQ_GUARDED_BY(mutex_) = 0;
+  std::optional<uint64_t> seen_changed_ AQ_GUARDED_BY(mutex_);  // None: not looked at yet.
 };
 
 }  // namespace

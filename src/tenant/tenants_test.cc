@@ -217,7 +217,7 @@ TEST(TenantsTest, FilesAreReadWithTheirPermissionsChecked) {
   EXPECT_THAT(Tenants::Read(scratch.Sub("absent"), kCapacities, geteuid()).status().message(),
               HasSubstr("No such file"));
   EXPECT_THAT(Tenants::Read(scratch.path(), kCapacities, geteuid()).status().message(),
-              HasSubstr("is not a file"));
+              HasSubstr("no regular file"));
   std::ofstream(path) << "[[tenant]]\nnam = \"a\"\n";
   ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   EXPECT_THAT(Tenants::Read(path, kCapacities, geteuid()).status().message(),
