@@ -2,6 +2,7 @@
 its own, one for loads and one for stores. The engine's thread only hands work over and takes results."""
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -21,9 +22,18 @@ from .shape import Shape, map_tensors
 
 logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
 
-_CONNECT_SECONDS = 2.0
+_CONNECT_SECONDS = 5.0
 _WARNING_SECONDS = 10.0  # Between two of a kind: a node that is away fails every call.
 _STORE_SECONDS = 5.0
+
+
+def _leave_the_engines_core() -> None:
+    """On a CPU the engine's thread is bound to one core, and this one with it, where it would get nothing while
+    the engine computes. The process that started this one may run on all that there are."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
+    except OSError:
+        pass
 
 
 class _Client:
@@ -35,11 +45,11 @@ class _Client:
         self._cache: Optional[Cache] = None
         self._known: Optional[Registered] = None
 
-    def use(self, socket: Optional[str], layout: Layout) -> tuple[Cache, Registered]:
+    def use(self, socket: Optional[str], layout: Layout, timeout: float) -> tuple[Cache, Registered]:
         if self._cache is None:
             self._cache = connect(socket, tenant=self._settings.tenant, engine=self._engine,
                                   token=self._settings.token(), observe=self._settings.observe,
-                                  timeout=_CONNECT_SECONDS)
+                                  timeout=min(timeout, _CONNECT_SECONDS))
         if self._known is None or self._known.layout != layout:
             self._known = self._cache.register(layout)
         return self._cache, self._known
@@ -74,12 +84,12 @@ class WorkerSide:
         self._reports: list[tuple[int, int, float]] = []
         self._warned: dict[str, float] = {}  # Each text is one thread's.
 
-        self._load_queue: queue.SimpleQueue[Optional[Load]] = queue.SimpleQueue()
-        self._store_queue: queue.SimpleQueue[Optional[Store]] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, args=(self._load_queue, self._load), daemon=True,
-                                          name="aquifer-load"),
-                         threading.Thread(target=self._run, args=(self._store_queue, self._store), daemon=True,
-                                          name="aquifer-store")]
+        self._load_queue: queue.SimpleQueue[Optional[Load | Layout]] = queue.SimpleQueue()
+        self._store_queue: queue.SimpleQueue[Optional[Store | Layout]] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, args=(client, waiting, work), daemon=True, name=name)
+                         for name, client, waiting, work in (
+                             ("aquifer-load", self._loader, self._load_queue, self._load),
+                             ("aquifer-store", self._storer, self._store_queue, self._store))]
         for thread in self._threads:
             thread.start()
 
@@ -93,8 +103,10 @@ class WorkerSide:
         """Loads begin before the forward pass: their pages are nobody else's."""
         self._meta = meta
         self._step_started = time.perf_counter()
-        if meta.layout is not None:
+        if meta.layout is not None and meta.layout != self._layout:
             self._layout, self._socket = meta.layout, meta.socket
+            self._load_queue.put(meta.layout)  # To be connected before there is a deadline.
+            self._store_queue.put(meta.layout)
         for load in meta.loads:
             self._load_queue.put(load)
         meta.loads = []
@@ -157,10 +169,16 @@ class WorkerSide:
             self._warned[said] = now
             logger.warning(said, error)
 
-    @staticmethod
-    def _run(waiting: "queue.SimpleQueue[Any]", work: Callable[[Any], None]) -> None:
+    def _run(self, client: _Client, waiting: "queue.SimpleQueue[Any]", work: Callable[[Any], None]) -> None:
+        _leave_the_engines_core()
         while (item := waiting.get()) is not None:
-            work(item)
+            if isinstance(item, Layout):
+                try:
+                    client.use(self._socket, item, _CONNECT_SECONDS)
+                except Error as error:
+                    self._warn("Aquifer: no cache for now, and it is tried again: %s", error)
+            else:
+                work(item)
 
     def _load(self, load: Load) -> None:
         wanted = len(load.keys) // 32
@@ -182,8 +200,8 @@ class WorkerSide:
     def _load_blocks(self, load: Load) -> int:
         """How many blocks came, from the front."""
         assert self._layout is not None and self._tensors is not None
-        cache, known = self._loader.use(self._socket, self._layout)
         end = time.monotonic() + load.deadline
+        cache, known = self._loader.use(self._socket, self._layout, load.deadline)
         chain = Chain(known, load.keys)
         done = 0
         shared = load.first_token // self._shape.page_tokens - load.first_block * self._shape.pages_per_block
@@ -231,7 +249,7 @@ class WorkerSide:
 
     def _store_blocks(self, store: Store) -> None:
         assert self._layout is not None and self._tensors is not None
-        cache, known = self._storer.use(self._socket, self._layout)
+        cache, known = self._storer.use(self._socket, self._layout, _STORE_SECONDS)
         started = time.perf_counter()
         chain = Chain(known, store.keys)
         stored = cache.store(chain, store.parent, self._tensors, store.pages, store.first_block, store.first_block,
