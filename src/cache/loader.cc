@@ -137,6 +137,10 @@ bool Loader::Tell(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& st
 void Loader::TellLater(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status) {
   ++load->telling;
   telling_.push_back({load, *waiters, status});
+  TellMoreLater();
+}
+
+void Loader::TellMoreLater() {
   if (std::exchange(tell_posted_, true)) return;
   executor_->Post([this, alive = alive_] {
     if (!*alive) return;
@@ -161,7 +165,12 @@ void Loader::TellSlice() {
     --now.load->telling;
     GoOnOrForget(now.load);
   }
-  if (telling_.empty()) Pump();
+  // A slice may end with the last who waited for one load, and leave those of others.
+  if (telling_.empty()) {
+    Pump();
+  } else {
+    TellMoreLater();
+  }
 }
 
 void Loader::GoOnOrForget(OneLoad* load) {

@@ -162,6 +162,7 @@ class Loader {
   // False: there are more to be told than this task may.
   bool Tell(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status);
   void TellLater(OneLoad* load, LinkedQueue<Waiting>* waiters, const Status& status);
+  void TellMoreLater();
   void TellSlice();
   // It is in nobody's hands: it goes on if somebody waits for it.
   void GoOnOrForget(OneLoad* load);

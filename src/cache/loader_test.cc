@@ -233,6 +233,35 @@ TEST_F(LoaderTest, AFetchThatNamesOneBlockVeryOftenIsAnsweredALittleAtATime) {
   Release(*fetch);
 }
 
+// Four wait for each load, so that a slice of 64 ends with the last of one and there are more
+// loads.
+TEST_F(LoaderTest, EveryoneIsToldAlsoWhereASliceEndsBetweenTwoLoads) {
+  constexpr int64_t kVeryLong = 100 * kLong;
+  Make(SmallCache(64));
+  const Chain wanted(layout_, {.seed = 1, .blocks = 40});
+  StoreBelow(wanted);
+  const Chain held(layout_, {.seed = 2, .blocks = 64});
+  ASSERT_EQ(Store(held), held.size());
+  const auto holding = Submit(held.keys(), kVeryLong, client_.get());
+  ASSERT_TRUE(world_->RunUntil([&] { return holding->done(); }));
+  std::vector<std::unique_ptr<FetchRequest>> waiting;
+  for (int i = 0; i < 4; ++i) {
+    waiting.push_back(Submit(wanted.keys(), kVeryLong, client_.get()));
+  }
+  world_->Advance(kShort);
+  for (const auto& fetch : waiting) ASSERT_FALSE(fetch->done()) << "there is memory after all";
+
+  EvictRequest evict;
+  evict.chain = Slice(wanted);
+  client_->Do(&Core::Evict, &evict);
+  world_->Advance(kLong);
+  for (const auto& fetch : waiting) {
+    ASSERT_TRUE(fetch->done());
+    for (const FetchOp& op : fetch->ops) EXPECT_EQ(op.status.code(), Code::kNotFound);
+  }
+  Release(*holding);
+}
+
 // One waits for long; very many join it and leave again.
 TEST_F(LoaderTest, WhoHasLeftIsForgotten) {
   Make(SmallCache(64));
