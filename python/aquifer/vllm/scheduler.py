@@ -29,6 +29,9 @@ _LEAST_DEADLINE = 0.05  # Seconds.
 _UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
 _RECONNECT_SECONDS = 2.0
 _MOST_PRESTAGES = 64
+_MOST_ROOTS = 4096
+_MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
+_YOUNG_SECONDS = 0.2  # An answer about a request that waited for longer is asked for again.
 _IMAGE_TAG = 1  # docs/formats/key.md
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
@@ -46,6 +49,8 @@ class _Tracked:
         self.loading: Optional[tuple[int, int]] = None  # First block, and how many are known to have come.
         self.stores_open = False  # A worker may be reading its pages.
         self.left_alone = False  # Nothing of it is stored or recalled any more.
+        self.asked: Optional[Pending[Match]] = None  # When it arrived, about all of it,
+        self.asked_at = 0.0  # which was then.
         self.match: Optional[Match] = None
         self.offered: Optional[tuple[int, int]] = None  # Tokens that the engine had, and that were offered on top.
         self._block = block_tokens
@@ -85,6 +90,8 @@ class SchedulerSide:
         self._finished: list[str] = []
         self._prestages: list[Pending[tuple[int, int]]] = []
         self._adapters: dict[str, Optional[bytes]] = {}
+        self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
+        self._layout_said = False
         self._epoch = ""
         self._node: Optional[Node] = None
         self._cache: Optional[Cache] = None
@@ -151,10 +158,18 @@ class SchedulerSide:
         salt = request.cache_salt or ""
         if self._epoch or len(salt.encode()) > 128:
             salt = hashlib.sha256(f"{self._epoch}\0{salt}".encode()).hexdigest()
-        assert self._known is not None
-        root = self._known.layout.root(self._settings.tenant, adapter, salt)
+        root = self._root(adapter, salt)
         tracked = self._tracked[request.request_id] = _Tracked(request, root, self._shape.block_tokens)
         return tracked
+
+    def _root(self, adapter: Optional[bytes], salt: str) -> bytes:
+        found = self._roots.get((adapter, salt))
+        if found is None:
+            assert self._known is not None
+            if len(self._roots) >= _MOST_ROOTS:
+                self._roots.clear()
+            found = self._roots[adapter, salt] = self._known.layout.root(self._settings.tenant, adapter, salt)
+        return found
 
     def _adapter(self, lora: Any) -> Optional[bytes]:
         """A digest of the adapter's files; None until it is known."""
@@ -194,8 +209,10 @@ class SchedulerSide:
         self._prestages = [pending for pending in self._prestages if not pending.done()][-_MOST_PRESTAGES:]
         if blocks:
             assert self._known is not None
+            chain = Chain(self._known, tracked.keys)
             try:
-                self._prestages.append(self._cache.begin_prestage(Chain(self._known, tracked.keys)))
+                tracked.asked, tracked.asked_at = self._cache.begin_match(chain), time.monotonic()
+                self._prestages.append(self._cache.begin_prestage(chain))
             except Error:
                 self._stats.add("failed_calls", 1)
 
@@ -224,8 +241,13 @@ class SchedulerSide:
         have = computed // self._shape.block_tokens
         if blocks <= have:
             return 0
+        asked, tracked.asked = tracked.asked, None
         try:
-            match = cache.match(Chain(self._known, tracked.keys[:blocks * 32]), have)
+            young = time.monotonic() - tracked.asked_at < _YOUNG_SECONDS
+            if asked is not None and young and have == 0 and tracked.limit is None:
+                match = asked.result(_MATCH_SECONDS)  # It is there by now, or very soon.
+            else:
+                match = cache.begin_match(Chain(self._known, tracked.keys[:blocks * 32]), have).result(_MATCH_SECONDS)
         except Error:
             self._stats.add("failed_calls", 1)
             return 0
@@ -272,25 +294,25 @@ class SchedulerSide:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
                 tracked.stores_open = False  # The workers finish them before anything else.
+        block = self._shape.block_tokens
         for request_id in output.num_scheduled_tokens:
-            self._store_computed(request_id, output.kv_connector_block_state)
+            tracked = self._tracked.get(request_id)
+            if tracked is None:
+                continue
+            # What earlier steps have computed for good.
+            sure = tracked.request.num_computed_tokens - tracked.request.num_in_flight_tokens
+            if sure >= (tracked.submitted + 1) * block and output.kv_connector_block_state is not None:
+                pages = output.kv_connector_block_state.get_block_ids(request_id)
+                if pages is not None:
+                    self._submit(tracked, pages[0], sure)
+        layout = self._known.layout if self._known is not None and not self._layout_said else None
+        self._layout_said = self._known is not None
         meta = StepMetadata(
-            layout=self._known.layout if self._known is not None else None, socket=self.socket,
+            layout=layout, socket=self.socket if layout is not None else None,
             loads=self._loads, stores=self._stores, finished=self._finished, preempted=preempted,
             prefill=self._prefill_of(output))
         self._loads, self._stores, self._finished = [], [], []
         return meta
-
-    def _store_computed(self, request_id: str, state: Any) -> None:
-        """What earlier steps have computed for good."""
-        request = self._tracked[request_id].request if request_id in self._tracked else None
-        if request is None or state is None:
-            return
-        sure = request.num_computed_tokens - request.num_in_flight_tokens
-        if sure // self._shape.block_tokens > self._tracked[request_id].submitted:
-            pages = state.get_block_ids(request_id)
-            if pages is not None:
-                self._submit(self._tracked[request_id], pages[0], sure)
 
     def _submit(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
         try:

@@ -103,18 +103,17 @@ class WorkerSide:
         """Loads begin before the forward pass: their pages are nobody else's."""
         self._meta = meta
         self._step_started = time.perf_counter()
-        if meta.layout is not None and meta.layout != self._layout:
+        if meta.layout is not None:  # Said once.
             self._layout, self._socket = meta.layout, meta.socket
             self._load_queue.put(meta.layout)  # To be connected before there is a deadline.
             self._store_queue.put(meta.layout)
         for load in meta.loads:
             self._load_queue.put(load)
-        meta.loads = []
 
     def after_forward(self) -> None:
         """What earlier steps computed is stored now, and this step, if it was one prefill, reported."""
-        meta = self._meta
-        if meta is None:
+        meta, self._meta = self._meta, None
+        if meta is None or not (meta.stores or meta.finished or meta.prefill):
             return
         with self._lock:
             for store in meta.stores:
@@ -125,15 +124,18 @@ class WorkerSide:
                 del self._reports[:-16]
         for store in meta.stores:
             self._store_queue.put(store)
-        meta.stores, meta.finished = [], []
 
     def finish_stores(self, requests: list[str]) -> None:
         """Before their pages are used for something else."""
+        if not requests:
+            return
         with self._lock:
             while any(self._storing.get(request) for request in requests):
                 self._lock.wait()
 
     def take_results(self) -> KVConnectorTransferResults:
+        if not (self._received or self._ending):
+            return KVConnectorTransferResults()
         with self._lock:
             received, self._received = self._received, set()
             failed, self._failed = self._failed, set()
@@ -142,14 +144,16 @@ class WorkerSide:
         return KVConnectorTransferResults(finished_sending=sent, finished_recving=received, failed_recving=failed)
 
     def take_worker_meta(self) -> Optional[WorkerMetadata]:
+        if not self._came_short:
+            return None
         with self._lock:
             short, self._came_short = self._came_short, {}
         return WorkerMetadata(short) if short else None
 
     def take_stats(self) -> Optional[Stats]:
+        if self._stats.is_empty():
+            return None
         with self._lock:
-            if self._stats.is_empty():
-                return None
             taken, self._stats = self._stats, Stats()
             return taken
 
