@@ -13,8 +13,8 @@ import urllib.request
 
 import pytest
 
-if os.environ.get("AQUIFER_TEST_LEVEL") == "quick":
-    pytest.skip("a vLLM server takes too long for --quick", allow_module_level=True)
+if os.environ.get("AQUIFER_TEST_LEVEL", "full") != "full":
+    pytest.skip("a vLLM server takes minutes: with ./test --full", allow_module_level=True)
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
