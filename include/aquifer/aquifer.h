@@ -490,8 +490,8 @@ typedef struct aquifer_hint_args {
   int32_t state;       /* AQUIFER_SESSION_... */
   aquifer_chain chain; /* Its last key is enough. */
   const char* session; /* A name for a chain that grows; 1 to 256 bytes. */
-  int64_t ttl_seconds; /* The chain's blocks are deleted after that; 0: the tenant's rule. */
-  int32_t priority;    /* -8, first to go, to 7. */
+  int64_t ttl_seconds; /* The chain's blocks go after that, or by the tenant's rule if sooner. */
+  int32_t priority;    /* -8, first to go, to 7; 0: as usual for the tenant. */
   uint32_t reserved;
 } aquifer_hint_args;
 aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args);

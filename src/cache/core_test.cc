@@ -183,7 +183,7 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
 }
 
 // One tenant stores, then another more than fits: what the first one still has in DRAM.
-TEST_F(CoreTest, TheBlocksOfATenantOfLowerPriorityGoFirst) {
+TEST_F(CoreTest, TheBlocksOfATenantOfHigherPriorityStay) {
   const auto left_at = [this](int8_t priority) {
     CoreOptions options = SmallCache(64);
     TenantOptions tenant;

@@ -12,6 +12,7 @@ namespace {
 
 // A block and, where it is missing, the one above it take an entry of the index each.
 constexpr int kMaxForgotten = 3;
+constexpr int kMaxFalseSiblings = 64;  // In one task; whoever stores comes again for the rest.
 constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
 
 }  // namespace
@@ -133,7 +134,8 @@ Result<BlockRef> Residency::AddFilling(const NewBlock& block, SlotId slot) {
     if (added.status().code() != Code::kNoSpace || !ForgetOne(block)) break;
     added = index_->Insert(block);
   }
-  while (added.status().code() == Code::kInvalid && DropFalseSibling(block)) {
+  for (int dropped = 0; dropped < kMaxFalseSiblings; ++dropped) {
+    if (added.status().code() != Code::kInvalid || !DropFalseSibling(block)) break;
     added = index_->Insert(block);
   }
   if (!added.ok()) return added;

@@ -1,8 +1,10 @@
 #include "cli/mooncake_peer.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -128,7 +130,7 @@ Result<std::unique_ptr<MeasuredPeer>> MooncakePeer::New(uint64_t block_bytes, ui
 
 Result<double> MooncakePeer::Get() {
   char answer[64] = {};
-  if (write(socket_.get(), "get\n", 4) != 4 ||
+  if (::send(socket_.get(), "get\n", 4, MSG_NOSIGNAL) != 4 ||
       read(socket_.get(), answer, sizeof(answer) - 1) <= 0) {
     return Status(Code::kUnavailable, "Mooncake's client has ended");
   }

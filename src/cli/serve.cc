@@ -1,5 +1,6 @@
 // `aquifer serve`: a node, with its configuration, log and signals.
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -155,7 +156,12 @@ std::string DrainedText(const DrainRequest& request, bool has_nvme) {
 void LeaveEvenIfADriveHangs() {
   [[maybe_unused]] const bool started = RunDetached("aq-leave", [] {
     std::this_thread::sleep_for(kLeaveWithin);
-    fmt::print(stderr, "{}\n", Stamped("a drive does not answer; leaving without it"));
+    // The log may be gone by now, and whoever reads it may not be reading.
+    const std::string line = Stamped("a drive does not answer; leaving without it\n");
+    pollfd reader{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    if (::poll(&reader, 1, 0) == 1) {
+      [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, line.data(), line.size());
+    }
     ::_exit(EXIT_SUCCESS);
   });
 }
@@ -370,8 +376,10 @@ Status Serve(const NodeOverrides& overrides) {
     if (signal != SIGHUP) break;
     serving.Reload();
   }
-  // Whoever asks a second time gets what they ask for at once.
-  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  // Whoever asks a second time gets what they ask for at once. A reload asks for nothing now.
+  sigset_t ends = signals;
+  sigdelset(&ends, SIGHUP);
+  ::pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
   serving.Drain();
   LeaveEvenIfADriveHangs();
   return Status();

@@ -18,10 +18,11 @@ std::vector<std::string> DefaultSockets(const SocketPlaces& places, uid_t uid) {
 
 bool IsSafePlace(const std::string& socket, uid_t uid) {
   const std::filesystem::path directory = std::filesystem::path(socket).parent_path();
+  struct stat info{};
+  if (::stat(directory.c_str(), &info) != 0 || (info.st_mode & S_IWOTH) != 0) return false;
   struct stat above{};
   if (::stat(directory.parent_path().c_str(), &above) != 0) return false;
   if ((above.st_mode & S_IWOTH) == 0) return true;  // Its owner decides who makes directories.
-  struct stat info{};
   return ::lstat(directory.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == uid &&
          (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }

@@ -46,6 +46,10 @@ TEST_F(SafePlaceTest, IsNotOneThatOthersCanWriteTo) {
   EXPECT_FALSE(IsSafePlace(socket_, ::geteuid()));
 }
 
+TEST_F(SafePlaceTest, IsNotOneWhereAnybodyMayListen) {
+  EXPECT_FALSE(IsSafePlace(scratch_.Sub("aquifer.sock"), ::geteuid()));
+}
+
 TEST_F(SafePlaceTest, IsNotWhatALinkLeadsTo) {
   ASSERT_EQ(::symlink(directory_.c_str(), scratch_.Sub("link").c_str()), 0);
   EXPECT_FALSE(IsSafePlace(scratch_.Sub("link/node.sock"), ::geteuid()));

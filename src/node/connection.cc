@@ -347,18 +347,26 @@ Status Connection::BeginRequest(FrameReader* frame) {
   if (open->complete()) {
     Submit(open);
   } else {
-    AwaitRest(number, open->begun_nanos);
+    AwaitRest();
   }
   return Status();
 }
 
-// What has come of a request is kept for it, but not for ever.
-void Connection::AwaitRest(uint64_t number, int64_t begun_nanos) {
-  host_->owner()->PostAt(begun_nanos + limits_.arrival_nanos, [=, this, alive = alive_] {
+// What has come of a request is kept for it, but not for ever: one timer for all of them.
+void Connection::AwaitRest() {
+  if (std::exchange(awaiting_rest_, true)) return;
+  const int64_t at = host_->clock()->NowNanos() + limits_.arrival_nanos;
+  host_->owner()->PostAt(at, [this, alive = alive_] {
     if (!*alive || state_ != State::kOpen) return;
-    const auto found = open_.find(number);
-    if (found == open_.end() || found->second->begun_nanos != begun_nanos) return;
-    if (!found->second->complete()) Break("a request whose end does not come");
+    awaiting_rest_ = false;
+    const int64_t begun_by = host_->clock()->NowNanos() - limits_.arrival_nanos;
+    bool more = false;
+    for (const auto& [number, open] : open_) {
+      if (open->complete()) continue;
+      if (open->begun_nanos <= begun_by) return Break("a request whose end does not come");
+      more = true;
+    }
+    if (more) AwaitRest();
   });
 }
 

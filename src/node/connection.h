@@ -52,7 +52,7 @@ struct ConnectionLimits {
   size_t ring_data_bytes = size_t{256} << 10;
   size_t max_unsent_frames = 4096;  // On the socket; a client that does not read is cut off.
   int64_t greeting_nanos = 5'000'000'000;
-  int64_t arrival_nanos = 10'000'000'000;  // For all frames of one request.
+  int64_t arrival_nanos = 10'000'000'000;  // For all frames of one request; twice that at most.
   int64_t return_nanos = 30'000'000'000;   // An extent that is wanted back and has nothing in it.
 };
 
@@ -133,7 +133,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   Status HandleWhileLingering(FrameReader* frame);
   Status BeginRequest(FrameReader* frame);
   Status ContinueRequest(FrameReader* frame);
-  void AwaitRest(uint64_t number, int64_t begun_nanos);
+  void AwaitRest();
   void Submit(OpenRequest* open);
   // Each does a little; false when there was nothing to do.
   bool ReturnSome();
@@ -172,6 +172,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   RecordedClient recorded_as_;
   Admission admission_;
   bool flushing_later_ = false;
+  bool awaiting_rest_ = false;  // A timer is set.
   bool lingering_later_ = false;
   ClientNumber client_ = 0;
 

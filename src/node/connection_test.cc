@@ -32,7 +32,7 @@ class ConnectionTest : public testing::Test {
     options.warm_bytes = 0;
     options.ready_extents = 1;
     options.server.socket = socket_;
-    options.server.limits.arrival_nanos = 200'000'000;
+    options.server.limits.arrival_nanos = 2'000'000'000;
     options.server.admit = [](const Hello& hello, const PeerCredentials&) -> Result<Admission> {
       const std::string tenant(hello.tenant);
       return Admission{.client = {.tenant = tenant, .engine = std::string(hello.engine)},
@@ -69,7 +69,7 @@ class ConnectionTest : public testing::Test {
 
 TEST_F(ConnectionTest, NobodyButTheAdministratorDrainsTheNode) {
   EXPECT_EQ(Drain("tenant").code(), Code::kInvalid);
-  EXPECT_NE(Drain("administrator").code(), Code::kInvalid);
+  EXPECT_TRUE(Drain("administrator").ok());
 }
 
 TEST_F(ConnectionTest, ATenantSeesItsOwnFigures) {
