@@ -13,6 +13,7 @@ import re
 from typing import Any, Iterable
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_KNOWN_FORMATS = ("auto", "hf", "safetensors", "pt", "mistral")
 _CHUNK = 16 << 20
 
 # What a configuration says that no number in the KV depends on.
@@ -37,7 +38,12 @@ def _file_digest(path: str) -> str:
 
 def _name_of(path: str) -> str:
     facts = os.stat(path)
-    return f"{os.path.realpath(path)}\0{facts.st_size}\0{facts.st_ino}\0{facts.st_mtime_ns}"
+    return f"{os.path.realpath(path)}\0{facts.st_size}\0{facts.st_ino}\0{facts.st_ctime_ns}"
+
+
+def names_of(paths: Iterable[str]) -> str:
+    """Another text when one of the files was replaced or written to."""
+    return "\0".join(map(_name_of, sorted(paths)))
 
 
 def files_digest(paths: Iterable[str]) -> bytes:
@@ -78,17 +84,36 @@ def _configuration(config: Any) -> bytes:
     return json.dumps(plain(config.to_dict()), sort_keys=True).encode()
 
 
+def _digest_of_folder(folder: str) -> bytes:
+    files = weight_files(folder)
+    if not files:
+        raise ValueError(f"{folder} has no weights, so nobody knows which model it is")
+    return files_digest(files)
+
+
 def _weights(vllm_config: Any) -> bytes:
     model = vllm_config.model_config
-    if str(vllm_config.load_config.load_format) == "dummy":
-        return f"dummy\0{model.seed}".encode()
+    load_format = str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format))
+    if getattr(model, "model_weights", None):
+        raise ValueError("its weights come from object storage, where nobody knows what they are")
+    if load_format == "dummy":
+        if model.quantization is not None:
+            raise ValueError("it has quantized dummy weights, which are not the same in every engine")
+        # Each rank's shard begins its random numbers anew: another TP size is another model.
+        return f"dummy\0{model.seed}\0{vllm_config.parallel_config.tensor_parallel_size}\0{_vllm_version()}".encode()
+    if load_format not in _KNOWN_FORMATS:
+        raise ValueError(f"its weights are loaded as {load_format}, and not from files that could be hashed")
     if os.path.isdir(model.model):
-        return files_digest(weight_files(model.model))
+        return _digest_of_folder(model.model)
     if model.revision and re.fullmatch("[0-9a-f]{40}", model.revision):
         return f"revision\0{model.model}\0{model.revision}".encode()
     from huggingface_hub import snapshot_download  # The engine has it: it has just loaded the model.
-    return files_digest(weight_files(snapshot_download(model.model, revision=model.revision,
-                                                       local_files_only=True)))
+    return _digest_of_folder(snapshot_download(model.model, revision=model.revision, local_files_only=True))
+
+
+def _vllm_version() -> str:
+    import vllm
+    return str(vllm.__version__)
 
 
 def model_digest(vllm_config: Any) -> bytes:
@@ -96,6 +121,7 @@ def model_digest(vllm_config: Any) -> bytes:
     model = vllm_config.model_config
     whole = hashlib.sha256(b"aquifer.vllm.model.v1\0")
     for part in (_configuration(model.hf_config), str(model.dtype).encode(), str(model.quantization).encode(),
+                 str(model.max_model_len).encode(),  # Some rotary embeddings follow it.
                  _weights(vllm_config)):
         whole.update(len(part).to_bytes(8, "little") + part)
     return whole.digest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import os
 import threading
 import time
 import uuid
@@ -16,9 +17,9 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..cache import Cache, Chain, Match, Pending, Registered, Tier, connect
 from ..errors import Error
-from ..layout import Extra, Layout, derive_keys
+from ..layout import Layout, derive_keys
 from ..node import Node
-from .identity import files_digest, model_digest
+from .identity import files_digest, model_digest, names_of
 from .messages import Load, Stats, StepMetadata, Store, WorkerMetadata
 from .settings import Settings
 from .shape import Shape
@@ -32,7 +33,6 @@ _MOST_PRESTAGES = 64
 _MOST_ROOTS = 4096
 _MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
 _YOUNG_SECONDS = 0.2  # An answer about a request that waited for longer is asked for again.
-_IMAGE_TAG = 1  # docs/formats/key.md
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
 
@@ -61,21 +61,11 @@ class _Tracked:
         known = len(self.keys) // 32
         if whole > known:
             ids = array("I", itertools.islice(self.request.all_token_ids, known * self._block, whole * self._block))
-            self.keys += derive_keys(self.parent(known), ids, self._block, self._extras(known, whole))
+            self.keys += derive_keys(self.parent(known), ids, self._block)
         return whole
 
     def parent(self, block: int) -> bytes:
         return self.keys[(block - 1) * 32:block * 32] if block > 0 else self.root
-
-    def _extras(self, first: int, end: int) -> list[Extra]:
-        """Images and the like, in every block that they reach into."""
-        extras = []
-        for feature in self.request.mm_features or ():
-            at, length = feature.mm_position.offset, feature.mm_position.length
-            for block in range(max(first, at // self._block), min(end, -(-(at + length) // self._block))):
-                value = f"{feature.identifier}\0{at - block * self._block}".encode()
-                extras.append(Extra(block - first, _IMAGE_TAG, value))
-        return extras
 
 
 class SchedulerSide:
@@ -125,7 +115,7 @@ class SchedulerSide:
         try:
             self._cache = connect(self.socket, tenant=self._settings.tenant, token=self._settings.token(),
                                   observe=self._settings.observe, timeout=1.0)
-        except Error as error:
+        except (Error, OSError) as error:  # A token's file that cannot be read is one.
             logger.warning("Aquifer: no cache for now, and it is tried again: %s", error)
 
     def _ready(self) -> Optional[Cache]:
@@ -152,6 +142,9 @@ class SchedulerSide:
             return found
         if self._ready() is None or request.prompt_embeds is not None or request.pooling_params is not None:
             return None
+        # An image is named by the engine or the client, and only sometimes by its bytes.
+        if request.mm_features or getattr(request.lora_request, "load_inplace", False):
+            return None
         adapter = self._adapter(request.lora_request)
         if request.lora_request is not None and adapter is None:
             return None
@@ -176,20 +169,25 @@ class SchedulerSide:
         if lora is None:
             return None
         path = lora.lora_path
-        if path not in self._adapters:
-            self._adapters[path] = None
+        try:
+            files = [os.path.join(path, name) for name in os.listdir(path)
+                     if name.endswith((".safetensors", ".bin", ".json"))]
+            name = names_of(files)
+        except OSError as error:
+            logger.warning("Aquifer: the adapter %s cannot be read, so nothing of it is recalled: %s", path, error)
+            return None
+        if name not in self._adapters:
+            if len(self._adapters) >= _MOST_ROOTS:
+                self._adapters.clear()
+            self._adapters[name] = None
 
             def read() -> None:
-                import os
                 try:
-                    self._adapters[path] = files_digest(
-                        os.path.join(path, name) for name in os.listdir(path)
-                        if name.endswith((".safetensors", ".bin", ".json")))
+                    self._adapters[name] = files_digest(files)
                 except OSError as error:
-                    logger.warning("Aquifer: the adapter %s cannot be read, so nothing of it is recalled: %s", path,
-                                   error)
+                    logger.warning("Aquifer: the adapter %s cannot be read: %s", path, error)
             threading.Thread(target=read, name="aquifer-adapter", daemon=True).start()
-        return self._adapters[path]
+        return self._adapters[name]
 
     # ---- The scheduler's calls ----
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import torch
+import vllm
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
 from ..errors import Invalid
@@ -85,7 +86,8 @@ def read_shape(vllm_config: Any, kv_cache_config: Any) -> Shape:
     kv = KvGroup(layers=len(group.layer_names), kv_heads=vllm_config.model_config.get_total_num_kv_heads(),
                  key_dim=spec.head_size, value_dim=spec.head_size_v, dtype=_DTYPES[spec.dtype])
     # Pages are packed, so they are not cut; and a page's size is part of what its bytes mean.
-    kv_format = f"vllm.cpu.v1.{_packing(vllm_config, spec)}.page{spec.block_size}"
+    # The packing is vLLM's own, and may be another in its next release.
+    kv_format = f"vllm.cpu.v1.{vllm.__version__}.{_packing(vllm_config, spec)}.page{spec.block_size}"
     rule = Layout(model=bytes(32), kv_format=kv_format, groups=(kv,))
     tokens = fit_pages(rule.tokens_per_block, spec.block_size, can_cut=False)
     return Shape(dataclasses.replace(rule, tokens_per_block=tokens), spec.block_size,

@@ -167,7 +167,7 @@ class WorkerSide:
 
     # ---- Its own threads ----
 
-    def _warn(self, said: str, error: Error) -> None:
+    def _warn(self, said: str, error: Exception) -> None:
         now = time.monotonic()
         if now - self._warned.get(said, -_WARNING_SECONDS) >= _WARNING_SECONDS:
             self._warned[said] = now
@@ -179,7 +179,7 @@ class WorkerSide:
             if isinstance(item, Layout):
                 try:
                     client.use(self._socket, item, _CONNECT_SECONDS)
-                except Error as error:
+                except (Error, OSError) as error:  # A token's file that cannot be read is one.
                     self._warn("Aquifer: no cache for now, and it is tried again: %s", error)
             else:
                 work(item)
