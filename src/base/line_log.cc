@@ -106,10 +106,21 @@ class LineLog::Queue {
   // What is to be written next; empty when that was all.
   std::string Next() {
     const MutexLock lock(&mutex_);
-    while (lines_.empty() && left_out_ == 0 && !ended_) changed_.Wait(&mutex_);
+    // How many were left out is told at most once a second, or it would be the flood itself.
+    while (lines_.empty() && !ended_) {
+      if (left_out_ == 0) {
+        changed_.Wait(&mutex_);
+      } else if (const int64_t left = told_nanos_ + kNanosPerSecond - SystemClock()->NowNanos();
+                 left > 0) {
+        changed_.WaitFor(&mutex_, left);
+      } else {
+        break;
+      }
+    }
     std::string text;
     // Those that are left out came after all that are queued.
     if (lines_.empty() && left_out_ > 0) {
+      told_nanos_ = SystemClock()->NowNanos();
       return std::to_string(std::exchange(left_out_, 0)) + " lines of the log were left out\n";
     }
     while (!lines_.empty()) {
@@ -126,6 +137,7 @@ class LineLog::Queue {
   std::deque<std::string> lines_ AQ_GUARDED_BY(mutex_);
   uint64_t left_out_ AQ_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, Allowance> allowed_ AQ_GUARDED_BY(mutex_);
+  int64_t told_nanos_ AQ_GUARDED_BY(mutex_) = -kNanosPerSecond;  // When that was told last.
   bool ended_ AQ_GUARDED_BY(mutex_) = false;
   bool done_ AQ_GUARDED_BY(mutex_) = false;
 };

