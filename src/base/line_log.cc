@@ -91,10 +91,15 @@ class LineLog::Queue {
 
   bool Allow(uint32_t user) AQ_REQUIRES(mutex_) {
     const int64_t now = clock_->NowNanos();
+    const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
+    if (allowed_.size() >= kMaxUsers) {  // Who was silent for long may write as much as a new one.
+      std::erase_if(allowed_, [&](const auto& known) {
+        return now - known.second.counted_nanos >= options_.burst_lines * nanos_per_line;
+      });
+    }
     if (!allowed_.contains(user) && allowed_.size() >= kMaxUsers) user = kOthers;
     Allowance& allowed =
         allowed_.try_emplace(user, Allowance{options_.burst_lines, now}).first->second;
-    const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
     const int64_t fresh = (now - allowed.counted_nanos) / nanos_per_line;
     allowed.lines = std::min<int64_t>(options_.burst_lines, allowed.lines + fresh);
     allowed.counted_nanos += fresh * nanos_per_line;

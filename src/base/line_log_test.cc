@@ -84,7 +84,7 @@ TEST_F(LineLogTest, LeavesOutWhatAUserCausesTooFastAndSaysSo) {
   EXPECT_GT(CountOf("left out", text), 0u) << text;
 }
 
-TEST_F(LineLogTest, NobodyKeepsOutTheLinesOfOthers) {
+TEST_F(LineLogTest, NobodyKeepsOutTheProcesssOwnLines) {
   Fill();  // So that what is queued stays there.
   Open({.max_queued_lines = 20, .burst_lines = 1000, .goodbye_nanos = 1'000'000});
   for (int i = 0; i < 500; ++i) log_->WriteFor(7, "noise");
@@ -100,6 +100,14 @@ TEST_F(LineLogTest, EachUserHasLinesOfTheirOwn) {
   const std::string text = Close();
   EXPECT_EQ(CountOf("noise\n", text), 2u) << text;
   EXPECT_EQ(CountOf("quiet\n", text), 1u) << text;
+}
+
+TEST_F(LineLogTest, WhoeverWasSilentForLongMakesRoomForOthers) {
+  Open({.burst_lines = 2, .lines_per_second = 10, .goodbye_nanos = INT64_MAX / 2});
+  for (uint32_t user = 0; user < 1000; ++user) log_->WriteFor(user, "of many");
+  clock_.Advance(1'000'000'000);
+  for (uint32_t user = 5000; user < 5100; ++user) log_->WriteFor(user, "later");
+  EXPECT_EQ(CountOf("later\n", Close()), 100u);
 }
 
 // The writing thread stays behind, with what it has.
