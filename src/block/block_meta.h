@@ -11,7 +11,10 @@
 
 namespace aquifer {
 
-enum class Codec : uint16_t { kNone = 0 };
+enum class Codec : uint16_t {
+  kNone = 0,
+  kLossless = 1,  // block/lossless_codec.h. Always fewer bytes than the raw ones.
+};
 
 struct BlockMeta {
   BlockId id;

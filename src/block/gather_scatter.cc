@@ -1,11 +1,10 @@
 #include "block/gather_scatter.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "block/block_pages.h"
 
 namespace aquifer {
 namespace {
@@ -28,40 +27,10 @@ bool IsDirect(const EngineMap& map, const Piece& piece) {
          !map.ragged;
 }
 
-// The pages that one block lies in.
-struct Pages {
-  std::span<const uint32_t> numbers;
-  uint64_t cut = 0;  // Which block of the page it is, where pages are cut.
-};
-
-Result<Pages> FindPages(const EngineMap& map, const BlockPlace& place, size_t slot_bytes) {
-  if (slot_bytes != map.block_bytes) {
-    return Status(Code::kInvalid, fmt::format("the slot has {} bytes, but a block has {}",
-                                              slot_bytes, map.block_bytes));
-  }
-  const uint64_t blocks = place.page_table.size() * uint64_t{map.blocks_per_page};
-  const uint64_t whole_blocks = blocks / map.pages_per_block;
-  if (place.index >= whole_blocks) {
-    return Status(Code::kInvalid,
-                  fmt::format("block {} is not one of the {} whole blocks in {} pages", place.index,
-                              whole_blocks, place.page_table.size()));
-  }
-  const uint64_t first = place.index / map.blocks_per_page * map.pages_per_block;
-  const Pages pages{.numbers = place.page_table.subspan(first, map.pages_per_block),
-                    .cut = place.index % map.blocks_per_page};
-  for (const uint32_t page : pages.numbers) {
-    if (page >= map.pages) {
-      return Status(Code::kInvalid,
-                    fmt::format("page {} is not one of the engine's {}", page, map.pages));
-    }
-  }
-  return pages;
-}
-
 // The places of a piece's runs in the engine, in the block's order.
 class RunCursor {
  public:
-  RunCursor(const Piece& piece, const Pages& pages)
+  RunCursor(const Piece& piece, const BlockPages& pages)
       : piece_(piece), pages_(pages), base_(piece.base + pages.cut * piece.cut_stride) {
     StartPage();
   }
@@ -89,7 +58,7 @@ class RunCursor {
   }
 
   const Piece& piece_;
-  const Pages& pages_;
+  const BlockPages& pages_;
   std::byte* const base_;
   std::byte* run_ = nullptr;
   uint32_t index_ = 0;
@@ -99,7 +68,7 @@ class RunCursor {
 
 // Calls `visit` with each run of the piece. `write` says what it will do with the run's lines.
 template <bool write, class Visit>
-void ForEachRun(const Piece& piece, const Pages& pages, const Visit& visit) {
+void ForEachRun(const Piece& piece, const BlockPages& pages, const Visit& visit) {
   RunCursor ahead(piece, pages);
   const bool is_short = piece.run_bytes < kLongBytes;
   const auto ask = [&] {
@@ -216,7 +185,7 @@ class BlockReader {
   alignas(64) std::byte buffer_[8 << 10];  // Short of 16 KiB, so that it is written to the cache.
 };
 
-LaneSums GatherBlock(const EngineMap& map, const Pages& pages, std::byte* slot) {
+LaneSums GatherBlock(const EngineMap& map, const BlockPages& pages, std::byte* slot) {
   BlockWriter writer(slot);
   for (const Piece& piece : map.pieces) {
     writer.Seek(piece.block_offset);
@@ -230,7 +199,7 @@ LaneSums GatherBlock(const EngineMap& map, const Pages& pages, std::byte* slot) 
   return writer.Finish();
 }
 
-LaneSums ScatterBlock(const EngineMap& map, const Pages& pages, const std::byte* slot) {
+LaneSums ScatterBlock(const EngineMap& map, const BlockPages& pages, const std::byte* slot) {
   BlockReader reader(slot);
   for (const Piece& piece : map.pieces) {
     reader.Seek(piece.block_offset,
@@ -261,7 +230,7 @@ LaneSums SumOthers(const EngineMap& map, std::span<const std::byte> block) {
 }
 
 Status ScatterOne(const EngineMap& map, Verify verify, ScatterOp* op) {
-  AQ_ASSIGN_OR_RETURN(const Pages pages, FindPages(map, op->place, op->slot.size()));
+  AQ_ASSIGN_OR_RETURN(const BlockPages pages, FindPages(map, op->place, op->slot.size()));
   if (verify == Verify::kFirst && ChecksumOf(op->slot) != op->checksum) {
     return Status(Code::kCorrupt);
   }
@@ -276,7 +245,7 @@ Status ScatterOne(const EngineMap& map, Verify verify, ScatterOp* op) {
 void Gather(const EngineMap& map, std::span<GatherOp> ops) {
   for (GatherOp& op : ops) {
     op.sums = {};
-    Result<Pages> pages = FindPages(map, op.place, op.slot.size());
+    Result<BlockPages> pages = FindPages(map, op.place, op.slot.size());
     op.status = pages.status();
     if (pages.ok()) op.sums = GatherBlock(map, *pages, op.slot.data());
   }

@@ -101,8 +101,8 @@ RecordVerdict DecodeRecord(std::span<const std::byte, kRecordBytes> bytes, Recor
   BlockMeta& meta = found.meta;
   uint16_t codec = 0;
   reader.Get(&codec);
-  if (codec != static_cast<uint16_t>(Codec::kNone)) return RecordVerdict::kUnknownCodec;
-  meta.codec = Codec::kNone;
+  if (codec > static_cast<uint16_t>(Codec::kLossless)) return RecordVerdict::kUnknownCodec;
+  meta.codec = static_cast<Codec>(codec);
   reader.Get(&meta.id.group);
   reader.Get(&meta.id.part);
   reader.Get(&meta.position);
@@ -126,7 +126,10 @@ RecordVerdict DecodeRecord(std::span<const std::byte, kRecordBytes> bytes, Recor
   if (found.age.origin == 0) found.age.origin = found.age.sequence;
 
   if (meta.raw_bytes == 0 || meta.raw_bytes > kMaxBlockBytes) return RecordVerdict::kDamaged;
-  if (meta.stored_bytes != meta.raw_bytes) return RecordVerdict::kDamaged;  // True of kNone.
+  const bool smaller = meta.stored_bytes > 0 && meta.stored_bytes < meta.raw_bytes;
+  if (meta.codec == Codec::kNone ? meta.stored_bytes != meta.raw_bytes : !smaller) {
+    return RecordVerdict::kDamaged;
+  }
   if (found.age.origin > found.age.sequence) return RecordVerdict::kDamaged;
   if (found.payload_offset == 0 || found.payload_offset % kPayloadAlignment != 0) {
     return RecordVerdict::kDamaged;

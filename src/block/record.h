@@ -1,6 +1,7 @@
 // The header that stands for one block on a medium: what the block is, where its bytes lie, and how
 // they are checked. The NVMe log keeps it beside the payload and once more in the segment's footer
-// (docs/formats/nvme.md). 320 bytes, little-endian, with a checksum of its own.
+// (docs/formats/nvme.md); a durable store's blob begins with it (docs/formats/durable.md). 320
+// bytes, little-endian, with a checksum of its own.
 //
 // Decoding distrusts every byte: what it accepts has a known version and codec, lengths within the
 // product's bounds and a payload that begins on a page. Whether the payload lies inside its file is

@@ -162,6 +162,14 @@ TEST(RecordTest, LengthsAndOffsetsOutOfBoundsAreRefusedThoughTheSumHolds) {
   Bytes mismatch = Encode(Example());
   Poke<uint64_t>(&mismatch, 136, 4999);
   EXPECT_EQ(Verdict(mismatch), RecordVerdict::kDamaged);
+  for (const uint64_t stored : {0, 5000, 5001}) {  // What a codec makes is smaller.
+    Bytes bytes = Encode(Example());
+    Poke<uint16_t>(&bytes, 6, 1);
+    Poke<uint64_t>(&bytes, 136, stored);
+    EXPECT_EQ(Verdict(bytes), RecordVerdict::kDamaged) << stored;
+  }
+  Poke<uint16_t>(&mismatch, 6, 1);
+  EXPECT_EQ(Verdict(mismatch), RecordVerdict::kOk);
   for (const uint64_t offset : {0, 1, 4095, 4097}) {
     Bytes bytes = Encode(Example());
     Poke<uint64_t>(&bytes, 240, offset);

@@ -1,0 +1,22 @@
+// Where tiers get the keys that they seal tenants' blocks with. tenant/ implements it over
+// DataKeys; tiers know no key store and no master key.
+//
+// A tier with a source seals all that it writes and reads nothing that is not sealed; one without a
+// source does neither. A tenant whose key is not known is refused, never written plain.
+#pragma once
+
+#include "block/block_id.h"
+#include "block/seal.h"
+
+namespace aquifer {
+
+class KeySource {
+ public:
+  virtual ~KeySource() = default;
+
+  // Any thread; waits for nothing. Null: the key is not in memory, and the source has begun to look
+  // for it; or there is none any more. Blocks of the tenant are neither read nor written meanwhile.
+  virtual SharedDataKey KeyOf(const TenantId& tenant) = 0;
+};
+
+}  // namespace aquifer
