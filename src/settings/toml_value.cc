@@ -112,6 +112,20 @@ Result<int64_t> TomlValue::Integer(int64_t least, int64_t most) const {
   return *integer;
 }
 
+Result<double> TomlValue::Number(double least, double most) const {
+  double number = 0;
+  if (const int64_t* integer = std::get_if<int64_t>(&content_)) {
+    number = static_cast<double>(*integer);
+  } else if (const double* fraction = std::get_if<double>(&content_)) {
+    number = *fraction;
+  } else {
+    return Wrong(fmt::format("this is {}; write a number from {} to {}, without quotes",
+                             TypeName(content_), least, most));
+  }
+  if (number >= least && number <= most) return number;
+  return Wrong(fmt::format("{} is not from {} to {}", number, least, most));
+}
+
 Result<uint64_t> TomlValue::Bytes() const {
   if (const int64_t* integer = std::get_if<int64_t>(&content_)) {
     if (*integer >= 0) return static_cast<uint64_t>(*integer);

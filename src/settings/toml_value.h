@@ -34,6 +34,8 @@ class TomlValue {
   Result<std::string> Text() const;
   // From `least` to `most`, both included.
   Result<int64_t> Integer(int64_t least, int64_t most) const;
+  // With or without a fraction, and never "not a number".
+  Result<double> Number(double least, double most) const;
   // "512MiB", or a number of bytes.
   Result<uint64_t> Bytes() const;
   // "90s", "15m", "12h", "7d", or a number of seconds; at least `least`.
