@@ -13,10 +13,14 @@
 
 #include "base/bytes.h"
 #include "base/detached_task.h"
+#include "base/interruption.h"
 #include "net/frame.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
+#endif
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
 #endif
 
 namespace aquifer {
@@ -25,6 +29,7 @@ namespace {
 constexpr size_t kMaxDescriptors = 8;  // With one frame.
 constexpr size_t kReadBytes = 4096;
 constexpr int kBacklog = 128;
+constexpr int64_t kInterruptNanos = 1'000'000'000;  // For as long a file may linger.
 
 Status Failed(const std::string& what) {
   return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
@@ -51,6 +56,13 @@ auto Retry(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
+}
+
+// Nobody can send descriptors to whom this listener accepts: closing them could take for ever.
+// False where the kernel has no such thing, which is before Linux 6.16.
+bool RefuseDescriptors(const Descriptor& listener) {
+  const int pass = 0;
+  return ::setsockopt(listener.get(), SOL_SOCKET, SO_PASSRIGHTS, &pass, sizeof(pass)) == 0;
 }
 
 // 0, or why not.
@@ -103,6 +115,11 @@ Descriptor FrameSocket::PeerProcess() const {
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer->pid, 0)));
 }
 
+void FrameSocket::KeepFewOnTheirWay() {
+  const int least = 1;  // The kernel has a least of its own, which is room for about seven.
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof(least));
+}
+
 Status FrameSocket::Send(std::span<const std::byte> frame, std::span<const int> descriptors) {
   unsent_.push_back({.bytes = {frame.begin(), frame.end()},
                      .sent = 0,
@@ -111,7 +128,7 @@ Status FrameSocket::Send(std::span<const std::byte> frame, std::span<const int> 
 }
 
 Status FrameSocket::Flush() {
-  for (; !unsent_.empty(); unsent_.pop_front()) {
+  for (; !unsent_.empty(); unsent_.pop_front(), ++sent_frames_) {
     Unsent& next = unsent_.front();
     while (next.sent < next.bytes.size()) {
       iovec piece{next.bytes.data() + next.sent, next.bytes.size() - next.sent};
@@ -235,6 +252,7 @@ void FrameSocket::Discard(FrameSocket socket,
   const auto kept = std::make_shared<FrameSocket>(std::move(socket));  // A task can be copied.
   closing->fetch_add(1);
   if (RunDetached("aq-close", [kept, closing] {
+        const Interruption interruption(kInterruptNanos);
         kept->socket_ = Descriptor();
         kept->descriptors_.clear();
         closing->fetch_sub(1);
@@ -253,6 +271,7 @@ Result<Descriptor> ListenOn(const std::string& path, bool private_to_user) {
   ::unlink(path.c_str());
   Descriptor listener = NewSocket();
   if (!listener.valid()) return Failed("socket");
+  [[maybe_unused]] const bool refused = RefuseDescriptors(listener);
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed("cannot make the socket " + path);
   }

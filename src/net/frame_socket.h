@@ -32,11 +32,15 @@ class FrameSocket {
   // thing.
   Descriptor PeerProcess() const;
 
+  // From now on only a handful of small frames are on their way, whoever does not read. Descriptors
+  // that nobody has read count against all that this user's processes send.
+  void KeepFewOnTheirWay();
   // Sends it now or, when the other side is slow, with a later Flush(). The descriptors stay the
   // caller's, who keeps them open until then. kUnavailable: the connection is over.
   Status Send(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   Status Flush();
   size_t unsent_frames() const { return unsent_.size(); }
+  uint64_t sent_frames() const { return sent_frames_; }  // Ever, whole and with their descriptors.
   // What is unsent waits for descriptors to be taken by whoever they were sent to, not for room:
   // the socket may be writable all the while. Try again after a time.
   bool too_many_descriptors() const { return too_many_descriptors_; }
@@ -57,7 +61,8 @@ class FrameSocket {
   void EndSending();
 
   // Closes it without ever waiting. What the other side sent and nobody received may hold files
-  // whose closing takes for ever, so a thread of its own does that; `closing` counts those.
+  // whose closing takes for ever, so a thread of its own does that, and is interrupted when it
+  // takes long; `closing` counts those.
   static void Discard(FrameSocket socket, const std::shared_ptr<std::atomic<uint32_t>>& closing);
 
  private:
@@ -76,11 +81,13 @@ class FrameSocket {
   Descriptor socket_;
   bool too_many_descriptors_ = false;
   std::deque<Unsent> unsent_;
+  uint64_t sent_frames_ = 0;
   std::vector<std::byte> input_;
   std::deque<Descriptor> descriptors_;
 };
 
-// Only the node's own user may connect where `private_to_user`. An old socket file that nobody
+// Only the node's own user may connect where `private_to_user`. Whoever connects can send no
+// descriptors, where the kernel can forbid it. An old socket file that nobody
 // listens on is replaced; kBusy: another process listens there.
 Result<Descriptor> ListenOn(const std::string& path, bool private_to_user);
 Status SetSocketMode(const std::string& path, bool private_to_user);

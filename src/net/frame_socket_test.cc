@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "net/frame.h"
 #include "testing/scratch_directory.h"
+#include "testing/slow_to_close.h"
 
 namespace aquifer {
 namespace {
@@ -140,6 +142,20 @@ TEST_F(FrameSocketTest, ADiscardedSocketWithNothingInItIsClosedAtOnce) {
   EXPECT_EQ(closing->load(), 0u);
 }
 
+// Else a few hundred of them would be all that can be closed.
+TEST_F(FrameSocketTest, AFileThatLingersIsNotWaitedForToItsEnd) {
+  SlowToClose lingering;
+  Descriptor slow = lingering.Take();
+  ASSERT_TRUE(here_->Send(Frame(1), std::vector{slow.get()}).ok());
+  slow = Descriptor();  // It is on its way, and not closed with this.
+  const auto closing = std::make_shared<std::atomic<uint32_t>>(0);
+  FrameSocket::Discard(*std::move(there_), closing);
+  for (int looks = 0; looks < 600 && closing->load() > 0; ++looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(closing->load(), 0u);
+}
+
 TEST_F(FrameSocketTest, KnowsWhoIsAtTheOtherEnd) {
   const Result<PeerCredentials> peer = here_->Peer();
   ASSERT_TRUE(peer.ok());
@@ -205,6 +221,31 @@ TEST(ListenOnTest, DoesNotDeleteWhatIsNoSocket) {
   std::ofstream(path) << "data";
   EXPECT_EQ(ListenOn(path, true).status().code(), Code::kInvalid);
   EXPECT_EQ(::access(path.c_str(), F_OK), 0);
+}
+
+// Hundreds of files whose closing takes for ever would keep everybody out.
+TEST(ListenOnTest, NobodyCanSendDescriptorsWhereTheKernelForbidsIt) {
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  const ScratchDirectory scratch;
+  const std::string path = scratch.path() + "/socket";
+  const Result<Descriptor> listener = ListenOn(path, true);
+  ASSERT_TRUE(listener.ok());
+  int pass = 1;
+  socklen_t bytes = sizeof(pass);
+  if (::getsockopt(listener->get(), SOL_SOCKET, kPassRights, &pass, &bytes) != 0) {
+    GTEST_SKIP() << "needs Linux 6.16";
+  }
+  FrameSocket client(*ConnectTo(path));
+  FrameSocket accepted(*AcceptOn(*listener));
+  FrameWriter writer;
+  writer.Begin(1, 1);
+  EXPECT_FALSE(client.Send(writer.Finish(), std::vector{listener->get()}).ok());
+  EXPECT_EQ(accepted.Look(), FrameSocket::News::kNone);
+  writer.Begin(1, 2);
+  EXPECT_TRUE(accepted.Send(writer.Finish(), std::vector{listener->get()}).ok());
+  std::vector<std::byte> frame;
+  EXPECT_TRUE(client.Receive(&frame, /*with_descriptors=*/true).ok());
+  EXPECT_TRUE(client.TakeDescriptor().valid());
 }
 
 TEST(ListenOnTest, AcceptsNobodyWhereNobodyWaits) {
