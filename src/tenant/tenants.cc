@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <map>
@@ -69,6 +70,13 @@ Status ReadPriority(const TomlValue& value, Tenant* tenant) {
   return Status();
 }
 
+Status ReadDurability(const TomlValue& value, Tenant* tenant) {
+  constexpr std::array<std::string_view, 2> kNames = {"none", "durable"};
+  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
+  tenant->options.durability = index == 0 ? Durability::kNone : Durability::kDurable;
+  return Status();
+}
+
 Status ReadUids(const TomlValue& value, Tenant* tenant) {
   AQ_ASSIGN_OR_RETURN(const auto elements, value.Elements());
   if (elements.empty()) {
@@ -99,6 +107,7 @@ constexpr Setting kKeys[] = {
     {"nvme_ceiling", &ReadCeiling<&T::nvme_ceiling_bytes>},
     {"ttl", &ReadTtl},
     {"priority", &ReadPriority},
+    {"durability", &ReadDurability},
 };
 
 Status CheckBounds(const TomlValue& value, std::string_view tier, uint64_t floor,
@@ -192,6 +201,7 @@ std::shared_ptr<const Tenants> Tenants::Local(uid_t uid) {
   Tenant tenant;
   tenant.options.name = "local";
   tenant.uids = {uid};
+  tenant.options.durability = Durability::kDurable;  // Whoever has durable tiers means to use them.
   return std::shared_ptr<const Tenants>(new Tenants({std::move(tenant)}, false));
 }
 
@@ -249,9 +259,6 @@ Result<std::shared_ptr<const Tenants>> Tenants::Read(const std::string& path,
                                                      const TierCapacities& capacities, uid_t self) {
   AQ_ASSIGN_OR_RETURN(const std::string text,
                       ReadSettingsFile(path, [&path, self](const struct stat& file) {
-                        if (!S_ISREG(file.st_mode)) {
-                          return Status(Code::kInvalid, fmt::format("{} is not a file", path));
-                        }
                         return CheckTenantsFileMode(path, file.st_uid, file.st_mode, self);
                       }));
   return Parse(text, path, capacities);

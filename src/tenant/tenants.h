@@ -24,8 +24,8 @@
 namespace aquifer {
 
 struct Tenant {
-  TenantOptions
-      options{};  // Name, floors, ceilings, time to live, priority: as the cache takes them.
+  // Name, floors, ceilings, time to live, priority: as the cache takes them.
+  TenantOptions options{};
   std::optional<Sha256Digest> token_sha256{};  // None: it needs no token.
   std::vector<uid_t> uids{};                   // Empty: every user who has the token.
 };
@@ -43,7 +43,8 @@ struct TierCapacities {
 
 class Tenants {
  public:
-  // One tenant, "local", without a token, for this user only.
+  // One tenant, "local", without a token, for this user only; durable where there is a tier for
+  // that.
   static std::shared_ptr<const Tenants> Local(uid_t uid);
 
   // kInvalid with file, line, reason and what to do. `self` is the node's own user: the file must

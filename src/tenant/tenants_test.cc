@@ -55,7 +55,8 @@ dram_ceiling = "2GiB"
 nvme_floor = "3GiB"
 nvme_ceiling = "4GiB"
 ttl = "7d"
-priority = -3)"));
+priority = -3
+durability = "durable")"));
   ASSERT_EQ(tenants->all().size(), 1u);
   const Tenant& tenant = tenants->all().front();
   EXPECT_EQ(tenant.options.name, "team-a");
@@ -65,6 +66,7 @@ priority = -3)"));
   EXPECT_EQ(tenant.options.nvme_ceiling_bytes, 4 * kGiB);
   EXPECT_EQ(tenant.options.ttl_seconds, 7 * 86'400);
   EXPECT_EQ(tenant.options.priority, -3);
+  EXPECT_EQ(tenant.options.durability, Durability::kDurable);
   EXPECT_EQ(tenant.uids, (std::vector<uid_t>{1000, 1001}));
   EXPECT_TRUE(tenants->from_file());
   EXPECT_EQ(tenants->Options().front().name, "team-a");
@@ -140,6 +142,7 @@ TEST(TenantsTest, EachMistakeIsSaidWithItsLine) {
   EXPECT_THAT(Refusal(TenantText("no space")), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(Refusal(TenantText("..")), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(Refusal(TenantText(std::string(65, 'x'))), HasSubstr("1 to 64 letters"));
+  EXPECT_THAT(Refusal(TenantText("a", "durability = \"some\"")), HasSubstr("\"durable\""));
   EXPECT_THAT(Refusal(TenantText("a", "priority = 8")), HasSubstr("-8 to 7"));
   EXPECT_THAT(Refusal(TenantText("a", "uids = []")), HasSubstr("nobody could connect"));
   EXPECT_THAT(Refusal(TenantText("a", "uids = [-1]")), HasSubstr("uids[0]"));
@@ -243,6 +246,7 @@ TEST(TenantsTest, TheExampleShowsEveryKeyAndItsDefault) {
   EXPECT_EQ(tenant.options.nvme_floor_bytes, TenantOptions{}.nvme_floor_bytes);
   EXPECT_EQ(tenant.options.ttl_seconds, TenantOptions{}.ttl_seconds);
   EXPECT_EQ(tenant.options.priority, Tenant{}.options.priority);
+  EXPECT_EQ(tenant.options.durability, TenantOptions{}.durability);
   EXPECT_NE(Parsed(WithDefaultsWrittenOut(Example())), nullptr);
 }
 

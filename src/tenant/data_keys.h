@@ -1,0 +1,78 @@
+// The keys that tenants' blocks are sealed with: one for each tenant, random, made by the node that
+// needs it first and read by all others from the key store, where it lies wrapped
+// (docs/formats/keys.md). A key's id is the tenant's generation: it changes with the key, and is in
+// the name of each object that is stored outside.
+//
+// Whoever destroys a tenant's key makes everything that was sealed with it unreadable everywhere.
+// Other nodes learn of it by Refresh(), which is for every minute at the latest.
+//
+// Any thread may call; all but Known() wait for the key store. Secrets are wiped when the last user
+// lets go, and stand in no message.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "block/block_id.h"
+#include "block/seal.h"
+#include "tenant/key_store.h"
+#include "tenant/key_wrapper.h"
+
+namespace aquifer {
+
+class DataKeys {
+ public:
+  // All outlive it.
+  DataKeys(KeyStore* store, KeyWrapper* wrapper, Random* random)
+      : store_(store), wrapper_(wrapper), random_(random) {}
+
+  // The tenant's key, out of memory or of the store; else it is made. kUnavailable: the store
+  // cannot be reached. kInvalid: its master key is not known. kCorrupt: it was changed.
+  Result<SharedDataKey> GetOrMake(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+  // The same, but kNotFound instead of making one.
+  Result<SharedDataKey> Get(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+
+  // What is in memory; null when it is not. Waits for nothing.
+  SharedDataKey Known(const TenantId& tenant) const AQ_EXCLUDES(mutex_);
+
+  size_t known() const AQ_EXCLUDES(mutex_);  // How many are in memory.
+
+  struct Refreshed {
+    // Their keys were forgotten, because the store has none any more or another one: everything of
+    // these tenants that was sealed is to be dropped.
+    std::vector<TenantId> forgotten;
+    // The first trouble with a key that is still there or cannot be asked for; it stays known.
+    Status status;
+  };
+  // Reads every key in memory again.
+  Refreshed Refresh() AQ_EXCLUDES(mutex_);
+
+  // For ever, and at once here. Fine when there is none.
+  Status Destroy(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+
+  // Wraps all keys in the store that an older master key has wrapped with the current one; nothing
+  // that was sealed changes. Returns how many, or the first trouble, after trying all.
+  Result<size_t> Rewrap();
+
+ private:
+  Result<SharedDataKey> Read(const TenantId& tenant);
+  Result<bool> Make(const TenantId& tenant);
+  // What is then in memory; null when a key was destroyed since `destroyed` was counted.
+  SharedDataKey Remember(const TenantId& tenant, SharedDataKey key, uint64_t destroyed)
+      AQ_EXCLUDES(mutex_);
+
+  KeyStore* const store_;
+  KeyWrapper* const wrapper_;
+  Random* const random_;
+
+  mutable Mutex mutex_;
+  std::map<TenantId, SharedDataKey> keys_ AQ_GUARDED_BY(mutex_);
+  uint64_t destroyed_ AQ_GUARDED_BY(mutex_) = 0;  // How often a key was destroyed or forgotten.
+};
+
+}  // namespace aquifer

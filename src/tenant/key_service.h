@@ -1,0 +1,103 @@
+// The tenants' data keys for those who may not wait: what is not known yet is read, or made, on a
+// thread of the service's own, which also reads all known keys again every 20 seconds. A key that
+// is gone from the store, or another one, is forgotten, and whoever was told of it drops what it
+// sealed.
+//
+// A key store that cannot be reached changes nothing for keys that are known; those that are
+// wanted are asked for again, after a pause that grows to ten seconds. Where the store hangs, so
+// does the thread, and with it the destructor.
+//
+// Any thread may call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/secret_key.h"
+#include "block/key_source.h"
+#include "tenant/data_keys.h"
+#include "tenant/key_store.h"
+
+namespace aquifer {
+
+struct KeyServiceOptions {
+  int64_t refresh_nanos = 20'000'000'000;
+  // Somebody else destroyed a tenant's key: what it sealed is to be dropped. On the thread that
+  // found out.
+  std::function<void(const TenantId&)> on_forgotten{};
+  std::function<void(const std::string&)> log{};  // Any thread; may be empty.
+  Clock* clock = SystemClock();
+  Random* random = SystemRandom();
+};
+
+struct KeyFigures {
+  size_t known = 0;
+  size_t wanted = 0;  // Asked for, and not there yet.
+  uint64_t forgotten = 0;
+  uint64_t failures = 0;       // Keys that could not be read or made, and refreshes that failed.
+  int64_t refreshed_unix = 0;  // When all were last read again; 0: not yet.
+  std::string trouble{};       // What the last one failed of; empty: nothing since.
+};
+
+class KeyService final : public KeySource {
+ public:
+  // `masters`: the current one first.
+  static Result<std::unique_ptr<KeyService>> Start(std::unique_ptr<KeyStore> store,
+                                                   std::span<const SecretKey> masters,
+                                                   const KeyServiceOptions& options);
+  ~KeyService() override;
+
+  SharedDataKey KeyOf(const TenantId& tenant) override;
+
+  // From now on these wrap and unwrap.
+  Status SetMasters(std::span<const SecretKey> masters);
+
+  // These wait for the key store. See DataKeys.
+  Status Destroy(const TenantId& tenant);
+  Result<size_t> Rewrap() { return keys_.Rewrap(); }
+  // Reads all known keys again now.
+  Status Refresh();
+
+  KeyFigures figures() const;
+
+ private:
+  // A wrapper that can be exchanged while others use it.
+  class Masters;
+
+  KeyService(std::unique_ptr<KeyStore> store, std::unique_ptr<Masters> masters,
+             const KeyServiceOptions& options);
+
+  void Run();
+  // What to do next; waits for it. Empty, and false: read all again. True: end.
+  bool Await(std::set<TenantId>* wanted) AQ_EXCLUDES(mutex_);
+  void Find(const std::set<TenantId>& tenants) AQ_EXCLUDES(mutex_);
+  void Forget(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+  void Heard(const Status& status) AQ_EXCLUDES(mutex_);
+
+  const KeyServiceOptions options_;
+  const std::unique_ptr<KeyStore> store_;
+  const std::unique_ptr<Masters> masters_;
+  DataKeys keys_;
+
+  mutable Mutex mutex_;
+  Condition changed_;
+  bool ending_ AQ_GUARDED_BY(mutex_) = false;
+  std::set<TenantId> wanted_ AQ_GUARDED_BY(mutex_);
+  int64_t pause_nanos_ AQ_GUARDED_BY(mutex_) = 0;  // Before what failed is tried again; 0: none.
+  int64_t try_at_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
+  KeyFigures figures_ AQ_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace aquifer
