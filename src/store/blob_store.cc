@@ -1,0 +1,19 @@
+#include "store/blob_store.h"
+
+#include <fmt/format.h>
+
+namespace aquifer {
+
+Status CheckBlobName(std::string_view name) {
+  constexpr size_t kMostCharacters = 512;
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789-./";
+  const auto plain = [](char c) { return c != '-' && c != '.' && c != '/'; };
+  const bool good =
+      !name.empty() && name.size() <= kMostCharacters &&
+      name.find_first_not_of(kAllowed) == std::string_view::npos && plain(name.front()) &&
+      plain(name.back()) && name.find("..") == std::string_view::npos &&
+      name.find("//") == std::string_view::npos && name.find("./") == std::string_view::npos;
+  return good ? Status{} : Status(Code::kInvalid, fmt::format("'{}' cannot name a blob", name));
+}
+
+}  // namespace aquifer

@@ -1,0 +1,61 @@
+#include "store/redis_blob.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+
+namespace aquifer {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// A write of three pieces, up to where only its manifest is missing.
+class PublishedBlobTest : public testing::Test {
+ protected:
+  PublishedBlobTest() {
+    request_.kind = BlobKind::kWrite;
+    request_.name = "a";
+    request_.head = std::span(bytes_).first(8);
+    request_.body = std::span(bytes_).subspan(8);
+    request_.body_bytes = request_.body.size();
+    request_.if_absent = false;
+    blob_.Start();
+    const std::vector<RedisCommand> pieces = blob_.TakeCommands();
+    EXPECT_THAT(pieces, SizeIs(3));
+    for (size_t i = 0; i < pieces.size(); ++i) blob_.Hear(0, {}, RespReply{});
+    const std::vector<RedisCommand> publish = blob_.TakeCommands();
+    EXPECT_THAT(publish, SizeIs(1));
+    EXPECT_THAT(publish.front().text, HasSubstr("EVAL"));
+  }
+
+  Random random_{1};
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(8 + 3 * 1024);
+  BlobRequest request_;
+  RedisBlob blob_{
+      {.prefix = "aquifer:", .piece_bytes = 1024, .clock = SystemClock(), .random = &random_},
+      &request_};
+};
+
+TEST_F(PublishedBlobTest, WithoutRoomForItsManifestItsPiecesAreTakenAway) {
+  blob_.Fail(0, Status(Code::kNoSpace, "OOM"));
+  EXPECT_EQ(blob_.status().code(), Code::kNoSpace);
+  const std::vector<RedisCommand> after = blob_.Afterwards();
+  ASSERT_THAT(after, SizeIs(1));
+  EXPECT_THAT(after.front().text, HasSubstr("UNLINK"));
+}
+
+TEST_F(PublishedBlobTest, WhoseAnswerIsLostKeepsItsPieces) {
+  blob_.Fail(0, Status(Code::kUnavailable, "the connection was lost"));
+  EXPECT_EQ(blob_.status().code(), Code::kUnavailable);
+  EXPECT_THAT(blob_.Afterwards(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace aquifer
