@@ -40,6 +40,7 @@ inline constexpr uint32_t kNoDramSlot = UINT32_MAX;
 inline constexpr uint8_t kTierDram = 0;
 inline constexpr uint8_t kTierNvme = 1;
 inline constexpr size_t kCountedTiers = 2;
+inline constexpr uint8_t kTierFirstDurable = 3;  // And all behind it. 2 is for peers, to come.
 inline constexpr size_t kMaxTiers = 8;
 
 constexpr uint8_t TierBit(uint8_t tier) { return static_cast<uint8_t>(1u << tier); }

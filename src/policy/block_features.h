@@ -13,6 +13,10 @@ enum class SessionHint : uint8_t {
 };
 
 struct BlockFeatures {
+  // Bits of the block's name, well mixed: equal for one block over its lives, and hardly ever for
+  // two. 0: not known.
+  uint64_t name = 0;
+  uint64_t parent_name = 0;  // Of the block before it in its chain.
   uint16_t tenant = 0;
   uint16_t layout = 0;
   int8_t priority = 0;  // 0 is usual; lower ones go first. A caller's hint, or the tenant's.

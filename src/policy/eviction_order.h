@@ -10,6 +10,7 @@
 // Single-threaded, like the cache. Deterministic: equal calls give equal victims.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,9 +21,37 @@ namespace aquifer {
 
 inline constexpr uint32_t kNoVictim = UINT32_MAX;
 
+// A request for a chain of blocks, as far as an order cares: whether the tier has them or not.
+struct AskedChain {
+  uint32_t blocks = 0;
+  uint32_t full_blocks = 0;  // The last one may be partly filled: it will never be asked for again.
+  uint64_t input_tokens = 0;
+  uint64_t output_tokens = 0;  // 0: not known.
+  SessionHint session = SessionHint::kNone;
+  std::function<uint64_t(uint32_t position)> name;  // As in BlockFeatures.
+};
+
+// How far one request has been taken in. All zero at first.
+struct AskProgress {
+  bool begun = false;
+  uint32_t left = 0;  // Blocks, from the first on.
+  uint32_t known = 0;
+  uint8_t turn = 0;
+  int64_t gap_nanos = 0;       // Since the turn before.
+  uint64_t tokens_before = 0;  // Of the turn before, and of its answer.
+};
+
 class EvictionOrder {
  public:
   virtual ~EvictionOrder() = default;
+
+  // Somebody asks for these blocks: what an order learns from, and may be left out. Takes up to
+  // `max_blocks` of them, the last first; false when that was all. Whoever calls it then adds and
+  // touches what it uses, as without it.
+  virtual bool Ask(const AskedChain& /*chain*/, AskProgress* /*progress*/, size_t /*max_blocks*/,
+                   int64_t /*now_nanos*/) {
+    return false;
+  }
 
   // A block that the tier did not have: a leaf, held by nobody. `ref` is below the max_blocks that
   // the order was made for.
@@ -51,6 +80,10 @@ class EvictionOrder {
   // Higher is more worth keeping. Comparable between blocks and tenants of one tier at one time, so
   // that extents and segments can be ranked by what they hold.
   virtual double Value(uint32_t ref) const = 0;
+
+  // How likely it is that somebody asks again for the block of that name, which the tier may have
+  // or not; 1 where nothing is known of it.
+  virtual double ReuseProbability(uint64_t /*name*/) const { return 1; }
 
   // Blocks in the order.
   virtual uint32_t size() const = 0;

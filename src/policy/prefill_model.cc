@@ -108,29 +108,39 @@ std::optional<double> PrefillModel::EstimateMs(uint32_t tokens, uint32_t context
 
 PrefillModels::PrefillModels(const PrefillModelsOptions& options) : options_(options) {}
 
-void PrefillModels::Add(uint32_t engine, uint16_t layout, const PrefillSample& sample) {
-  const Name name{layout, engine};
+// Whoever reports for ever more engines pushes out what is known of its own.
+void PrefillModels::MakeRoom() {
+  std::map<uint16_t, size_t> counts;
+  for (const auto& [name, entry] : models_) ++counts[name.tenant];
+  const uint16_t most = std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) {
+                          return a.second < b.second;
+                        })->first;
+  const auto begin = models_.lower_bound({.tenant = most});
+  const auto end = std::find_if(begin, models_.end(),
+                                [most](const auto& item) { return item.first.tenant != most; });
+  models_.erase(std::min_element(
+      begin, end, [](auto& a, auto& b) { return a.second.last_added < b.second.last_added; }));
+}
+
+void PrefillModels::Add(const PrefillName& name, const PrefillSample& sample) {
   auto found = models_.find(name);
   if (found == models_.end()) {
-    if (models_.size() >= std::max<size_t>(options_.max_models, 1)) {
-      models_.erase(std::min_element(models_.begin(), models_.end(), [](auto& a, auto& b) {
-        return a.second.last_added < b.second.last_added;
-      }));
-    }
+    if (models_.size() >= std::max<size_t>(options_.max_models, 1)) MakeRoom();
     found = models_.emplace(name, Entry{PrefillModel(options_.model), 0}).first;
   }
   found->second.model.Add(sample);
   found->second.last_added = ++added_;
 }
 
-std::optional<PrefillCoefficients> PrefillModels::Find(uint32_t engine, uint16_t layout) const {
-  const auto own = models_.find({layout, engine});
+std::optional<PrefillCoefficients> PrefillModels::Find(const PrefillName& name) const {
+  const auto own = models_.find(name);
   if (own != models_.end() && own->second.model.coefficients().has_value()) {
     return own->second.model.coefficients();
   }
   const Entry* latest = nullptr;
-  for (auto it = models_.lower_bound({layout, 0});
-       it != models_.end() && it->first.layout == layout; ++it) {
+  for (auto it = models_.lower_bound({.tenant = name.tenant, .layout = name.layout});
+       it != models_.end() && it->first.tenant == name.tenant && it->first.layout == name.layout;
+       ++it) {
     if (!it->second.model.coefficients().has_value()) continue;
     if (latest == nullptr || it->second.last_added > latest->last_added) latest = &it->second;
   }

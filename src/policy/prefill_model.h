@@ -66,19 +66,28 @@ class PrefillModel {
 };
 
 // One model for each engine and layout: engines differ in GPU and parallelism, layouts in the
-// model.
+// model. No tenant's engines tell anything to another's.
 struct PrefillModelsOptions {
   PrefillModelOptions model{};
-  size_t max_models = 1024;  // The one that has gone longest without a sample makes room.
+  // Of the tenant that has the most, the one that has gone longest without a sample makes room.
+  size_t max_models = 1024;
+};
+
+struct PrefillName {
+  uint16_t tenant = 0;
+  uint16_t layout = 0;
+  uint32_t engine = 0;
+  friend auto operator<=>(const PrefillName&, const PrefillName&) = default;
 };
 
 class PrefillModels {
  public:
   explicit PrefillModels(const PrefillModelsOptions& options);
 
-  void Add(uint32_t engine, uint16_t layout, const PrefillSample& sample);
-  // That engine's; else that of the layout's engine heard of last; else none.
-  std::optional<PrefillCoefficients> Find(uint32_t engine, uint16_t layout) const;
+  void Add(const PrefillName& name, const PrefillSample& sample);
+  // That engine's; else that of the engine heard of last with the same tenant and layout; else
+  // none.
+  std::optional<PrefillCoefficients> Find(const PrefillName& name) const;
   // The engine is gone.
   void Forget(uint32_t engine);
   void ForgetLayout(uint16_t layout);
@@ -89,14 +98,10 @@ class PrefillModels {
     PrefillModel model;
     uint64_t last_added = 0;  // In samples over all models.
   };
-  struct Name {
-    uint16_t layout = 0;
-    uint32_t engine = 0;
-    friend auto operator<=>(const Name&, const Name&) = default;
-  };
+  void MakeRoom();
 
   const PrefillModelsOptions options_;
-  std::map<Name, Entry> models_;
+  std::map<PrefillName, Entry> models_;
   uint64_t added_ = 0;
 };
 

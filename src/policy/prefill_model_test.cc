@@ -115,30 +115,53 @@ TEST(PrefillModelTest, StaysFiniteAfterMillionsOfSamples) {
 
 TEST(PrefillModelsTest, EveryEngineAndLayoutHasItsOwn) {
   PrefillModels models({.model = {.min_samples = 1}});
-  models.Add(1, 1, {.tokens = 1000, .context = 0, .elapsed_ms = 10});
-  models.Add(2, 1, {.tokens = 1000, .context = 0, .elapsed_ms = 100});
-  models.Add(1, 2, {.tokens = 1000, .context = 0, .elapsed_ms = 1000});
-  EXPECT_NEAR(models.Find(1, 1)->Milliseconds(1000, 0), 10, 0.1);
-  EXPECT_NEAR(models.Find(2, 1)->Milliseconds(1000, 0), 100, 1);
-  EXPECT_NEAR(models.Find(1, 2)->Milliseconds(1000, 0), 1000, 10);
-  EXPECT_NEAR(models.Find(9, 1)->Milliseconds(1000, 0), 100, 1);  // The layout's latest.
-  EXPECT_FALSE(models.Find(1, 3).has_value());
+  models.Add({.layout = 1, .engine = 1}, {.tokens = 1000, .context = 0, .elapsed_ms = 10});
+  models.Add({.layout = 1, .engine = 2}, {.tokens = 1000, .context = 0, .elapsed_ms = 100});
+  models.Add({.layout = 2, .engine = 1}, {.tokens = 1000, .context = 0, .elapsed_ms = 1000});
+  const auto ms = [&](uint16_t layout, uint32_t engine) {
+    return models.Find({.layout = layout, .engine = engine})->Milliseconds(1000, 0);
+  };
+  EXPECT_NEAR(ms(1, 1), 10, 0.1);
+  EXPECT_NEAR(ms(1, 2), 100, 1);
+  EXPECT_NEAR(ms(2, 1), 1000, 10);
+  EXPECT_NEAR(ms(1, 9), 100, 1);  // The layout's latest.
+  EXPECT_FALSE(models.Find({.layout = 3, .engine = 1}).has_value());
   models.Forget(1);
   EXPECT_EQ(models.size(), 1u);
-  EXPECT_FALSE(models.Find(1, 2).has_value());
+  EXPECT_FALSE(models.Find({.layout = 2, .engine = 1}).has_value());
+}
+
+// It would tell how fast the other's engines are, and could be lied to by them.
+TEST(PrefillModelsTest, NoTenantHearsOfAnothersEngines) {
+  PrefillModels models({.model = {.min_samples = 1}});
+  const PrefillSample sample{.tokens = 1000, .context = 0, .elapsed_ms = 10};
+  models.Add({.tenant = 1, .layout = 1, .engine = 1}, sample);
+  EXPECT_TRUE(models.Find({.tenant = 1, .layout = 1, .engine = 2}).has_value());
+  EXPECT_FALSE(models.Find({.tenant = 2, .layout = 1, .engine = 2}).has_value());
+}
+
+TEST(PrefillModelsTest, ATenantOfManyEnginesPushesOutItsOwn) {
+  PrefillModels models({.model = {.min_samples = 1}, .max_models = 4});
+  const PrefillSample sample{.tokens = 1000, .context = 0, .elapsed_ms = 10};
+  models.Add({.tenant = 1, .layout = 1, .engine = 1}, sample);
+  for (uint32_t engine = 2; engine < 100; ++engine) {
+    models.Add({.tenant = 2, .layout = 1, .engine = engine}, sample);
+  }
+  EXPECT_EQ(models.size(), 4u);
+  EXPECT_TRUE(models.Find({.tenant = 1, .layout = 1, .engine = 1}).has_value());
 }
 
 TEST(PrefillModelsTest, TheOneLongestWithoutASampleMakesRoom) {
   PrefillModels models({.model = {.min_samples = 1}, .max_models = 2});
   const PrefillSample sample{.tokens = 1000, .context = 0, .elapsed_ms = 10};
-  models.Add(1, 1, sample);
-  models.Add(2, 2, sample);
-  models.Add(1, 1, sample);
-  models.Add(3, 3, sample);
+  const PrefillName first{.layout = 1, .engine = 1};
+  const PrefillName second{.layout = 2, .engine = 2};
+  const PrefillName third{.layout = 3, .engine = 3};
+  for (const PrefillName& name : {first, second, first, third}) models.Add(name, sample);
   EXPECT_EQ(models.size(), 2u);
-  EXPECT_TRUE(models.Find(1, 1).has_value());
-  EXPECT_FALSE(models.Find(2, 2).has_value());
-  EXPECT_TRUE(models.Find(3, 3).has_value());
+  EXPECT_TRUE(models.Find(first).has_value());
+  EXPECT_FALSE(models.Find(second).has_value());
+  EXPECT_TRUE(models.Find(third).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,524 @@
+#include "policy/learned_order.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "policy/block_history.h"
+#include "policy/reuse_model.h"
+#include "policy/shelf.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int kMaxPriority = 8;
+constexpr uint32_t kMaxHolds = (uint32_t{1} << 31) - 1;
+constexpr int64_t kSameNanos = 1'000'000'000;  // The same asked again so soon is one request.
+constexpr int kMaxTurn = 63;                   // As far as a record counts.
+constexpr double kAgeTrifle = 1e-15;           // A second is a millionth.
+constexpr double kPriorityFactor = 4;          // A step of priority against hits per second.
+constexpr int64_t kPriorityNanos = int64_t{600} * 1'000'000'000;  // The same, while LRU decides.
+constexpr double kGhostsPerBlock = 4.25;
+constexpr uint32_t kLeastGhosts = 64;
+// Ageing goes along with use: twice what a block needs on the way through all buckets.
+constexpr int kStepsPerBlock = 2 * kAgeBuckets;
+constexpr uint64_t kRequestsPerTable = 50;
+constexpr int kMaxRanked = 16;  // Shelves in one task, a microsecond or two each.
+// LRU decides for a while whenever the hits have fallen behind its own by more than a few and a
+// part of all blocks; and for four times as long at each time, so that what is lost by trying again
+// stays small.
+constexpr double kBehindBlocks = 64;
+constexpr double kBehindPart = 0.0003;
+constexpr double kStayBlocks = 8192;  // That are asked for.
+constexpr double kStayFactor = 4;
+constexpr double kMaxStayBlocks = 1 << 22;
+constexpr double kHorizonBlocks = 1 << 20;  // What was longer ago counts half.
+
+struct FreeMemory {
+  void operator()(ShelvedBlock* blocks) const { std::free(blocks); }
+};
+using ShelvedBlocks = std::unique_ptr<ShelvedBlock[], FreeMemory>;
+
+// A table under way: shared with whoever makes it, who may outlive the order.
+struct Rebuild {
+  ReuseCounts counts;
+  CellRanking by_value;
+  CellRanking by_age;
+  std::atomic<bool> done = false;
+
+  void Make() {
+    by_value.table = BuildIndexTable(counts);
+    by_age = RankByAge(by_value.table);
+    done.store(true, std::memory_order_release);
+  }
+};
+
+// What all orders begin with.
+const std::shared_ptr<Rebuild>& FirstTable() {
+  static const auto shared = [] {
+    auto first = std::make_shared<Rebuild>();
+    first->counts = ReuseModel().TakeCounts();
+    first->Make();
+    return first;
+  }();
+  return shared;
+}
+
+uint32_t Saturate(uint64_t number) {
+  return static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX));
+}
+
+class Learned final : public LearnedOrder {
+ public:
+  Learned(const LearnedOrderOptions& options, ShelvedBlocks blocks)
+      : options_(options), blocks_(std::move(blocks)), table_(FirstTable()) {
+    ++stats_.tables;
+  }
+
+  bool Ask(const AskedChain& chain, AskProgress* progress, size_t max_blocks,
+           int64_t now_nanos) override;
+
+  void Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) override;
+  void Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) override;
+  void SetLeaf(uint32_t ref, bool leaf) override;
+  void Hold(uint32_t ref) override;
+  void Unhold(uint32_t ref) override;
+  void Remove(uint32_t ref) override;
+
+  bool Contains(uint32_t ref) const override { return ref < limit_ && blocks_[ref].present(); }
+  uint32_t Victim(uint16_t tenant) const override;
+  uint32_t Victim(const std::function<bool(uint16_t tenant)>& may_pay) const override;
+  double Value(uint32_t ref) const override;
+  double ReuseProbability(uint64_t name) const override;
+  uint32_t size() const override { return size_; }
+  uint64_t bytes() const override;
+  LearnedOrderStats stats() const override { return stats_; }
+
+ private:
+  static size_t CellOf(const BlockRecord& record) {
+    return size_t{record.block_class.number} * kAgeBuckets + record.bucket;
+  }
+  ShelvedBlock& Present(uint32_t ref) {
+    AQ_CHECK(Contains(ref));
+    return blocks_[ref];
+  }
+  const BlockRecord& RecordOf(uint32_t ref) const {
+    AQ_CHECK(Contains(ref));
+    return history_.at(blocks_[ref].record());
+  }
+  std::shared_ptr<const CellRanking> ranking() const {
+    return {table_, stats_.lru_decides ? &table_->by_age : &table_->by_value};
+  }
+
+  uint32_t ShelfOf(uint16_t tenant, int priority);
+  // Puts the block onto its shelf, or takes it off, as it may or may not go.
+  void Settle(uint32_t ref);
+  void TakeOff(uint32_t ref);
+  void GrowOlder(int64_t now_nanos, size_t blocks);
+  void DescribeUnasked(const BlockFeatures& features, BlockRecord* record) const;
+
+  void BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos);
+  void AskOne(const AskedChain& chain, const AskProgress& progress, uint32_t position,
+              int64_t now_nanos);
+  template <class Has>
+  uint32_t Leading(const AskedChain& chain, Has has) const;
+  void Compare(const AskedChain& chain);
+  void Decide(bool lru);
+  void BeginTable();
+  void TakeTable();
+
+  void TrimGhosts();
+
+  // The least valuable of a tenant's shelves; kNoVictim: there is nothing. A shelf whose ranking is
+  // an older one is ranked anew, up to `may_rank` of them; the others are nearly right, too.
+  uint32_t LeastOf(uint16_t tenant, int* may_rank) const;
+
+  const LearnedOrderOptions options_;
+  ShelvedBlocks blocks_;  // By ref; max_blocks of them, untouched from limit_ on.
+  uint32_t limit_ = 0;
+  uint32_t size_ = 0;
+  BlockHistory history_;
+  ReuseModel model_;
+  std::shared_ptr<Rebuild> rebuild_;                     // Under way; null: none.
+  std::shared_ptr<Rebuild> table_;                       // In use.
+  mutable std::vector<std::unique_ptr<Shelf>> shelves_;  // Ranked when they are looked at.
+  std::vector<std::vector<uint32_t>> shelves_of_;        // By tenant.
+  uint32_t ghosts_ = 0;
+  uint64_t requests_since_table_ = 0;
+  // Since it last changed who decides.
+  double asked_ = 0;
+  double behind_ = 0;  // LRU's hits that we did not have.
+  double stay_ = 0;    // So long LRU decides, in blocks asked for.
+  LearnedOrderStats stats_;
+};
+
+// --- Requests
+
+// What a tier has, and what was used last, are whole prefixes; what is remembered nearly so.
+template <class Has>
+uint32_t Learned::Leading(const AskedChain& chain, Has has) const {
+  uint32_t yes = 0;
+  uint32_t no = chain.blocks + 1;
+  uint32_t step = 1;
+  while (no - yes > 1) {
+    // Doubling first: most requests share either little or nearly all.
+    uint32_t at = no > chain.blocks ? std::min(yes + step, chain.blocks) : yes + (no - yes) / 2;
+    step *= 2;
+    const uint32_t record = history_.Find(chain.name(at - 1));
+    if (record != kNoRecord && has(history_.at(record))) {
+      yes = at;
+      if (yes == chain.blocks) break;
+    } else {
+      no = at;
+    }
+  }
+  return yes;
+}
+
+void Learned::Compare(const AskedChain& chain) {
+  const uint32_t hits = Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
+  const uint32_t lru_hits =
+      Leading(chain, [](const BlockRecord& record) { return bool{record.in_recent}; });
+  stats_.asked_blocks += chain.blocks;
+  stats_.hits += hits;
+  stats_.lru_hits += lru_hits;
+  if (!options_.compare_with_lru) return;
+  asked_ += chain.blocks;
+  behind_ += static_cast<double>(lru_hits) - hits;
+  if (stats_.lru_decides) {
+    if (asked_ >= stay_) Decide(false);
+  } else if (behind_ > kBehindBlocks + kBehindPart * asked_) {
+    stay_ = std::clamp(stay_ * kStayFactor, kStayBlocks, kMaxStayBlocks);
+    ++stats_.takeovers;
+    Decide(true);
+  } else if (asked_ > kHorizonBlocks) {
+    asked_ /= 2;
+    behind_ /= 2;
+    stay_ = 0;
+  }
+}
+
+void Learned::Decide(bool lru) {
+  stats_.lru_decides = lru;
+  asked_ = 0;
+  behind_ = 0;
+}
+
+void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos) {
+  *progress = {.begun = true, .left = chain.blocks};
+  const uint32_t last = history_.Find(chain.name(chain.blocks - 1));
+  if (last != kNoRecord && history_.at(last).full_blocks == chain.full_blocks &&
+      now_nanos - history_.at(last).used_nanos < kSameNanos) {
+    progress->left = 0;  // Engines ask again while they wait, and all ranks of one the same.
+    return;
+  }
+  Compare(chain);
+  progress->known = Leading(chain, [](const BlockRecord&) { return true; });
+  if (progress->known > 1) {
+    const BlockRecord& end = history_.at(history_.Find(chain.name(progress->known - 1)));
+    if (progress->known >= end.full_blocks && end.full_blocks > 0) {
+      progress->turn = static_cast<uint8_t>(std::min(end.turn + 1, kMaxTurn));
+      progress->gap_nanos = std::max<int64_t>(now_nanos - end.used_nanos, 0);
+      progress->tokens_before = end.tokens;
+    }
+  }
+  if (rebuild_ != nullptr) {
+    TakeTable();
+  } else if (++requests_since_table_ >= kRequestsPerTable) {
+    BeginTable();
+  }
+}
+
+void Learned::AskOne(const AskedChain& chain, const AskProgress& progress, uint32_t position,
+                     int64_t now_nanos) {
+  const uint64_t name = chain.name(position);
+  uint32_t number = history_.Find(name);
+  const bool fresh = number == kNoRecord;
+  if (fresh) {
+    number = history_.Add(name, now_nanos);
+    history_.NoteGhost(number);
+    ++ghosts_;
+    if (position > 0) {
+      const uint32_t parent = history_.Find(chain.name(position - 1));
+      if (parent != kNoRecord && history_.at(parent).children < UINT8_MAX) {
+        ++history_.at(parent).children;
+      }
+    }
+  } else {
+    const BlockRecord& known = history_.at(number);
+    model_.Observe(known.block_class, known.bucket, true);
+    if (!known.ghost()) TakeOff(known.ref);
+    history_.Use(number, now_nanos);
+  }
+  BlockRecord& record = history_.at(number);
+  record.block_class = model_.Classify(
+      {.position = position,
+       .request_blocks = chain.blocks,
+       .full_blocks = chain.full_blocks,
+       .known_blocks = progress.known,
+       .turn = progress.turn,
+       .touches = record.touches,
+       .children = record.children,
+       .gap_nanos = progress.gap_nanos,
+       .added_tokens = chain.input_tokens - std::min(progress.tokens_before, chain.input_tokens),
+       .output_tokens = chain.output_tokens,
+       .session = chain.session});
+  record.turn = progress.turn & kMaxTurn;
+  record.full_blocks = static_cast<uint16_t>(std::min<uint32_t>(chain.full_blocks, UINT16_MAX));
+  record.tokens = Saturate(chain.input_tokens + chain.output_tokens);
+  if (record.touches < UINT8_MAX) ++record.touches;
+  if (!record.ghost()) Settle(record.ref);
+}
+
+bool Learned::Ask(const AskedChain& chain, AskProgress* progress, size_t max_blocks,
+                  int64_t now_nanos) {
+  if (chain.blocks == 0) return false;
+  if (!progress->begun) BeginAsk(chain, progress, now_nanos);
+  const auto count = static_cast<uint32_t>(std::min<size_t>(max_blocks, progress->left));
+  GrowOlder(now_nanos, count);
+  for (uint32_t i = 0; i < count; ++i) AskOne(chain, *progress, --progress->left, now_nanos);
+  TrimGhosts();
+  return progress->left > 0;
+}
+
+void Learned::GrowOlder(int64_t now_nanos, size_t blocks) {
+  for (size_t step = 0; step < blocks * kStepsPerBlock; ++step) {
+    const uint32_t number = history_.GrowOlder(now_nanos);
+    if (number == kNoRecord) return;
+    const BlockRecord& record = history_.at(number);
+    model_.Observe(record.block_class, record.bucket - 1, false);
+    if (record.ghost() || !blocks_[record.ref].listed) continue;
+    shelves_[blocks_[record.ref].shelf]->Age(record.ref);
+  }
+}
+
+// --- Tables
+
+void Learned::BeginTable() {
+  requests_since_table_ = 0;
+  rebuild_ = std::make_shared<Rebuild>();
+  rebuild_->counts = model_.TakeCounts();
+  if (options_.run_elsewhere) {
+    options_.run_elsewhere([rebuild = rebuild_] { rebuild->Make(); });
+  } else {
+    rebuild_->Make();
+    TakeTable();
+  }
+}
+
+void Learned::TakeTable() {
+  if (!rebuild_->done.load(std::memory_order_acquire)) return;
+  table_ = std::move(rebuild_);
+  rebuild_ = nullptr;
+  ++stats_.tables;
+}
+
+// --- Blocks of the tier
+
+uint32_t Learned::ShelfOf(uint16_t tenant, int priority) {
+  priority = std::clamp(priority, -kMaxPriority, kMaxPriority);
+  if (shelves_of_.size() <= tenant) shelves_of_.resize(size_t{tenant} + 1);
+  for (const uint32_t number : shelves_of_[tenant]) {
+    if (shelves_[number]->priority() == priority) return number;
+  }
+  shelves_of_[tenant].push_back(static_cast<uint32_t>(shelves_.size()));
+  shelves_.push_back(
+      std::make_unique<Shelf>(tenant, static_cast<int8_t>(priority), blocks_.get(), &history_));
+  shelves_.back()->Rank(ranking());
+  return shelves_of_[tenant].back();
+}
+
+void Learned::Settle(uint32_t ref) {
+  const ShelvedBlock& block = blocks_[ref];
+  const bool may_go = block.leaf && block.holds == 0;
+  if (may_go == block.listed) return;
+  if (may_go) {
+    shelves_[block.shelf]->Insert(ref);
+  } else {
+    shelves_[block.shelf]->Erase(ref);
+  }
+}
+
+void Learned::TakeOff(uint32_t ref) {
+  if (blocks_[ref].listed) shelves_[blocks_[ref].shelf]->Erase(ref);
+}
+
+// A block that nobody asked for yet goes on from one that somebody did: it is part of the answer,
+// and fares as the request does.
+void Learned::DescribeUnasked(const BlockFeatures& features, BlockRecord* record) const {
+  const uint32_t parent =
+      features.parent_name == 0 ? kNoRecord : history_.Find(features.parent_name);
+  if (parent == kNoRecord) {
+    record->block_class = model_.Classify({.position = features.position,
+                                           .request_blocks = features.position + 1,
+                                           .full_blocks = features.position + 1,
+                                           .touches = features.turns,
+                                           .children = features.children,
+                                           .session = features.session});
+    return;
+  }
+  record->block_class = history_.at(parent).block_class;
+  record->turn = history_.at(parent).turn;
+  record->tokens = history_.at(parent).tokens;
+  record->full_blocks =
+      static_cast<uint16_t>(std::min<uint32_t>(features.position + 1, UINT16_MAX));
+}
+
+void Learned::Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) {
+  AQ_CHECK(ref < options_.max_blocks && !Contains(ref));
+  GrowOlder(now_nanos, 1);
+  uint32_t number = features.name == 0 ? kNoRecord : history_.Find(features.name);
+  if (number != kNoRecord && history_.at(number).ghost()) {
+    --ghosts_;
+  } else {
+    // Two blocks may have one name, of which only the first is found.
+    number = history_.Add(number == kNoRecord ? features.name : 0, now_nanos);
+    DescribeUnasked(features, &history_.at(number));
+  }
+  history_.at(number).ref = ref;
+  blocks_[ref] = {.record_plus_one = number + 1,
+                  .shelf = ShelfOf(features.tenant, features.priority),
+                  .leaf = true};
+  limit_ = std::max(limit_, ref + 1);
+  ++size_;
+  history_.SetRecent(size_);
+  Settle(ref);
+}
+
+void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) {
+  ShelvedBlock& block = Present(ref);
+  AQ_CHECK(shelves_[block.shelf]->tenant() == features.tenant);
+  GrowOlder(now_nanos, 1);
+  TakeOff(ref);
+  block.shelf = ShelfOf(features.tenant, features.priority);
+  BlockRecord& record = history_.at(block.record());
+  if (record.used_nanos < now_nanos) {
+    // Used by who did not ask: a use all the same, unless it is of the request just now.
+    if (now_nanos - record.used_nanos > kSameNanos) {
+      model_.Observe(record.block_class, record.bucket, true);
+    }
+    history_.Use(block.record(), now_nanos);
+  }
+  if (features.session != SessionHint::kNone) {
+    record.block_class = model_.WithSession(record.block_class, features.session);
+  }
+  Settle(ref);
+}
+
+void Learned::SetLeaf(uint32_t ref, bool leaf) {
+  Present(ref).leaf = leaf;
+  Settle(ref);
+}
+
+void Learned::Hold(uint32_t ref) {
+  AQ_CHECK(Present(ref).holds != kMaxHolds);
+  ++blocks_[ref].holds;
+  Settle(ref);
+}
+
+void Learned::Unhold(uint32_t ref) {
+  AQ_CHECK(Present(ref).holds > 0);
+  --blocks_[ref].holds;
+  Settle(ref);
+}
+
+void Learned::Remove(uint32_t ref) {
+  const uint32_t number = Present(ref).record();
+  TakeOff(ref);
+  blocks_[ref] = {};
+  --size_;
+  history_.SetRecent(size_);
+  BlockRecord& record = history_.at(number);
+  record.ref = kNoRecord;
+  if (record.name == 0) {
+    history_.Remove(number);
+  } else {
+    history_.NoteGhost(number);
+    ++ghosts_;
+  }
+  TrimGhosts();
+}
+
+void Learned::TrimGhosts() {
+  while (ghosts_ > kLeastGhosts + kGhostsPerBlock * size_) {
+    const uint32_t oldest = history_.OldestGhost();
+    if (oldest == kNoRecord) return;
+    history_.Remove(oldest);
+    --ghosts_;
+  }
+}
+
+// --- Victims
+
+double Learned::Value(uint32_t ref) const {
+  const BlockRecord& record = RecordOf(ref);
+  const int priority{shelves_[blocks_[ref].shelf]->priority()};
+  if (stats_.lru_decides) {
+    return static_cast<double>(record.used_nanos + priority * kPriorityNanos);
+  }
+  // Of those that are alike the one used longest ago is worth the least, by a trifle.
+  const auto age = static_cast<double>(history_.latest_nanos() - record.used_nanos);
+  const double value = table_->by_value.table.value[CellOf(record)] / (1 + kAgeTrifle * age);
+  return priority == 0 ? value : value * std::pow(kPriorityFactor, priority);
+}
+
+double Learned::ReuseProbability(uint64_t name) const {
+  const uint32_t record = history_.Find(name);
+  return record == kNoRecord ? 1 : table_->by_value.table.reuse[CellOf(history_.at(record))];
+}
+
+uint32_t Learned::LeastOf(uint16_t tenant, int* may_rank) const {
+  uint32_t least = kNoVictim;
+  for (const uint32_t number : shelves_of_[tenant]) {
+    Shelf& shelf = *shelves_[number];
+    if (*may_rank > 0 && shelf.ranking() != ranking().get()) {
+      shelf.Rank(ranking());
+      --*may_rank;
+    }
+    const uint32_t first = shelf.Least();
+    if (first == kNoRecord) continue;
+    if (least == kNoVictim || Value(first) < Value(least)) least = first;
+  }
+  return least;
+}
+
+uint32_t Learned::Victim(uint16_t tenant) const {
+  if (tenant >= shelves_of_.size()) return kNoVictim;
+  int may_rank = kMaxRanked;
+  return LeastOf(tenant, &may_rank);
+}
+
+uint32_t Learned::Victim(const std::function<bool(uint16_t tenant)>& may_pay) const {
+  uint32_t least = kNoVictim;
+  int may_rank = kMaxRanked;
+  for (size_t tenant = 0; tenant < shelves_of_.size(); ++tenant) {
+    const uint32_t own = LeastOf(static_cast<uint16_t>(tenant), &may_rank);
+    if (own == kNoVictim || (least != kNoVictim && Value(own) >= Value(least))) continue;
+    if (may_pay(static_cast<uint16_t>(tenant))) least = own;
+  }
+  return least;
+}
+
+uint64_t Learned::bytes() const {
+  uint64_t bytes = uint64_t{limit_} * sizeof(ShelvedBlock) + history_.bytes();
+  for (const auto& shelf : shelves_) bytes += shelf->bytes();
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LearnedOrder>> NewLearnedOrder(const LearnedOrderOptions& options) {
+  if (options.max_blocks == 0) return Status(Code::kInvalid, "max_blocks is zero");
+  // calloc gives fresh zero pages for what is large: they cost nothing before they are touched.
+  ShelvedBlocks blocks(
+      static_cast<ShelvedBlock*>(std::calloc(options.max_blocks, sizeof(ShelvedBlock))));
+  if (blocks == nullptr) return Status(Code::kNoSpace, "no memory for the eviction order");
+  return std::unique_ptr<LearnedOrder>(std::make_unique<Learned>(options, std::move(blocks)));
+}
+
+}  // namespace aquifer
