@@ -156,15 +156,20 @@ class SystemExtents final : public ExtentSource {
 
   // Some twenty files each time: asked at every tick, an idle process would do little else.
   uint64_t AvailableBytes() override {
-    const MutexLock lock(&mutex_);
     const int64_t now = SystemClock()->NowNanos();
     const uint64_t changed = extents_changed;
-    if (!seen_changed_ || *seen_changed_ != changed || now - looked_nanos_ > kLookAgainNanos) {
-      available_bytes_ = AvailableMemoryBytes(roots_);
-      looked_nanos_ = now;
-      seen_changed_ = changed;
+    {
+      const MutexLock lock(&mutex_);
+      if (seen_changed_ == changed && now - looked_nanos_ <= kLookAgainNanos) {
+        return available_bytes_;
+      }
     }
-    return available_bytes_;
+    const uint64_t available = AvailableMemoryBytes(roots_);
+    const MutexLock lock(&mutex_);
+    available_bytes_ = available;
+    looked_nanos_ = now;
+    seen_changed_ = changed;
+    return available;
   }
 
  private:

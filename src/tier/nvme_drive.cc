@@ -305,7 +305,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge
       entry = index.Insert(item->meta, age, place);
     } else if (item->replace || !index.HasSame(known, item->meta)) {
       const BlockPlace old = index.Place(known);
-      owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.raw_bytes(known)));
+      owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.stored_bytes(known)));
       item->replaced_on = old.drive;
       index.Replace(known, item->meta, age, place);
       entry = known;
@@ -372,7 +372,7 @@ void NvmeDrive::Read(std::vector<ReadRequest> reads,
 void NvmeDrive::Drop(NvmeIndex::EntryId entry) {
   const BlockPlace place = shared_->index.Place(entry);
   AQ_CHECK(segments_[place.segment].records[place.record] == entry);
-  Unlist(place, RoundUpToPage(shared_->index.raw_bytes(entry)));
+  Unlist(place, RoundUpToPage(shared_->index.stored_bytes(entry)));
   shared_->index.Remove(entry);
 }
 

@@ -39,6 +39,8 @@ struct NvmeCounters {
   uint64_t blocks_erased = 0;
   uint64_t blocks_expired = 0;
   uint64_t corrupt_blocks = 0;   // Read, and the checksum failed.
+  uint64_t refused_seals = 0;    // Sealed by another key, changed, or not sealed at all.
+  uint64_t without_key = 0;      // Refused because the tenant's key is not known.
   uint64_t corrupt_sources = 0;  // Refused before they were written.
   uint64_t read_errors = 0;
   uint64_t write_errors = 0;
@@ -307,6 +309,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   bool probing_ = false;
   int64_t next_probe_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
+  int64_t patient_until_nanos_ = 0;  // Nothing is taken for hanging before.
   uint64_t probe_count_ = 0;
   std::function<void(Status)> on_recovered_;  // Set until Recover() is answered.
   std::unique_ptr<class DriveRecovery> recovery_;

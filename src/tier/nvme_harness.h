@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "base/check.h"
+#include "block/record.h"
 #include "gtest/gtest.h"
 #include "testing/manual_clock.h"
 #include "testing/manual_executor.h"
 #include "testing/memory_disk.h"
 #include "testing/seeded_random.h"
 #include "tier/nvme_tier.h"
+#include "tier/test_keys.h"
 #include "tier/tier_contract.h"
 
 namespace aquifer {
@@ -66,8 +68,12 @@ struct NvmeHarnessListener final : TierListener {
 
 class NvmeHarness final : public TierHarness {
  public:
-  explicit NvmeHarness(const NvmeTierOptions& tier_options, size_t drives = 1)
+  explicit NvmeHarness(const NvmeTierOptions& tier_options, size_t drives = 1, bool seal = false)
       : options(tier_options) {
+    if (seal) {
+      packer = std::make_unique<Packer>(PackerOptions{.keys = &keys}, &clock, &random);
+      options.packer = packer.get();
+    }
     for (size_t i = 0; i < drives; ++i) media.push_back(std::make_shared<MemoryMedia>());
     Mount();
   }
@@ -137,6 +143,31 @@ class NvmeHarness final : public TierHarness {
     return true;
   }
 
+  // Where a block's payload lies on the first drive: as its last record says.
+  struct Place {
+    uint32_t file = 0;
+    uint64_t offset = 0;
+  };
+  Place PlaceOf(const BlockId& id) {
+    Place place;
+    uint64_t sequence = 0;
+    for (const DiskFile& file : media[0]->List()) {
+      const std::vector<std::byte> bytes = media[0]->Bytes(file.number, 0, file.bytes);
+      for (size_t at = 0; at + kRecordBytes <= bytes.size(); at += 8) {
+        Record record;
+        const auto window = std::span(bytes).subspan(at).first<kRecordBytes>();
+        if (DecodeRecord(window, &record) != RecordVerdict::kOk || record.meta.id != id ||
+            record.age.sequence < sequence) {
+          continue;
+        }
+        sequence = record.age.sequence;
+        place = {.file = file.number, .offset = record.payload_offset};
+      }
+    }
+    EXPECT_GT(place.offset, 0u) << "it has no record";
+    return place;
+  }
+
   uint64_t Counter(const std::string& name) {
     for (const auto& [key, value] : nvme_tier->Counters()) {
       if (key == name) return value;
@@ -193,6 +224,8 @@ class NvmeHarness final : public TierHarness {
   ManualClock clock;
   ManualExecutor executor{&clock};
   SeededRandom random{99};
+  TestKeys keys;
+  std::unique_ptr<Packer> packer;  // Null: nothing is sealed.
   NvmeHarnessListener listener;
   std::vector<std::shared_ptr<MemoryMedia>> media;
   std::vector<std::unique_ptr<MemoryDisk>> disks;

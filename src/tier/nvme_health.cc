@@ -14,12 +14,16 @@ namespace {
 // Fewer can be bad sectors; so many in a row are a bad drive.
 constexpr uint32_t kReadFailuresInARow = 8;
 
+// A timer that comes so late was held up with the whole process: what the drive has done meanwhile
+// is heard of within as long.
+constexpr int64_t kStoodStillNanos = 1'000'000'000;
+
 }  // namespace
 
 void NvmeDrive::ArmTimer() {
   int64_t at = INT64_MAX;
   if (!out_ && io_.oldest_nanos() != INT64_MAX) {
-    at = io_.oldest_nanos() + options().hang_nanos;
+    at = std::max(io_.oldest_nanos() + options().hang_nanos, patient_until_nanos_);
   }
   if ((out_ || write_fault_) && !probing_) at = std::min(at, next_probe_nanos_);
   if (at >= timer_nanos_) return;
@@ -27,13 +31,15 @@ void NvmeDrive::ArmTimer() {
   shared_->PostAt(at, [this, at] {
     if (timer_nanos_ != at) return;  // An earlier one was armed, and has armed the next.
     timer_nanos_ = INT64_MAX;
+    if (now() - at >= kStoodStillNanos) patient_until_nanos_ = now() + kStoodStillNanos;
     OnTimer();
   });
 }
 
 void NvmeDrive::OnTimer() {
   const int64_t oldest = io_.oldest_nanos();
-  if (!out_ && oldest != INT64_MAX && now() - oldest >= options().hang_nanos) {
+  const bool hangs = oldest != INT64_MAX && now() - oldest >= options().hang_nanos;
+  if (!out_ && hangs && now() >= patient_until_nanos_) {
     GoOut(
         Status(Code::kUnavailable, fmt::format("{}: a request has not completed for {:.1f} s",
                                                Name(), static_cast<double>(now() - oldest) / 1e9)));

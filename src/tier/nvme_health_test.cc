@@ -79,6 +79,69 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
 }
 
+TEST(NvmeHealthTest, ATierThatStoodStillItselfDoesNotBlameTheDrive) {
+  NvmeHarness harness(Small());
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.disks[0]->Hang(true);
+  TestBlock target(100, 8192);
+  Batch<ReadOp> read;
+  read.ops.push_back({.id = block.id(), .target = target.memory(), .status = {}, .checksum = {}});
+  int done = 0;
+  read.on_done = [&](Batch<ReadOp>&) { ++done; };
+  read.on_quiescent = [](Batch<ReadOp>&, size_t) {};
+  harness.tier()->Read(&read);
+  harness.executor.RunAll();
+  harness.clock.Advance(60'000'000'000);  // Nothing of the process runs.
+  harness.executor.RunNextTimer();        // Before it hears of what the drive did.
+  EXPECT_EQ(done, 0);
+  harness.disks[0]->Hang(false);
+  harness.Advance(100'000'000);
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(read.ops[0].status.ok());
+  EXPECT_TRUE(harness.listener.health.empty());
+
+  harness.disks[0]->Hang(true);  // One that does hang is found as before.
+  done = 0;
+  harness.tier()->Read(&read);
+  harness.Advance(6'000'000'000);
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(harness.listener.health, std::vector<bool>{false});
+  harness.disks[0]->Hang(false);
+  harness.Advance(2'000'000'000);
+}
+
+// Its buffer is its caller's again: nothing may read it, and nothing may come of the write.
+TEST(NvmeHealthTest, WhoeverWasLateBehindAHangingWriteDoesNotTakeItsPlace) {
+  NvmeHarness harness(Small(16), 2);
+  for (uint64_t i = 10; i < 14; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 8192)).ok());
+  const TestBlock block(1, 8192);
+  for (const auto& disk : harness.disks) disk->Hang(true);
+  Batch<WriteOp> first;
+  first.ops = {block.ToWrite()};
+  first.on_quiescent = [](Batch<WriteOp>&, size_t) {};
+  harness.tier()->Write(&first);
+  Batch<WriteOp> second;
+  second.ops = {block.ToWrite()};
+  second.deadline_nanos = harness.NowNanos() + 1'000'000'000;
+  int quiescent = 0;
+  second.on_quiescent = [&](Batch<WriteOp>&, size_t) { ++quiescent; };
+  harness.tier()->Write(&second);
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(second.ops[0].status.code(), Code::kLate);
+  EXPECT_FALSE(second.ops[0].in_flight);
+  // The other drive is well again before the one with the block goes out of service.
+  harness.disks[1]->Hang(false);
+  harness.Advance(5'000'000'000);
+  EXPECT_EQ(first.ops[0].status.code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Counter("blocks_written"), 4u);
+  EXPECT_EQ(quiescent, 0);
+  EXPECT_EQ(harness.tier()->Probe(block.id()).code(), Code::kNotFound);
+  harness.disks[0]->Hang(false);
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
+}
+
 TEST(NvmeHealthTest, ManyFailedReadsInARowTakeTheDriveOut) {
   NvmeHarness harness(Small());
   const auto blocks = Blocks(0, 10, 8192);

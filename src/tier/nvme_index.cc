@@ -75,8 +75,9 @@ void NvmeIndex::Clear(const Entry& at) {
 }
 
 uint32_t NvmeIndex::NewSeal(const BlockMeta& meta) {
-  const Seal seal{meta.nonce, meta.tag};
-  if (seal.nonce == Seal{}.nonce && seal.tag == Seal{}.tag) return kPlain;
+  const Seal seal{meta.nonce, meta.tag, static_cast<uint32_t>(meta.stored_bytes)};
+  const bool sealed = seal.nonce != Seal{}.nonce || seal.tag != Seal{}.tag;
+  if (!sealed && meta.stored_bytes == meta.raw_bytes) return kPlain;
   if (free_seals_.empty()) {
     seals_.push_back(seal);
     return static_cast<uint32_t>(seals_.size() - 1);
@@ -118,7 +119,7 @@ BlockMeta NvmeIndex::Meta(EntryId entry) const {
   meta.position = at.position;
   std::tie(meta.layout_fingerprint, meta.codec, meta.data_key_id) = forms_[at.form];
   meta.raw_bytes = at.raw_bytes;
-  meta.stored_bytes = at.raw_bytes;
+  meta.stored_bytes = StoredBytes(at);
   if (at.seal != kPlain) {
     meta.nonce = seals_[at.seal].nonce;
     meta.tag = seals_[at.seal].tag;

@@ -91,6 +91,10 @@ class NvmeIndex {
   BlockPlace Place(EntryId entry) const;
   bool Holds(EntryId entry, const BlockId& id) const;
   uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
+  uint64_t stored_bytes(EntryId entry) const { return StoredBytes(At(entry)); }
+  const std::array<std::byte, 16>& data_key_id(EntryId entry) const {
+    return std::get<2>(forms_[At(entry).form]);
+  }
   Checksum checksum(EntryId entry) const { return At(entry).checksum; }
   RecordAge age(EntryId entry) const { return At(entry).age; }
   // What would be written for it is there already.
@@ -139,11 +143,11 @@ class NvmeIndex {
     int64_t expiry_unix_seconds = 0;
     uint64_t engine_hash = 0;
     RecordAge age;
-    uint32_t raw_bytes = 0;  // Also the stored bytes: kNone is the only codec so far.
+    uint32_t raw_bytes = 0;
     uint32_t position = 0;
     uint32_t tenant = 0;     // In tenants_.
     uint32_t form = 0;       // In forms_.
-    uint32_t seal = kPlain;  // In seals_; kPlain: nonce and tag are zero.
+    uint32_t seal = kPlain;  // In seals_; kPlain: neither sealed nor made smaller.
     uint32_t drive_segment = 0;
     uint32_t page = 0;
     uint32_t record = kUnused;
@@ -159,6 +163,7 @@ class NvmeIndex {
   struct Seal {
     std::array<std::byte, 24> nonce{};
     std::array<std::byte, 16> tag{};
+    uint32_t stored_bytes = 0;
   };
 
   using Chunk = std::array<Entry, kChunkEntries>;
@@ -175,6 +180,9 @@ class NvmeIndex {
   // Gives back what the entry shares with others.
   void Clear(const Entry& at);
   uint32_t NewSeal(const BlockMeta& meta);
+  uint64_t StoredBytes(const Entry& at) const {
+    return at.seal == kPlain ? at.raw_bytes : seals_[at.seal].stored_bytes;
+  }
 
   BlockHash hash_;
   TaskMeter* meter_ = nullptr;

@@ -3,31 +3,17 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/planted_bug.h"
 #include "fmt/format.h"
-#include "io/bus_guard.h"
 #include "tier/nvme_tier_impl.h"
 
 namespace aquifer {
 namespace {
-
-// What one worker task sums, and one group of reads holds: enough to make handing it over cheap.
-constexpr uint64_t kVerifyBytes = uint64_t{1} << 20;
 
 bool IsPageAligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kPageBytes == 0;
 }
 
 }  // namespace
-
-void Verification::Run() {
-  for (Item& item : items) {
-    Checksum sum;
-    item.touch = GuardBusErrors([&] { sum = ChecksumOf(item.bytes); });
-    item.good = item.touch.ok() && sum == item.expected;
-    if (Planted(PlantedBug::kChecksumNotVerified)) item.good = true;
-  }
-}
 
 void PendingWrite::OnTaken() { tier->OnWriteTaken(this); }
 void PendingWrite::OnPayloadDone() { tier->OnWriteUntouched(this); }
@@ -36,7 +22,7 @@ void PendingWrite::OnAppended(const Status& status) { tier->OnWriteAppended(this
 // ---- Reading ----
 
 void NvmeTierImpl::Read(Batch<ReadOp>* caller_batch) {
-  auto* const batch = NewBatch<ReadBatch>(caller_batch);
+  auto* const batch = ledger_.Add<ReadBatch>(caller_batch);
   if (batch == nullptr) return;
   const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
   std::vector<std::vector<PendingRead*>> by_drive(drives_.size());
@@ -85,18 +71,19 @@ bool NvmeTierImpl::PrepareRead(PendingRead* read, ReadOp* op) {
     return settle(Status(Code::kNotFound));
   }
   if (!drive->in_service()) return settle(Status(Code::kUnavailable));
+  if (Status status = PrepareUnpack(read, entry); !status.ok()) return settle(std::move(status));
   read->raw_bytes = shared_.index.raw_bytes(entry);
+  read->stored_bytes = shared_.index.stored_bytes(entry);
   if (op->target.size() != RoundUpToPage(read->raw_bytes) || !IsPageAligned(op->target.data())) {
     return settle(Status(Code::kInvalid, fmt::format("the block has {} bytes, the target {}; it "
                                                      "must be that rounded up to 4096, and aligned",
                                                      read->raw_bytes, op->target.size())));
   }
-  if (queued_ops_ >= shared_.options.max_queued_ops) return settle(Status(Code::kBusy));
-  ++queued_ops_;
-  read->counted = true;
+  if (!ledger_.TakePlace(read, shared_.options.max_queued_ops)) return settle(Status(Code::kBusy));
   read->id = op->id;
   read->checksum = shared_.index.checksum(entry);
   read->target = op->target;
+  if (read->unpack != nullptr) read->unpack->target = op->target;
   read->touched = true;
   return true;
 }
@@ -105,7 +92,9 @@ void NvmeTierImpl::SubmitReads(uint32_t drive, std::vector<PendingRead*> reads) 
   std::vector<NvmeDrive::ReadRequest> requests;
   requests.reserve(reads.size());
   for (const PendingRead* read : reads) {
-    requests.push_back({.place = read->place, .target = read->target, .status = {}});
+    requests.push_back({.place = read->place,
+                        .target = read->target.first(RoundUpToPage(read->stored_bytes)),
+                        .status = {}});
   }
   drives_[drive]->Read(std::move(requests),
                        [this, reads = std::move(reads)](std::vector<NvmeDrive::ReadRequest>& done) {
@@ -116,6 +105,7 @@ void NvmeTierImpl::SubmitReads(uint32_t drive, std::vector<PendingRead*> reads) 
 void NvmeTierImpl::OnReadsDone(const std::vector<PendingRead*>& reads,
                                const std::vector<NvmeDrive::ReadRequest>& requests) {
   auto verification = std::make_shared<Verification>();
+  verification->packer = packer();
   std::vector<PendingRead*> to_verify;
   for (size_t i = 0; i < reads.size(); ++i) {
     PendingRead* const read = reads[i];
@@ -123,7 +113,8 @@ void NvmeTierImpl::OnReadsDone(const std::vector<PendingRead*>& reads,
       verification->items.push_back({.bytes = read->target.first(read->raw_bytes),
                                      .expected = read->checksum,
                                      .good = false,
-                                     .touch = {}});
+                                     .touch = {},
+                                     .unpack = read->unpack});
       to_verify.push_back(read);
       continue;
     }
@@ -155,6 +146,7 @@ void NvmeTierImpl::OnReadsVerified(const std::vector<PendingRead*>& reads,
     } else if (!item.touch.ok()) {
       Settle(read, item.touch);  // The target's memory is gone; the block may be well.
     } else {
+      if (item.unpack != nullptr && item.unpack->refused_seal) ++shared_.counters.refused_seals;
       DropCorrupt(*read);
       Settle(read, Status(Code::kCorrupt, "the checksum does not match what was stored"));
     }
@@ -173,13 +165,14 @@ void NvmeTierImpl::DropCorrupt(const PendingRead& read) {
 // ---- Writing ----
 
 void NvmeTierImpl::Write(Batch<WriteOp>* caller_batch) {
-  auto* const batch = NewBatch<WriteBatch>(caller_batch);
+  auto* const batch = ledger_.Add<WriteBatch>(caller_batch);
   if (batch == nullptr) return;
   const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
   std::vector<PendingWrite*> to_verify;
   std::vector<PendingWrite*> refused;
   for (PendingWrite& write : batch->states) {
     write.tier = this;
+    if (seals()) write.key = packer()->KeyOf(caller_batch->ops[write.index].meta.id.tenant);
     if (late) Settle(&write, Status(Code::kLate));
     if (!write.settled && PrepareWrite(&write, caller_batch->ops[write.index])) {
       if (write.stage == PendingWrite::Stage::kNew) to_verify.push_back(&write);
@@ -214,6 +207,10 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
     return false;
   };
   if (Status status = CheckWrite(op); !status.ok()) return settle(std::move(status));
+  if (seals() && write->key == nullptr) {
+    ++shared_.counters.without_key;
+    return settle(Status(Code::kBusy, "the tenant's data key is not known"));
+  }
   NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id);
   if (entry != NvmeIndex::kNone) {
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
@@ -221,7 +218,9 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
       ++shared_.counters.blocks_expired;
       drive->Drop(entry);
       entry = NvmeIndex::kNone;
-    } else if (!op.replace && shared_.index.HasSame(entry, op.meta)) {
+    } else if (!op.replace && shared_.index.HasSame(entry, op.meta) &&
+               shared_.index.data_key_id(entry) ==
+                   (write->key != nullptr ? write->key->id : op.meta.data_key_id)) {
       return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
     } else if (!drive->writable()) {  // The old record could not be marked.
       return settle(Status(Code::kUnavailable, drive->why().message()));
@@ -230,9 +229,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   const bool writable = std::any_of(drives_.begin(), drives_.end(),
                                     [](const auto& drive) { return drive->writable(); });
   if (!writable) return settle(Status(Code::kUnavailable));
-  if (queued_ops_ >= shared_.options.max_queued_ops) return settle(Status(Code::kBusy));
-  ++queued_ops_;
-  write->counted = true;
+  if (!ledger_.TakePlace(write, shared_.options.max_queued_ops)) return settle(Status(Code::kBusy));
   write->meta = op.meta;
   write->source = op.source;
   write->renews = op.replace;
@@ -249,58 +246,17 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   return true;
 }
 
-void NvmeTierImpl::Verify(const std::vector<PendingWrite*>& writes) {
-  std::vector<PendingWrite*> some;
-  uint64_t bytes = 0;
-  for (PendingWrite* write : writes) {
-    some.push_back(write);
-    bytes += write->source.size();
-    if (bytes < kVerifyBytes) continue;
-    VerifySome(std::exchange(some, {}));
-    bytes = 0;
-  }
-  if (!some.empty()) VerifySome(std::move(some));
-}
-
-void NvmeTierImpl::VerifySome(std::vector<PendingWrite*> writes) {
-  auto verification = std::make_shared<Verification>();
-  for (PendingWrite* write : writes) {
-    write->stage = PendingWrite::Stage::kVerifying;
-    write->touched = true;
-    verification->items.push_back({.bytes = write->source.first(write->meta.raw_bytes),
-                                   .expected = write->meta.checksum,
-                                   .good = false,
-                                   .touch = {}});
-  }
-  RunVerification(verification, [this, writes = std::move(writes), verification] {
-    OnWritesVerified(writes, *verification);
-  });
-}
-
-void NvmeTierImpl::OnWritesVerified(const std::vector<PendingWrite*>& writes,
-                                    const Verification& verification) {
-  for (size_t i = 0; i < writes.size(); ++i) {
-    PendingWrite* const write = writes[i];
-    write->batch->Untouch(write, shared_.executor);
-    if (write->settled) {
-      ResolveWrite(write, Status(Code::kLate));
-    } else if (!verification.items[i].good) {
-      ++shared_.counters.corrupt_sources;
-      ResolveWrite(write, verification.items[i].touch.ok()
-                              ? Status(Code::kCorrupt, "the bytes do not match their checksum")
-                              : verification.items[i].touch);
-    } else {
-      write->stage = PendingWrite::Stage::kReady;
-      ready_.push_back(write);
-    }
-  }
-  Pump();
-}
-
 void NvmeTierImpl::OnWriteTaken(PendingWrite* write) {
   write->stage = PendingWrite::Stage::kAtDrive;
   write->drive = taking_drive_;
-  write->touched = true;
+  write->touched = write->keep == nullptr;
+  pace_.Begin(shared_.clock->NowNanos());
+}
+
+void NvmeTierImpl::OnWriteUntouched(PendingWrite* write) {
+  pace_.End(shared_.clock->NowNanos(), write->source.size());
+  write->batch->Untouch(write, shared_.executor);
+  ReleasePacked(write);
 }
 
 // A block that replaced another is written when that one is marked as gone: an erase or the block's
@@ -332,19 +288,30 @@ void NvmeTierImpl::GiveUp(PendingWrite* write) {
   write->superseded = true;
   pending.leader = nullptr;
   pending.given_up.push_back(write);
-  LeadNext(&pending, std::move(pending.followers));
+  LeadNext(&pending, TakeFollowers(&pending));
+}
+
+// Without those who were told that they are late: their buffers are their callers' again.
+std::vector<PendingWrite*> NvmeTierImpl::TakeFollowers(Pending* pending) {
+  std::vector<PendingWrite*> followers = std::exchange(pending->followers, {});
+  std::erase_if(followers, [this](PendingWrite* follower) {
+    const bool late = follower->settled;
+    if (late) Retire(follower);
+    return late;
+  });
+  return followers;
 }
 
 // Its record, if it has one, is dead and to be marked.
 void NvmeTierImpl::OnGivenUpAppended(PendingWrite* write) {
   const BlockId id = write->meta.id;
+  ReleasePacked(write);
   std::erase(pending_.find(id)->second.given_up, write);
   Retire(write);
   EndPending(id);
 }
 
 void NvmeTierImpl::LeadNext(Pending* pending, std::vector<PendingWrite*> followers) {
-  pending->followers.clear();
   if (followers.empty()) return;
   pending->leader = followers.front();
   pending->followers.assign(followers.begin() + 1, followers.end());
@@ -367,15 +334,10 @@ void NvmeTierImpl::ResolveWrite(PendingWrite* write, const Status& status) {
   Pending& pending = pending_.find(write->meta.id)->second;
   AQ_CHECK(pending.leader == write);
   pending.leader = nullptr;
+  ReleasePacked(write);
   const bool told_otherwise = status.ok() && write->settled;
   Settle(write, status);
-  std::vector<PendingWrite*> followers = std::move(pending.followers);
-  pending.followers.clear();
-  std::erase_if(followers, [this](PendingWrite* follower) {
-    const bool late = follower->settled;
-    if (late) Retire(follower);
-    return late;
-  });
+  std::vector<PendingWrite*> followers = TakeFollowers(&pending);
   if (!status.ok() && write->replaced_on != AppendItem::kNoDrive && !write->renews) {
     // It is on its drive, but what it replaced may come back. Told that it failed, its caller
     // counts on neither of the two.
@@ -408,6 +370,10 @@ void NvmeTierImpl::DropLateWrites() {
   std::vector<PendingWrite*> late;
   std::erase_if(ready_, [&](AppendItem* item) {
     auto* const write = static_cast<PendingWrite*>(item);
+    if (write->settled) late.push_back(write);
+    return write->settled;
+  });
+  std::erase_if(waiting_pack_, [&](PendingWrite* write) {
     if (write->settled) late.push_back(write);
     return write->settled;
   });
@@ -465,7 +431,7 @@ void NvmeTierImpl::ReportHealth() {
 // ---- Erasing ----
 
 void NvmeTierImpl::Erase(Batch<EraseOp>* caller_batch) {
-  auto* const batch = NewBatch<EraseBatch>(caller_batch);
+  auto* const batch = ledger_.Add<EraseBatch>(caller_batch);
   if (batch == nullptr) return;
   std::map<uint32_t, std::vector<PendingErase*>> by_drive;
   const bool late = caller_batch->deadline_nanos <= shared_.clock->NowNanos();
@@ -479,7 +445,7 @@ void NvmeTierImpl::Erase(Batch<EraseOp>* caller_batch) {
     }
   }
   FlushErases(std::move(by_drive));
-  if (--batch->unretired == 0) batches_.erase(batch->id);
+  ledger_.Release(batch);
 }
 
 void NvmeTierImpl::StartErase(PendingErase* erase,

@@ -77,7 +77,7 @@ void NvmeDrive::LookAtSome() {
     reclaim_->candidates->blocks.push_back(
         {.entry = entry,
          .sequence = shared_->index.age(entry).sequence,
-         .bytes = RoundUpToPage(shared_->index.raw_bytes(entry))});
+         .bytes = RoundUpToPage(shared_->index.stored_bytes(entry))});
   }
   reclaim_->candidates->choice->Add(ids);
   if (end < records.size()) return PostContinueReclaim();
@@ -166,17 +166,24 @@ void NvmeDrive::StartMove(size_t index) {
   move->meta = shared_->index.Meta(kept.entry);
   move->moved_entry = kept.entry;
   move->moved_from = place;
-  move->buffer = PageBuffer(RoundUpToPage(move->meta.raw_bytes));
-  move->source = move->buffer.span();
+  auto buffer = std::make_shared<PageBuffer>(RoundUpToPage(move->meta.stored_bytes));
+  move->keep = buffer;
+  move->source = buffer->span();
   reclaim_->moving_bytes += move->source.size();
   reclaim_->moves.push_back(std::move(owned));
   owner_->OnMoveBegins(move->meta.id);
-  Read({{.place = place, .target = move->buffer.span(), .status = {}}},
-       [this, move](std::vector<ReadRequest>& reads) { OnMoveRead(move, reads[0].status); });
+  // The buffer goes with the request, which may outlive the tier.
+  Read(
+      {{.place = place, .target = buffer->span(), .status = {}}},
+      [this, move, buffer](std::vector<ReadRequest>& reads) { OnMoveRead(move, reads[0].status); });
 }
 
+// What is sealed or made smaller is moved as it lies: no key is needed for that, and whoever reads
+// it next finds out whether it is well.
 void NvmeDrive::OnMoveRead(Move* move, const Status& status) {
   if (!status.ok()) return OnMoveDone(move, status);
+  const bool sealed = move->meta.data_key_id != std::array<std::byte, 16>{};
+  if (sealed || move->meta.codec != Codec::kNone) return OnMoveVerified(move, true);
   struct Verdict {
     std::span<const std::byte> bytes;
     Checksum expected;
@@ -185,14 +192,10 @@ void NvmeDrive::OnMoveRead(Move* move, const Status& status) {
   auto verdict = std::make_shared<Verdict>();
   verdict->bytes = move->source.first(move->meta.raw_bytes);
   verdict->expected = move->meta.checksum;
-  // The worker may outlive the tier, so the buffer goes with it and comes back.
-  auto buffer = std::make_shared<PageBuffer>(std::move(move->buffer));
   Executor* const executor = shared_->executor;
-  Task finish = shared_->Guard([this, move, verdict, buffer] {
-    move->buffer = std::move(*buffer);
-    OnMoveVerified(move, verdict->good);
-  });
-  shared_->workers->Run([verdict, buffer, executor, finish = std::move(finish)] {
+  Task finish = shared_->Guard([this, move, verdict] { OnMoveVerified(move, verdict->good); });
+  // The worker may outlive the tier, so the buffer goes with it.
+  shared_->workers->Run([verdict, buffer = move->keep, executor, finish = std::move(finish)] {
     verdict->good = ChecksumOf(verdict->bytes) == verdict->expected;
     executor->Post(finish);
   });

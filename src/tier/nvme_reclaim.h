@@ -15,7 +15,6 @@ struct NvmeDrive::Move final : AppendItem {
   void OnAppended(const Status& status) override { drive->OnMoveDone(this, status); }
 
   NvmeDrive* drive = nullptr;
-  PageBuffer buffer;
 };
 
 struct NvmeDrive::Reclaim {

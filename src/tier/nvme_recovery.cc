@@ -407,7 +407,8 @@ void DriveRecovery::Scan(const JobPointer& job) {
     if (verdict != PageVerdict::kOk) {
       job->ends_clean = verdict == PageVerdict::kOther;
       if (verdict == PageVerdict::kDamaged) {
-        ++shared_->recovery.corrupt_records;
+        // Where a trailer tells how many there were, each of them is counted at the end.
+        if (!job->has_trailer) ++shared_->recovery.corrupt_records;
         Say(job->segment,
             fmt::format("the records at byte {} are damaged, what follows is lost", job->offset));
       }
@@ -450,7 +451,7 @@ void DriveRecovery::Apply(const JobPointer& job, uint32_t number,
     ++found.corrupt_records;
     return Say(job->segment, fmt::format("record {} was written by a later version", number));
   }
-  const uint64_t bytes_on_drive = RoundUpToPage(record.meta.raw_bytes);
+  const uint64_t bytes_on_drive = RoundUpToPage(record.meta.stored_bytes);
   if (verdict != RecordVerdict::kOk || record.generation != job->use.generation ||
       record.payload_offset < DataOffset(job->segment_bytes) ||
       record.payload_offset > job->bytes || bytes_on_drive > job->bytes - record.payload_offset) {

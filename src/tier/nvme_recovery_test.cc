@@ -103,6 +103,19 @@ TEST(NvmeRecoveryTest, ADamagedFooterPageIsReplacedByAScan) {
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
 }
 
+TEST(NvmeRecoveryTest, EveryRecordThatIsLostToDamageIsCounted) {
+  NvmeHarness harness(Small());
+  const auto blocks = FillSegments(&harness, 1);
+  harness.Unmount();
+  harness.media[0]->FlipBit(0, kSegment - 2 * kPageBytes + 100, 3);  // The footer,
+  harness.media[0]->FlipBit(0, DataOffset(kSegment) + 100, 3);       // and what a scan begins with.
+  harness.Mount();
+  const NvmeRecovery& found = harness.nvme()->recovery();
+  EXPECT_GT(found.corrupt_records, 0u);
+  EXPECT_EQ(found.corrupt_records, blocks.size() - found.blocks);
+  EXPECT_EQ(harness.Counter("corrupt_records"), found.corrupt_records);
+}
+
 TEST(NvmeRecoveryTest, ADamagedTrailerIsReplacedByAScan) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 1);

@@ -15,55 +15,26 @@ constexpr size_t kCollectedPerTask = 2048;
 constexpr size_t kVisitedPerTask = 128;
 constexpr int kSequencesPerSecondBits = 20;  // A million records a second, and then some.
 constexpr uint64_t kMicrosPerSecond = 1'000'000;
-constexpr int64_t kArmAheadNanos = 50'000'000;
 
 }  // namespace
 
 // ---- Batches ----
 
-template <class Op>
-void NvmeTierImpl::CancelBatch(Batch<Op>* batch) {
-  const auto found = batch_ids_.find(batch);
-  if (found == batch_ids_.end()) return;
-  shared_.Post([this, id = found->second] { SettleLate(id); });
-}
-
-void NvmeTierImpl::SettleLate(uint64_t id) {
-  const auto found = batches_.find(id);
-  if (found == batches_.end()) return;
+void NvmeTierImpl::SettleLate(Ledger::AnyBatch* batch) {
   std::visit(
-      [this](const auto& batch) {
-        for (auto& state : batch->states) {
+      [this](const auto& one) {
+        for (auto& state : one->states) {
           if (!state.settled) Settle(&state, Status(Code::kLate));
         }
       },
-      found->second);
-  if (std::holds_alternative<std::unique_ptr<WriteBatch>>(found->second)) DropLateWrites();
-}
-
-// No further ahead than that: a timer cannot be taken back when its batch is done.
-void NvmeTierImpl::ArmDeadline() {
-  if (deadlines_.empty()) return;
-  const int64_t horizon = shared_.clock->NowNanos() + kArmAheadNanos;
-  const int64_t next = std::min(deadlines_.begin()->first, horizon);
-  if (next >= armed_nanos_) return;
-  armed_nanos_ = next;
-  shared_.PostAt(armed_nanos_, [this, at = armed_nanos_] {
-    if (at == armed_nanos_) armed_nanos_ = INT64_MAX;
-    const int64_t now = shared_.clock->NowNanos();
-    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-      const uint64_t id = deadlines_.begin()->second;
-      deadlines_.erase(deadlines_.begin());
-      SettleLate(id);
-    }
-    ArmDeadline();
-  });
+      *batch);
+  if (std::holds_alternative<std::unique_ptr<WriteBatch>>(*batch)) DropLateWrites();
 }
 
 void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
   // Only what waits for this drive. Settling changes no container that is walked here.
   std::vector<PendingWrite*> hanging;
-  for (auto& [id, any] : batches_) {
+  for (auto& [id, any] : ledger_.all()) {
     if (const auto* reads = std::get_if<std::unique_ptr<ReadBatch>>(&any)) {
       for (PendingRead& read : (*reads)->states) {
         if (!read.settled && read.place.drive == drive->number()) Settle(&read, drive->why());
@@ -244,7 +215,7 @@ TierUsage NvmeTierImpl::Usage() const {
     usage.live_bytes += drive->live_bytes();
   }
   usage.block_count = shared_.index.size();
-  usage.queued_ops = queued_ops_;
+  usage.queued_ops = ledger_.places_taken();
   return usage;
 }
 
@@ -271,6 +242,8 @@ std::vector<std::pair<std::string, uint64_t>> NvmeTierImpl::Counters() const {
       {"blocks_expired", counters.blocks_expired},
       {"corrupt_blocks", counters.corrupt_blocks},
       {"corrupt_sources", counters.corrupt_sources},
+      {"refused_seals", counters.refused_seals},
+      {"without_key", counters.without_key},
       {"corrupt_records", recovery.corrupt_records},
       {"torn_segments", recovery.segments_by_scan},
       {"skipped_segments", recovery.segments_skipped},

@@ -21,6 +21,7 @@
 #include "base/random.h"
 #include "base/task_meter.h"
 #include "io/disk.h"
+#include "tier/packer.h"
 #include "tier/tier.h"
 
 namespace aquifer {
@@ -35,6 +36,11 @@ struct NvmeTierOptions {
   // A drive whose oldest request is older than this is hanging, and out of service.
   int64_t hang_nanos = 5'000'000'000;
   TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
+  // Seals what is written where it has keys; null: blocks are written as they are. Outlives the
+  // workers' tasks.
+  Packer* packer = nullptr;
+  LosslessUse lossless = LosslessUse::kNever;    // Drives are mostly faster than the codec.
+  uint64_t scratch_bytes = uint64_t{128} << 20;  // For what is sealed or made smaller on its way.
 };
 
 // What recovery found, for the log and for tests.
@@ -46,7 +52,7 @@ struct NvmeRecovery {
   uint64_t blocks = 0;
   uint64_t blocks_deleted = 0;  // Marked in a deletion map.
   uint64_t blocks_expired = 0;
-  uint64_t corrupt_records = 0;  // Entries whose checksum failed.
+  uint64_t corrupt_records = 0;  // Lost to damage; one where nothing tells how many.
   uint64_t bytes_read = 0;
   std::vector<std::string> messages;  // One for each thing skipped: what, where, why. At most 100.
 };

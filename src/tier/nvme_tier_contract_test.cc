@@ -139,6 +139,14 @@ std::vector<TierContractParam> Params() {
   params.push_back({.name = "Memory", .make = in_memory(1, false), .reclaims = true});
   params.push_back({.name = "MemorySynced", .make = in_memory(1, true), .reclaims = true});
   params.push_back({.name = "ThreeDrives", .make = in_memory(3, false), .reclaims = true});
+  params.push_back({.name = "Sealed",
+                    .make = [](const TierContractOptions& options) -> std::unique_ptr<TierHarness> {
+                      NvmeTierOptions tier = TierOptions(options);
+                      tier.lossless = LosslessUse::kAlways;
+                      return std::make_unique<NvmeHarness>(tier, 1, true);
+                    },
+                    .reclaims = true,
+                    .enumerates = false});
   const auto real = [](DiskEngine engine) {
     return [engine](const TierContractOptions& options) -> std::unique_ptr<TierHarness> {
       return std::make_unique<RealNvmeHarness>(options, engine);

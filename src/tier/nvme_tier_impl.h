@@ -1,5 +1,6 @@
-// The NVMe tier's own class: what nvme_tier.cc (batches, starting, asking) and nvme_operations.cc
-// (reading, writing, erasing) share. Nothing else includes it.
+// The NVMe tier's own class: what nvme_tier.cc (batches, starting, asking), nvme_operations.cc
+// (reading, writing, erasing) and nvme_packing.cc (what workers do) share. Nothing else includes
+// it.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +16,36 @@
 #include <vector>
 
 #include "aquifer/checksum.h"
+#include "tier/batch_ledger.h"
 #include "tier/nvme_batch.h"
 #include "tier/nvme_drive.h"
 #include "tier/nvme_tier.h"
+#include "tier/scratch_pool.h"
+#include "tier/store_pace.h"
 
 namespace aquifer {
 
-// Checksums of several blocks, made on a worker.
+// Checksums of several blocks, made on a worker; those that are packed are unpacked first.
 struct Verification {
   struct Item {
     std::span<const std::byte> bytes;
     Checksum expected;
     bool good = false;
     Status touch;  // Whether the memory could be touched at all.
+    std::shared_ptr<UnpackJob> unpack{};
   };
 
   void Run();
 
+  Packer* packer = nullptr;  // Where some are packed.
   std::vector<Item> items;
-  uint64_t bytes = 0;
 };
 
 // Owns the callers' batches and hands the work to the drives. Everything runs on the executor.
 class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
  public:
   NvmeTierImpl(NvmeShared shared, std::vector<Disk*> disks, TierListener* listener)
-      : shared_(std::move(shared)), listener_(listener) {
+      : shared_(std::move(shared)), listener_(listener), scratch_(shared_.options.scratch_bytes) {
     const uint64_t capacity = shared_.options.capacity_bytes / disks.size();
     for (uint32_t i = 0; i < disks.size(); ++i) {
       drives_.push_back(std::make_unique<NvmeDrive>(i, capacity, disks[i], &shared_, this));
@@ -66,8 +71,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;
   void Erase(Batch<EraseOp>* batch) override;
-  void Cancel(Batch<ReadOp>* batch) override { CancelBatch(batch); }
-  void Cancel(Batch<WriteOp>* batch) override { CancelBatch(batch); }
+  void Cancel(Batch<ReadOp>* batch) override { ledger_.Cancel(batch); }
+  void Cancel(Batch<WriteOp>* batch) override { ledger_.Cancel(batch); }
 
   // A write is acknowledged only when it survives what it should; nothing is left to do.
   void Flush(std::function<void(Status)> on_done) override {
@@ -113,11 +118,14 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // ---- PendingWrite ----
 
   void OnWriteTaken(PendingWrite* write);
-  void OnWriteUntouched(PendingWrite* write) { write->batch->Untouch(write, shared_.executor); }
+  void OnWriteUntouched(PendingWrite* write);
   void OnWriteAppended(PendingWrite* write, const Status& status);
   void ResolveWrite(PendingWrite* write, const Status& status);
 
  private:
+  // What one worker task sums, and one group of reads holds: enough to make handing it over cheap.
+  static constexpr uint64_t kVerifyBytes = uint64_t{1} << 20;
+
   // What is under way for one block.
   struct Pending {
     PendingWrite* leader = nullptr;  // Writes it.
@@ -130,8 +138,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     std::vector<PendingErase*> erases;     // Wait until nothing writes it any more.
   };
 
-  using AnyBatch = std::variant<std::unique_ptr<ReadBatch>, std::unique_ptr<WriteBatch>,
-                                std::unique_ptr<EraseBatch>>;
+  using Ledger = BatchLedger<ReadBatch, WriteBatch, EraseBatch>;
 
   // An enumeration under way.
   struct Enumeration {
@@ -145,12 +152,14 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void VisitSlice(const std::shared_ptr<Enumeration>& enumeration);
   bool Visible(NvmeIndex::EntryId entry) const;
 
-  template <class PendingBatchType>
-  PendingBatchType* NewBatch(Batch<typename PendingBatchType::OpType>* batch);
   template <class State>
-  void Settle(State* state, Status status);
+  void Settle(State* state, Status status) {
+    ledger_.Settle(state, std::move(status));
+  }
   template <class State>
-  void Retire(State* state);
+  void Retire(State* state) {
+    ledger_.Retire(state);
+  }
   template <class State>
   void Reject(State* state, Status status) {
     Settle(state, std::move(status));
@@ -159,13 +168,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   template <class State>
   bool Admit(State* state);
 
-  template <class Op>
-  void CancelBatch(Batch<Op>* batch);
-  void SettleLate(uint64_t id);
-  void ArmDeadline();
+  void SettleLate(Ledger::AnyBatch* batch);
 
   // Reads.
   bool PrepareRead(PendingRead* read, ReadOp* op);
+  Status PrepareUnpack(PendingRead* read, NvmeIndex::EntryId entry);
   void SubmitReads(uint32_t drive, std::vector<PendingRead*> reads);
   void OnReadsDone(const std::vector<PendingRead*>& reads,
                    const std::vector<NvmeDrive::ReadRequest>& requests);
@@ -177,6 +184,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void MarkReplaced(PendingWrite* write);
   void GiveUp(PendingWrite* write);
   void OnGivenUpAppended(PendingWrite* write);
+  std::vector<PendingWrite*> TakeFollowers(Pending* pending);
   // The first of them writes it now; the others wait for that one.
   void LeadNext(Pending* pending, std::vector<PendingWrite*> followers);
   // Where nothing writes the block any more, those who erase it go on.
@@ -188,6 +196,16 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void VerifySome(std::vector<PendingWrite*> writes);
   void OnWritesVerified(const std::vector<PendingWrite*>& writes, const Verification& verification);
   void DropLateWrites();
+
+  // Packing (nvme_packing.cc): what takes the place of verifying where the tier has a packer.
+  bool seals() const { return packer() != nullptr && packer()->seals(); }
+  Packer* packer() const { return shared_.options.packer; }
+  void StartPack(PendingWrite* write);
+  void RunPack(PendingWrite* write);
+  void OnPacked(PendingWrite* write);
+  // The drive needs it no more, or never will.
+  void ReleasePacked(PendingWrite* write);
+  void PumpPacks();
   void SchedulePump();
   void Pump();
   void ReportHealth();
@@ -209,65 +227,27 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   uint32_t next_drive_ = 0;
   uint32_t taking_drive_ = 0;
 
-  uint64_t next_batch_ = 1;
-  std::map<uint64_t, AnyBatch> batches_;  // By age.
-  // Of batches that are not done.
-  std::map<const void*, uint64_t> batch_ids_;  // lookup only: never walked
-  std::set<std::pair<int64_t, uint64_t>> deadlines_;
-  int64_t armed_nanos_ = INT64_MAX;
-  uint64_t queued_ops_ = 0;
+  static constexpr int64_t kArmAheadNanos = 50'000'000;
+  Ledger ledger_{shared_.executor, shared_.clock, kArmAheadNanos,
+                 [this](Ledger::AnyBatch& batch) { SettleLate(&batch); }};
 
   std::map<BlockId, Pending> pending_;
   std::deque<AppendItem*> ready_;  // Verified PendingWrites that wait for a drive.
   bool pump_scheduled_ = false;
+  ScratchPool scratch_;
+  StorePace pace_;                          // Of writing, over all drives.
+  std::deque<PendingWrite*> waiting_pack_;  // For scratch memory.
+  bool pack_scheduled_ = false;
   size_t announcing_ = 0;    // Found blocks that the listener is about to hear of.
   bool started_ = false;     // Recover() was answered.
   bool reported_in_ = true;  // What the listener believes.
 };
 
-template <class PendingBatchType>
-PendingBatchType* NvmeTierImpl::NewBatch(Batch<typename PendingBatchType::OpType>* batch) {
-  const uint64_t id = next_batch_++;
-  auto owned = std::make_unique<PendingBatchType>(id, batch);
-  PendingBatchType* const pending = owned.get();
-  if (batch->ops.empty()) {
-    pending->PostDone(shared_.executor);
-    return nullptr;
-  }
-  batches_.emplace(id, std::move(owned));
-  batch_ids_[batch] = id;
-  if (batch->deadline_nanos != INT64_MAX) {
-    deadlines_.emplace(batch->deadline_nanos, id);
-    ArmDeadline();
-  }
-  return pending;
-}
-
-template <class State>
-void NvmeTierImpl::Settle(State* state, Status status) {
-  auto* const batch = state->batch;
-  if (!batch->Settle(state, std::move(status), shared_.executor)) return;
-  batch_ids_.erase(batch->batch);
-  deadlines_.erase({batch->batch->deadline_nanos, batch->id});
-}
-
-// Nothing refers to the operation any more. May free its batch.
-template <class State>
-void NvmeTierImpl::Retire(State* state) {
-  if (state->counted) --queued_ops_;
-  auto* const batch = state->batch;
-  if (--batch->unretired == 0) batches_.erase(batch->id);
-}
-
 template <class State>
 bool NvmeTierImpl::Admit(State* state) {
-  if (queued_ops_ >= shared_.options.max_queued_ops) {
-    Reject(state, Status(Code::kBusy));
-    return false;
-  }
-  ++queued_ops_;
-  state->counted = true;
-  return true;
+  if (ledger_.TakePlace(state, shared_.options.max_queued_ops)) return true;
+  Reject(state, Status(Code::kBusy));
+  return false;
 }
 
 }  // namespace aquifer

@@ -175,6 +175,7 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
                                 .data = {data, length},
                                 .status = {}});
       chunk.slots.push_back(slot);
+      if (item->keep != nullptr) chunk.keep.push_back(item->keep);
       chunk.bytes += length;
       ++group->slots[slot].pieces;
       ++group->pieces;

@@ -38,6 +38,7 @@ struct AppendItem {
 
   BlockMeta meta;
   std::span<const std::byte> source;                  // Whole pages.
+  std::shared_ptr<const void> keep;                   // Has `source`, where it is not a caller's.
   NvmeIndex::EntryId moved_entry = NvmeIndex::kNone;  // For a move: whose place is to change.
   BlockPlace moved_from;
 
@@ -88,6 +89,8 @@ class SegmentWriter {
     Group* group = nullptr;
     std::vector<IoRequest> requests;
     std::vector<uint32_t> slots;  // For each request, whose payload it is.
+    // What the requests may need for longer than the tier lives.
+    std::vector<std::shared_ptr<const void>> keep{};
     uint64_t bytes = 0;
   };
 

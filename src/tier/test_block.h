@@ -1,6 +1,7 @@
 // A block for tests: bytes from a seed, in aligned memory, with a meta that matches them.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -35,6 +36,20 @@ class TestBlock {
     meta_.raw_bytes = meta_.stored_bytes = bytes;
     meta_.engine_hash = seed;
     meta_.checksum = ChecksumOf(raw());
+  }
+
+  // A block of bf16 values as KV has them: a few exponents, and random signs and mantissas.
+  static TestBlock OfBFloat16(uint64_t seed, uint64_t bytes) {
+    TestBlock block(seed, bytes);
+    SeededRandom random(seed * 2 + 2);
+    for (size_t i = 0; i + 2 <= block.size_; i += 2) {
+      const uint64_t bits = random.Next();
+      const auto exponent = static_cast<uint16_t>(127 - std::countr_zero(bits | 0x100));
+      const auto value = static_cast<uint16_t>((bits >> 32 & 0x807f) | exponent << 7);
+      std::memcpy(block.memory_.get() + i, &value, 2);
+    }
+    block.meta_.checksum = ChecksumOf(block.raw());
+    return block;
   }
 
   const BlockMeta& meta() const { return meta_; }

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "aquifer/layout.h"
 #include "aquifer/status.h"
 #include "block/block_id.h"
 #include "block/block_meta.h"
@@ -34,14 +35,20 @@ struct ReadOp {
   // The block's raw bytes rounded up to 4 KiB long, and so aligned: devices move whole pages. What
   // lies behind the raw bytes means nothing.
   std::span<std::byte> target;
-  Status status;           // kNotFound: `target` is as it was. Otherwise it may be scribbled on.
+  // kNotFound: `target` is as it was, unless the block had expired. Otherwise it may be scribbled
+  // on.
+  Status status;
   Checksum checksum;       // Set on success: verified against the bytes in `target`.
   bool in_flight = false;  // Not ok, and the device may still write to `target`.
+  // Durable tiers: where not null, set on success to what came with the bytes. Who reads there has
+  // no index to know it from, and need not look first.
+  BlockMeta* meta = nullptr;
 };
 
 struct WriteOp {
   BlockMeta meta;
   std::span<const std::byte> source;  // stored_bytes rounded up to 4 KiB long, and so aligned.
+  DType dtype = DType::kUInt8;        // Of its elements: what a codec may make of them.
   // What travels with the block has changed (its expiry): it is written although it is there. Until
   // that is complete the old one counts, after it only the new one, whatever happens in between.
   bool replace = false;

@@ -48,12 +48,6 @@ Status TierContract::Read(const TestBlock& block) {
   return op.status;
 }
 
-Status TierContract::Probe(const BlockId& id) {
-  Status status;
-  harness_->Do([&] { status = tier()->Probe(id); });
-  return status;
-}
-
 TierUsage TierContract::Usage() {
   TierUsage usage;
   harness_->Do([&] { usage = tier()->Usage(); });
@@ -68,7 +62,7 @@ TEST_P(TierContract, WhatIsWrittenIsReadWhateverItsSize) {
     EXPECT_EQ(Write(block).code(), Code::kOk) << bytes;
     EXPECT_EQ(Read(block).code(), Code::kOk) << bytes;
     EXPECT_EQ(Probe(block.id()).code(), Code::kOk);
-    EXPECT_EQ(Usage().block_count, 1u);
+    EXPECT_EQ(BlockCount(), 1u);
     harness_.reset();
   }
 }
@@ -78,9 +72,7 @@ TEST_P(TierContract, ABlockThatIsReplacedHasTheNewExpiryAndStaysReadable) {
   TestBlock block(1, 8192);
   const auto expiry = [this] {
     std::vector<int64_t> found;
-    harness_->Do([&] {
-      tier()->Enumerate([&](const BlockMeta& meta) { found.push_back(meta.expiry_unix_seconds); });
-    });
+    for (const BlockMeta& meta : harness_->Metas()) found.push_back(meta.expiry_unix_seconds);
     return found;
   };
   ASSERT_TRUE(Write(block).ok());
@@ -95,7 +87,7 @@ TEST_P(TierContract, ABlockThatIsReplacedHasTheNewExpiryAndStaysReadable) {
   EXPECT_TRUE(harness_->RunUntil([&] { return done; }));
   EXPECT_TRUE(batch.ops[0].status.ok()) << batch.ops[0].status.ToString();
   EXPECT_EQ(expiry(), std::vector<int64_t>{INT64_MAX});
-  EXPECT_EQ(Usage().block_count, 1u);
+  EXPECT_EQ(BlockCount(), 1u);
   EXPECT_TRUE(Read(block).ok());
 }
 
@@ -216,8 +208,10 @@ TEST_P(TierContract, WritingAnIdThatIsThereSucceedsAndChangesNothing) {
   EXPECT_TRUE(Write(block).ok());
   harness_->RunUntil([] { return false; });
   const TierUsage after = Usage();
-  EXPECT_EQ(after.used_bytes, before.used_bytes);
-  EXPECT_EQ(after.block_count, 1u);
+  if (GetParam().counts_bytes) {
+    EXPECT_EQ(after.used_bytes, before.used_bytes);
+  }
+  EXPECT_EQ(BlockCount(), 1u);
   EXPECT_TRUE(Read(block).ok());
 }
 
@@ -225,7 +219,7 @@ TEST_P(TierContract, TheSameIdTwiceInOneBatchIsWrittenOnce) {
   Make();
   const TestBlock block(1, 8192);
   for (const Status& status : Write({&block, &block})) EXPECT_TRUE(status.ok());
-  EXPECT_EQ(Usage().block_count, 1u);
+  EXPECT_EQ(BlockCount(), 1u);
   EXPECT_TRUE(Read(block).ok());
 }
 
@@ -242,7 +236,7 @@ TEST_P(TierContract, AnErasedBlockIsGoneAndCanBeWrittenAgain) {
   EXPECT_EQ(Probe(block.id()).code(), Code::kNotFound);
   EXPECT_EQ(Erase(block.id()).code(), Code::kNotFound);
   EXPECT_TRUE(Read(other).ok());
-  EXPECT_EQ(Usage().block_count, 1u);
+  EXPECT_EQ(BlockCount(), 1u);
   EXPECT_TRUE(Write(block).ok());
   EXPECT_TRUE(Read(block).ok());
 }
@@ -378,6 +372,7 @@ TEST_P(TierContract, CancellingSettlesAsLateSoonAndOnce) {
 }
 
 TEST_P(TierContract, EnumerateVisitsEveryBlockOnceWithParentsFirst) {
+  if (!GetParam().enumerates) GTEST_SKIP() << "this tier must be asked";
   Make();
   std::map<BlockId, BlockMeta> expected;
   std::vector<std::unique_ptr<TestBlock>> blocks;
@@ -417,6 +412,7 @@ TEST_P(TierContract, EnumerateVisitsEveryBlockOnceWithParentsFirst) {
 }
 
 TEST_P(TierContract, AtCapacityTheCapHoldsToTheByteAndWhatIsThereIsRight) {
+  if (!GetParam().counts_bytes) GTEST_SKIP() << "its store's own tests hold it to its cap";
   Make({.capacity_bytes = uint64_t{16} << 20, .max_block_bytes = 256 << 10});
   std::vector<std::unique_ptr<TestBlock>> blocks;
   size_t refused = 0;
@@ -448,7 +444,7 @@ TEST_P(TierContract, AtCapacityTheCapHoldsToTheByteAndWhatIsThereIsRight) {
     EXPECT_TRUE(read.ok() || read.code() == Code::kNotFound);
     if (read.ok()) ++there;
   }
-  EXPECT_EQ(there, Usage().block_count);
+  EXPECT_EQ(there, BlockCount());
   EXPECT_GT(there, 0u);
 }
 
@@ -496,7 +492,7 @@ TEST_P(TierContract, ARandomHistoryAgreesWithAMap) {
       default:
         ASSERT_EQ(Read(*blocks[i]).code(), model.contains(i) ? Code::kOk : Code::kNotFound);
     }
-    ASSERT_EQ(Usage().block_count, model.size());
+    ASSERT_EQ(BlockCount(), model.size());
     if (step % 100 == 99) harness_->Restart();
   }
 }
@@ -511,7 +507,7 @@ TEST_P(TierContract, BlocksAndErasuresSurviveARestart) {
   if (!harness_->Restart()) GTEST_SKIP() << "this tier forgets";
   EXPECT_TRUE(Read(kept).ok());
   EXPECT_EQ(Read(erased).code(), Code::kNotFound);
-  EXPECT_EQ(Usage().block_count, 1u);
+  EXPECT_EQ(BlockCount(), 1u);
 }
 
 }  // namespace aquifer

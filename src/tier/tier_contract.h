@@ -31,6 +31,24 @@ class TierHarness {
   virtual bool RunUntil(const std::function<bool()>& done) = 0;
   virtual int64_t NowNanos() = 0;
 
+  // What the tier knows of a block, how many it has, and what it says of each. A tier that must be
+  // asked (tier/durable_tier.h) answers from its store.
+  virtual Status Probe(const BlockId& id) {
+    Status status;
+    Do([&] { status = tier()->Probe(id); });
+    return status;
+  }
+  virtual uint64_t BlockCount() {
+    uint64_t count = 0;
+    Do([&] { count = tier()->Usage().block_count; });
+    return count;
+  }
+  virtual std::vector<BlockMeta> Metas() {
+    std::vector<BlockMeta> metas;
+    Do([&] { tier()->Enumerate([&](const BlockMeta& meta) { metas.push_back(meta); }); });
+    return metas;
+  }
+
   // The rest is for those that can: false says that they cannot.
 
   // Lets time pass.
@@ -52,6 +70,8 @@ struct TierContractParam {
   std::function<std::unique_ptr<TierHarness>(const TierContractOptions&)> make;
   bool verifies_sources = true;  // Write() refuses bytes that do not match their checksum.
   bool reclaims = false;         // A full tier drops old blocks by itself.
+  bool enumerates = true;        // It knows what it has, and keeps a meta as it was given.
+  bool counts_bytes = true;      // It has a cap, and knows to the byte what it uses.
 };
 
 // For gtest's messages.
@@ -71,7 +91,8 @@ class TierContract : public testing::TestWithParam<TierContractParam> {
   Status Erase(const BlockId& id) { return Erase(std::vector{id})[0]; }
   // Ok only if the very bytes came back.
   Status Read(const TestBlock& block);
-  Status Probe(const BlockId& id);
+  Status Probe(const BlockId& id) { return harness_->Probe(id); }
+  uint64_t BlockCount() { return harness_->BlockCount(); }
   TierUsage Usage();
 
   std::unique_ptr<TierHarness> harness_;

@@ -1,0 +1,298 @@
+// What a durable tier does beside blocks: notes, the sweep of what has expired, and erasing all
+// that a tenant has.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "aquifer/checksum.h"
+#include "io/disk.h"
+#include "tier/durable_tier_impl.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxNoteNameBytes = 512;
+constexpr size_t kMaxNoteBytes = size_t{64} << 10;
+constexpr int64_t kNoteDeadlineNanos = 30'000'000'000;
+constexpr int64_t kSecondNanos = 1'000'000'000;
+// Nodes' clocks differ, and a block may be about to be renewed: what has expired stays a while.
+constexpr int64_t kSweepGraceSeconds = 60;
+constexpr size_t kListedAtOnce = 256;
+constexpr size_t kErasedAtOnce = 32;
+constexpr int64_t kEraseAgainNanos = 10'000'000;
+
+}  // namespace
+
+// ---- Notes ----
+
+// A note is stored as a block is, with one byte in front, since a block cannot be empty.
+struct DurableTierImpl::Note {
+  BlockId id;
+  SharedDataKey key;
+  ScratchPool::Buffer memory;  // The value, in whole pages, as it lies at the store when read.
+  std::shared_ptr<PackedBlock> packed;
+  std::shared_ptr<UnpackJob> opened;
+  std::function<void(Status)> put;
+  std::function<void(Result<std::vector<std::byte>>)> got;
+};
+
+// Its key, its place in the queue and its name, or why it cannot be.
+Result<std::shared_ptr<DurableTierImpl::Note>> DurableTierImpl::NewNote(const TenantId& tenant,
+                                                                        const std::string& name) {
+  if (!in_service_) return why_;
+  auto note = std::make_shared<Note>();
+  note->key = packer_->KeyOf(tenant);
+  if (packer_->seals() && note->key == nullptr) {
+    ++counters_.without_key;
+    return Status(Code::kBusy, "the tenant's data key is not known");
+  }
+  if (!ledger_.TakePlace(options_.max_queued_ops)) return Status(Code::kBusy);
+  note->id = NoteIdOf(tenant, note->key.get(), name);
+  return note;
+}
+
+void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
+                              std::vector<std::byte> value, int64_t expiry_unix_seconds,
+                              std::function<void(Status)> on_done) {
+  const bool fits = name.size() <= kMaxNoteNameBytes && value.size() <= kMaxNoteBytes;
+  Result<std::shared_ptr<Note>> made =
+      fits ? NewNote(tenant, name)
+           : Status(Code::kInvalid, "a note's name has 512 bytes at most, its value 64 KiB");
+  if (!made.ok()) {
+    executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
+    return;
+  }
+  const std::shared_ptr<Note> note = *std::move(made);
+  note->put = std::move(on_done);
+  note->memory = heads_.Take(RoundUpToPage(value.size() + 1));
+  std::byte* const at = note->memory.bytes().data();
+  at[0] = std::byte{1};
+  std::ranges::copy(value, at + 1);
+  note->packed = std::make_shared<PackedBlock>();
+  PackJob& job = note->packed->job;
+  job.source = note->memory.bytes().first(RoundUpToPage(value.size() + 1));
+  job.meta.id = note->id;
+  job.meta.raw_bytes = job.meta.stored_bytes = value.size() + 1;
+  job.meta.checksum = ChecksumOf(job.source.first(value.size() + 1));
+  job.meta.expiry_unix_seconds = expiry_unix_seconds;
+  job.key = note->key;
+  if (note->key != nullptr) {
+    note->packed->scratch = heads_.Take(job.source.size());
+    job.scratch = note->packed->scratch.bytes();
+  }
+  workers_->Run(
+      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
+        packer->Pack(&note->packed->job);
+        executor->Post([this, note, alive] {
+          if (!alive.expired()) WriteNote(note);
+        });
+      });
+}
+
+void DurableTierImpl::WriteNote(const std::shared_ptr<Note>& note) {
+  const PackJob& job = note->packed->job;
+  if (!job.status.ok()) {
+    ledger_.GivePlaceBack();
+    return note->put(job.status);
+  }
+  const std::shared_ptr<Trip> trip =
+      NewTrip(BlobKind::kWrite, NoteBlobNameOf(note->id, note->key.get()),
+              clock_->NowNanos() + kNoteDeadlineNanos);
+  trip->packed = note->packed;
+  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
+             trip->request.head.first<kBlobHeadBytes>());
+  trip->request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
+  trip->request.body_bytes = job.meta.stored_bytes;
+  trip->request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
+  Submit(trip, [this, note](Trip& done) {
+    ledger_.GivePlaceBack();
+    note->put(done.request.status);
+  });
+}
+
+void DurableTierImpl::GetNote(const TenantId& tenant, std::string name,
+                              std::function<void(Result<std::vector<std::byte>>)> on_done) {
+  Result<std::shared_ptr<Note>> made =
+      name.size() <= kMaxNoteNameBytes
+          ? NewNote(tenant, name)
+          : Status(Code::kInvalid, "a note's name has 512 bytes at most");
+  if (!made.ok()) {
+    executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
+    return;
+  }
+  const std::shared_ptr<Note> note = *std::move(made);
+  note->got = std::move(on_done);
+  note->memory = heads_.Take(RoundUpToPage(kMaxNoteBytes + 1));
+  const std::shared_ptr<Trip> trip =
+      NewTrip(BlobKind::kRead, NoteBlobNameOf(note->id, note->key.get()),
+              clock_->NowNanos() + kNoteDeadlineNanos);
+  trip->request.body = note->memory.bytes().first(RoundUpToPage(kMaxNoteBytes + 1));
+  Submit(trip, [this, note](Trip& done) { OpenNote(note, done); });
+}
+
+void DurableTierImpl::OpenNote(const std::shared_ptr<Note>& note, const Trip& trip) {
+  ledger_.GivePlaceBack();
+  if (!trip.request.status.ok()) return note->got(trip.request.status);
+  const Result<BlockMeta> meta = CheckHead(trip, note->id, note->key.get());
+  if (!meta.ok()) return note->got(meta.status());
+  if (meta->raw_bytes > kMaxNoteBytes + 1) return note->got(Status(Code::kCorrupt));
+  note->opened = std::make_shared<UnpackJob>();
+  note->opened->meta = *meta;
+  note->opened->target = trip.request.body;
+  note->opened->key = note->key;
+  workers_->Run(
+      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
+        packer->Unpack(note->opened.get());
+        executor->Post([this, note, alive] {
+          if (alive.expired()) return;
+          const UnpackJob& job = *note->opened;
+          if (job.refused_seal) ++counters_.refused_seals;
+          if (!job.status.ok()) return note->got(job.status);
+          const auto value = job.target.first(job.meta.raw_bytes).subspan(1);
+          note->got(std::vector<std::byte>(value.begin(), value.end()));
+        });
+      });
+}
+
+// ---- The sweep ----
+//
+// A page of names at a time, each looked at and, if what is there has expired, removed; a second
+// for each handful. What it cannot read it leaves alone: it may not be ours.
+
+void DurableTierImpl::ScheduleSweep(int64_t after_nanos) {
+  PostAt(clock_->NowNanos() + after_nanos, [this] { SweepSome(); });
+}
+
+void DurableTierImpl::SweepSome() {
+  if (in_service_ && sweep_requests_ == 0) {
+    for (uint32_t i = 0; i < options_.sweep_looks_per_second && !to_sweep_.empty(); ++i) {
+      const std::string blob = std::move(to_sweep_.front());
+      to_sweep_.pop_front();
+      LookForSweep(blob);
+    }
+    if (to_sweep_.empty()) {
+      if (listed_all_ && sweep_requests_ == 0) return EndSweep();
+      if (!listed_all_) ListForSweep();
+    }
+  }
+  ScheduleSweep(kSecondNanos);
+}
+
+void DurableTierImpl::ListForSweep() {
+  if (std::exchange(listing_, true)) return;
+  store_->List("", swept_to_, kListedAtOnce,
+               [this, executor = executor_,
+                alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
+                 executor->Post([this, alive, names = std::move(names)] {
+                   if (alive.expired()) return;
+                   listing_ = false;
+                   if (!names.ok()) return;  // It is tried again in a second.
+                   listed_all_ = names->empty();
+                   for (const BlobName& name : *names) to_sweep_.push_back(name.name);
+                   if (!names->empty()) swept_to_ = names->back().name;
+                 });
+               });
+}
+
+void DurableTierImpl::LookForSweep(const std::string& blob) {
+  ++sweep_requests_;
+  const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
+  Submit(NewTrip(BlobKind::kLook, blob, deadline), [this, deadline](Trip& looked) {
+    const Result<BlockMeta> meta = looked.request.status.ok()
+                                       ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
+                                       : looked.request.status;
+    const bool expired = meta.ok() && meta->expiry_unix_seconds != 0 &&
+                         meta->expiry_unix_seconds + kSweepGraceSeconds <= clock_->UnixSeconds();
+    if (!expired) {
+      --sweep_requests_;
+      return;
+    }
+    Submit(NewTrip(BlobKind::kRemove, looked.request.name, deadline), [this](Trip& removed) {
+      --sweep_requests_;
+      if (removed.request.status.ok()) ++counters_.swept_blobs;
+    });
+  });
+}
+
+void DurableTierImpl::EndSweep() {
+  ++counters_.sweeps;
+  swept_to_.clear();
+  listed_all_ = false;
+  ScheduleSweep(Jittered(options_.sweep_interval_nanos));
+}
+
+// ---- Erasing all of a tenant's ----
+
+struct DurableTierImpl::Erasure {
+  TenantId tenant;
+  std::string prefix;
+  std::function<void(Status)> on_done;
+  std::deque<std::string> names;
+  size_t under_way = 0;
+  bool removed = false;  // Any of the names that were listed last.
+  Status trouble;        // The first.
+};
+
+void DurableTierImpl::EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) {
+  const SharedDataKey key = packer_->KeyOf(tenant);
+  if (packer_->seals() && key == nullptr) {
+    return on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
+  }
+  auto erasure = std::make_shared<Erasure>();
+  erasure->tenant = tenant;
+  erasure->prefix = GenerationOf(tenant, key.get()) + "/";
+  erasure->on_done = std::move(on_done);
+  Post([this, erasure] { EraseMore(erasure); });
+}
+
+// Lists from the beginning each time: what was removed is not there any more.
+void DurableTierImpl::EraseMore(const std::shared_ptr<Erasure>& erasure) {
+  if (!in_service_) return erasure->on_done(why_);
+  // What is being written would be there afterwards.
+  const bool changing = std::any_of(changes_.begin(), changes_.end(), [&](const auto& change) {
+    return change.first.tenant == erasure->tenant;
+  });
+  if (changing) {
+    return PostAt(clock_->NowNanos() + kEraseAgainNanos, [this, erasure] { EraseMore(erasure); });
+  }
+  store_->List(erasure->prefix, "", kListedAtOnce,
+               [this, erasure, executor = executor_,
+                alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
+                 executor->Post([this, erasure, alive, names = std::move(names)] {
+                   if (alive.expired()) return;
+                   if (!names.ok()) return erasure->on_done(names.status());
+                   if (names->empty()) return erasure->on_done(Status());
+                   for (const BlobName& name : *names) erasure->names.push_back(name.name);
+                   EraseListed(erasure);
+                 });
+               });
+}
+
+void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
+  while (erasure->under_way < kErasedAtOnce && !erasure->names.empty() && erasure->trouble.ok()) {
+    const std::string name = std::move(erasure->names.front());
+    erasure->names.pop_front();
+    ++erasure->under_way;
+    const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
+    Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure](Trip& removed) {
+      --erasure->under_way;
+      const Status& status = removed.request.status;
+      if (status.ok()) {
+        erasure->removed = true;
+      } else if (status.code() != Code::kNotFound && erasure->trouble.ok()) {
+        erasure->trouble = status;
+      }
+      EraseListed(erasure);
+    });
+  }
+  if (erasure->under_way > 0) return;
+  if (!std::exchange(erasure->removed, false) && erasure->trouble.ok()) {
+    erasure->trouble = Status(Code::kUnavailable, "the store lists blobs that are not there");
+  }
+  if (!erasure->trouble.ok()) return erasure->on_done(erasure->trouble);
+  EraseMore(erasure);
+}
+
+}  // namespace aquifer
