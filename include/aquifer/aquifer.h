@@ -621,7 +621,8 @@ aquifer_code aquifer_request_counters(const aquifer_request* request, size_t fir
 
 /* ---- Engines: KV between tensors and slots ---- */
 
-/* Memory of the engine's own, which stays where it is while a map of it is in use. */
+/* Memory of the engine's own, which stays where it is while a map of it is in use: the host's or a
+ * CUDA device's, which is found out from the address. All tensors of one map are in one of them. */
 typedef struct aquifer_tensor {
   void* data;     /* The first element. */
   uint64_t bytes; /* From there to the end of the storage; nothing outside is ever touched. */
@@ -686,14 +687,19 @@ typedef struct aquifer_copy_op {
   uint32_t reserved;
 } aquifer_copy_op;
 /* From pages to slots, and back. Both run on the caller's thread. AQUIFER_OK even if blocks fail.
- */
+ * Tensors in a device's memory are AQUIFER_INVALID here: the two calls below move those. */
 aquifer_code aquifer_gather(const aquifer_tensor_map* map, aquifer_copy_op* ops, size_t op_count);
 aquifer_code aquifer_scatter(const aquifer_tensor_map* map, int32_t verify, aquifer_copy_op* ops,
                              size_t op_count);
 
 /* The two below do all that belongs to it and return when it is done or its time is over. They
  * wait inside of the call: an engine makes them on a thread, and with a cache (aquifer_join), of
- * its own. */
+ * its own.
+ *
+ * Tensors in a CUDA device's memory are copied by it, on streams of our own: what the engine does
+ * to the pages on its streams must be over when the call is made (cudaEventSynchronize), and what
+ * it does after the call finds the blocks there. An error of the device is AQUIFER_UNAVAILABLE for
+ * the blocks that it concerned and for all later ones of this cache; it ends nothing else. */
 
 /* Fetches blocks, copies each into its pages while the next are being read, and gives them back. */
 typedef struct aquifer_load_args {
@@ -744,7 +750,8 @@ typedef struct aquifer_stored {
   uint64_t failed; /* Reservations that became void, or the time was over. */
   uint64_t bytes;
 } aquifer_stored;
-/* AQUIFER_OK however few were stored. */
+/* AQUIFER_OK however few were stored. Otherwise the request was wrong or the node is gone, and
+ * *stored says how far it got. */
 aquifer_code aquifer_store(aquifer_cache* cache, const aquifer_store_args* args,
                            aquifer_stored* stored);
 

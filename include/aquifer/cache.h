@@ -34,7 +34,7 @@
 
 namespace aquifer {
 
-// Where a block is. The order is from near to far. Peers and durable tiers are to come.
+// Where a block is. The order is from near to far. Peers are to come.
 enum class TierKind : uint8_t { kDram = 0, kNvme = 1, kPeer = 2, kDurable = 3 };
 
 // Given by RegisterLayout; good for this client only.
@@ -91,7 +91,7 @@ struct RegisterLayoutRequest : Request {
 enum class RunState : uint8_t {
   kReady = 0,        // Fetch will find it.
   kBeingFilled = 1,  // Another engine computes it right now. Ask again after about `estimated_ms`.
-  kPending = 2,      // A tier must be asked first (durable tiers, to come). Ask again.
+  kPending = 2,      // A durable tier has been asked and has not answered yet. Ask again.
 };
 
 // Neighbouring blocks in the same state and tier.
@@ -106,7 +106,9 @@ struct MatchRun {
 // A match ends where there would be more runs than this: ask for the rest with `have`.
 inline constexpr size_t kMaxMatchRuns = 16'384;
 
-// How much of a chain is there. Answered from memory; reads nothing and lends nothing.
+// How much of a chain is there. Answered from memory; reads nothing and lends nothing. Where there
+// are durable tiers and memory does not know all of the chain, they are asked for the rest, for no
+// longer than that could gain, and 100 ms at most.
 struct MatchRequest : Request {
   ChainSlice chain;
   size_t have = 0;  // The engine holds this many blocks of the chain itself and wants none of them.
@@ -202,7 +204,8 @@ struct CommitRequest : Request {
 
 // Everything that this client's tenant committed before the call has reached the tier, and so have
 // the times to live that this client hinted: with ok, it survives what the tier survives. Otherwise
-// kLate, or what kept it from getting there.
+// kLate, or what kept it from getting there. Blocks of durable class (Durability) have reached a
+// durable tier too, whatever `tier` says but kDram; with kDurable all blocks have, of any class.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
@@ -213,6 +216,12 @@ inline constexpr int8_t kMostPriority = 7;    // Last.
 
 enum class SessionState : uint8_t { kUnknown = 0, kWillContinue = 1, kFinished = 2 };
 
+// What is to outlive the node. Of a tenant's blocks, or of a session's in spite of its tenant's.
+enum class Durability : uint8_t {
+  kNone = 0,     // What the node holds is lost with it.
+  kDurable = 1,  // Written to the durable tiers, which other nodes read too.
+};
+
 // What the caller knows about the future. Improves what is kept; never needed.
 struct SessionForecast {
   std::string session{};  // The caller's name for a chain that grows; 1 to 256 bytes.
@@ -220,6 +229,7 @@ struct SessionForecast {
   SessionState state = SessionState::kUnknown;
   int8_t priority = 0;      // kLeastPriority to kMostPriority; 0: as usual for the tenant.
   int64_t ttl_seconds = 0;  // The chain's blocks go after that, or by the tenant's rule if sooner.
+  Durability durability = Durability::kNone;  // kNone: as the tenant's.
 };
 
 // How long the engine took to compute, so that the cache can tell what is worth loading.
@@ -256,7 +266,7 @@ struct PrestageRequest : Request {
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.
-  bool everything = false;  // All that the tenant has.
+  bool everything = false;  // All that the tenant has, and how it named its sessions.
 
   size_t evicted = 0;
 };
@@ -285,9 +295,10 @@ struct TierStats {
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t tenant_bytes = 0;         // Of the asking tenant.
-  double read_gbps = 0;              // Observed; 0: nothing yet.
-  std::vector<DriveStats> drives{};  // NVMe: one a directory, in the order of the options.
+  uint64_t tenant_bytes = 0;  // Of the asking tenant.
+  double read_gbps = 0;       // Observed; 0: nothing yet.
+  // NVMe: one a directory, in the order of the options. A durable tier: one, which has its name.
+  std::vector<DriveStats> drives{};
 };
 
 struct CacheStats {
@@ -361,9 +372,17 @@ struct TenantOptions {
   uint64_t nvme_ceiling_bytes = UINT64_MAX;
   int64_t ttl_seconds = 0;  // 0: blocks do not expire.
   int8_t priority = 0;  // Of blocks of which no hint says another; kLeastPriority to kMostPriority.
+  Durability durability = Durability::kNone;  // Of blocks of which no hint says more.
 };
 
 enum class NvmeEngine : uint8_t { kAuto, kUring, kThreads };
+
+// Which blocks go first when there is no room.
+enum class EvictionPolicy : uint8_t {
+  kLearned =
+      0,  // Those least likely to be asked for again soon, as it has learned from what was asked.
+  kLru = 1,  // Those used longest ago.
+};
 
 struct CacheOptions {
   uint64_t dram_bytes = uint64_t{1} << 30;
@@ -381,6 +400,7 @@ struct CacheOptions {
   uint64_t write_bytes_per_second = 0;
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
+  EvictionPolicy eviction = EvictionPolicy::kLearned;
 
   uint32_t worker_threads = 2;
   // Reservations held longer are void, and counted; leases held longer are only counted

@@ -10,23 +10,21 @@
 #include <map>
 #include <utility>
 
-#include "aquifer/status.h"
-
 namespace aquifer {
 
 class Barriers {
  public:
-  void Add(uint64_t last, std::function<void(Status)> on_done) {
+  void Add(uint64_t last, std::function<void()> on_done) {
     waits_.emplace(last, std::move(on_done));
   }
 
-  // Everything before `oldest` is over. Whoever waited for no more than that is told `status`, or
-  // some of them: true when it is to be called again, by another task.
-  [[nodiscard]] bool Settle(uint64_t oldest, const Status& status) {
+  // Everything before `oldest` is over. Whoever waited for no more than that is told, or some of
+  // them: true when it is to be called again, by another task.
+  [[nodiscard]] bool Settle(uint64_t oldest) {
     for (size_t told = 0; !waits_.empty() && waits_.begin()->first < oldest; ++told) {
       if (told == kSlice) return true;
       const auto first = waits_.extract(waits_.begin());
-      first.mapped()(status);
+      first.mapped()();
     }
     return false;
   }
@@ -34,7 +32,7 @@ class Barriers {
  private:
   static constexpr size_t kSlice = 16;  // Each is an answer to a caller: one to three us.
 
-  std::multimap<uint64_t, std::function<void(Status)>> waits_;  // By what they wait for.
+  std::multimap<uint64_t, std::function<void()>> waits_;  // By what they wait for.
 };
 
 }  // namespace aquifer

@@ -92,7 +92,8 @@ Result<uint16_t> Catalog::Register(uint16_t tenant, const Layout& layout) {
   record.groups.resize(layout.groups.size());
   for (size_t group = 0; group < layout.groups.size(); ++group) {
     record.groups[group] = {.block_bytes = BlockBytes(layout, group),
-                            .heads = std::max<uint32_t>(1, layout.groups[group].kv_heads)};
+                            .heads = std::max<uint32_t>(1, layout.groups[group].kv_heads),
+                            .dtype = layout.groups[group].dtype};
   }
   return number;
 }

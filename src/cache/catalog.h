@@ -33,6 +33,7 @@ struct TenantRecord {
 struct GroupRecord {
   uint64_t block_bytes = 0;  // 0: not known yet.
   uint32_t heads = 1;        // What a commit must cover.
+  DType dtype = DType::kUInt8;
 };
 
 struct LayoutRecord {

@@ -39,6 +39,20 @@ class CeilingTest : public CoreFixture {
     return Chain(layout_, {.seed = seed, .blocks = blocks, .tenant = "a"});
   }
 
+  // A fetch that cannot begin while the drive hangs, and gets everything afterwards.
+  void ExpectToWaitForTheDrive(const Chain& chain) {
+    FetchRequest fetch;
+    fetch.chain = Slice(chain);
+    fetch.timeout_nanos = 4'000'000'000;
+    a_->Submit(&Core::Fetch, &fetch);
+    world_->Advance(500'000'000);
+    EXPECT_FALSE(fetch.done());
+    world_->disk(kDrive).Hang(false);
+    world_->Advance(1'000'000'000);
+    ASSERT_TRUE(fetch.done());
+    for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+  }
+
   Status FlushOfA() {
     FlushRequest flush;
     flush.timeout_nanos = 100 * kDefaultTimeoutNanos;
@@ -125,16 +139,7 @@ TEST_F(CeilingTest, AFetchWaitsForMemoryThatIsOnlyBeingWritten) {
   ASSERT_TRUE(FlushOfA().ok());
   world_->disk(kDrive).Hang(true);
   ASSERT_EQ(Store(ChainOfA(6, 16), a_.get()), 16u);
-  FetchRequest fetch;
-  fetch.chain = Slice(wanted);
-  fetch.timeout_nanos = 4'000'000'000;
-  a_->Submit(&Core::Fetch, &fetch);
-  world_->Advance(500'000'000);
-  EXPECT_FALSE(fetch.done());
-  world_->disk(kDrive).Hang(false);
-  world_->Advance(1'000'000'000);
-  ASSERT_TRUE(fetch.done());
-  for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+  ExpectToWaitForTheDrive(wanted);
 }
 
 // The same where it is only being read, for somebody who does not keep it.
@@ -164,17 +169,8 @@ TEST_F(CeilingTest, AFetchWaitsForMemoryThatIsOnlyBeingRead) {
   PrestageRequest prestage;
   prestage.chain = {.layout = registered.handle, .group = 0, .part = 0, .keys = small.keys()};
   a_->Submit(&Core::Prestage, &prestage);
-  FetchRequest fetch;
-  fetch.chain = Slice(large);
-  fetch.timeout_nanos = 4'000'000'000;
-  a_->Submit(&Core::Fetch, &fetch);
-  world_->Advance(500'000'000);
-  EXPECT_FALSE(fetch.done());
-  world_->disk(kDrive).Hang(false);
-  world_->Advance(1'000'000'000);
+  ExpectToWaitForTheDrive(large);
   EXPECT_EQ(prestage.staged, 1u);
-  ASSERT_TRUE(fetch.done());
-  for (const FetchOp& op : fetch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
 }
 
 // What its own engines hold may be theirs for ever: they are told at once.

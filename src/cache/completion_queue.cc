@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.h"
 #include "base/request_progress.h"
 
 namespace aquifer {
@@ -76,8 +77,7 @@ size_t CompletionQueue::Drain() {
 
 bool CompletionQueue::Wait(const Request& request, int64_t timeout_nanos, const Clock& clock) {
   const int64_t start_nanos = clock.NowNanos();
-  const int64_t end_nanos =
-      timeout_nanos > INT64_MAX - start_nanos ? INT64_MAX : start_nanos + timeout_nanos;
+  const int64_t end_nanos = DeadlineAfter(start_nanos, timeout_nanos);
   while (!request.done()) {
     const int64_t spin_until = std::min(end_nanos, clock.NowNanos() + kSpinNanos);
     bool any = any_.load(std::memory_order_acquire);

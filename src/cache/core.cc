@@ -12,6 +12,7 @@
 #include "base/planted_bug.h"
 #include "cache/jobs.h"
 #include "policy/leaf_recency.h"
+#include "policy/learned_order.h"
 
 namespace aquifer {
 namespace {
@@ -166,6 +167,20 @@ Core::~Core() {
   CloseDisks();
 }
 
+Result<std::unique_ptr<EvictionOrder>> Core::NewOrder(uint32_t max_blocks, uint8_t tier) const {
+  const bool used = tier == kTierDram || !options_.cache.nvme_directories.empty();
+  if (options_.cache.eviction == EvictionPolicy::kLru || !used) {
+    return NewLeafRecency({.max_blocks = max_blocks});
+  }
+  AQ_ASSIGN_OR_RETURN(
+      auto learned, NewLearnedOrder({.max_blocks = max_blocks,
+                                     .compare_with_lru = tier == kTierDram,
+                                     .run_elsewhere = [workers = environment_.workers](Task task) {
+                                       workers->Run(std::move(task));
+                                     }}));
+  return std::unique_ptr<EvictionOrder>(std::move(learned));
+}
+
 Status Core::Build() {
   const CacheOptions& cache = options_.cache;
   AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
@@ -194,20 +209,23 @@ Status Core::Build() {
   AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
                                                  .hash_seed = environment_.random->Next64(),
                                                  .meter = environment_.meter}));
-  AQ_ASSIGN_OR_RETURN(auto dram_order, NewLeafRecency({.max_blocks = max_blocks}));
-  AQ_ASSIGN_OR_RETURN(auto nvme_order, NewLeafRecency({.max_blocks = max_blocks}));
+  AQ_ASSIGN_OR_RETURN(auto dram_order, NewOrder(max_blocks, kTierDram));
+  AQ_ASSIGN_OR_RETURN(auto nvme_order, NewOrder(max_blocks, kTierNvme));
   Quota dram_quota({.capacity_bytes = cache.dram_bytes});
   // The tier itself keeps to its cap; only the tenants' shares of it are kept here.
   Quota nvme_quota({.capacity_bytes = std::max<uint64_t>(nvme_bytes, 1)});
-  residency_ = std::make_unique<Residency>(ResidencyParts{.catalog = &catalog_,
-                                                          .dram = dram_.get(),
-                                                          .clock = environment_.clock,
-                                                          .index = std::move(index),
-                                                          .dram_order = std::move(dram_order),
-                                                          .nvme_order = std::move(nvme_order),
-                                                          .dram_quota = std::move(dram_quota),
-                                                          .nvme_quota = std::move(nvme_quota),
-                                                          .extent_bytes = options_.extent_bytes});
+  residency_ = std::make_unique<Residency>(
+      ResidencyParts{.catalog = &catalog_,
+                     .dram = dram_.get(),
+                     .clock = environment_.clock,
+                     .index = std::move(index),
+                     .dram_order = std::move(dram_order),
+                     .nvme_order = std::move(nvme_order),
+                     .dram_quota = std::move(dram_quota),
+                     .nvme_quota = std::move(nvme_quota),
+                     .extent_bytes = options_.extent_bytes,
+                     .name_seed = environment_.random->Next64(),
+                     .lasting_tiers = DurableTiers::LastingBits(environment_.durable_tiers)});
   AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock, cache.dram_bytes / 4);
@@ -236,6 +254,7 @@ Status Core::Build() {
     loader_->Load(ref, DeadlineIn(kRenewNanos, environment_.clock->NowNanos()), {.waiter = this});
   };
   eraser_->on_erased = [this] { write_down_->Pump(); };
+  AQ_RETURN_IF_ERROR(BuildDurable());
   return nvme_bytes == 0 ? Status() : BuildNvme();
 }
 
@@ -281,6 +300,7 @@ Status Core::SetTenants(const std::vector<TenantOptions>& tenants) {
     AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(tenant.name, tenant));
     AQ_RETURN_IF_ERROR(residency_->SetQuota(number, DramQuotaOf(tenant), NvmeQuotaOf(tenant)));
   }
+  if (durable_ != nullptr) durable_->SweepSoon();  // Some may be of another class now.
   return Status();
 }
 
@@ -301,6 +321,7 @@ void Core::Tick() {
   eraser_->Pump();
   write_down_->Pump();
   if (loader_->pending() > 0) loader_->Pump();
+  if (durable_ != nullptr) durable_->Tick();
   Housekeep();
   TickAgain();
 }
@@ -311,6 +332,7 @@ void Core::Housekeep() {
   const bool more_orphans = residency_->DropOrphans(kDropSlice);
   const bool more_reclaim = residency_->ContinueReclaim(kDropSlice);
   const bool more_jobs = DropJobs(kJobSlice);
+  // With its loans a client's number is free for another; its jobs still count by it.
   const bool more_loans = more_jobs || ReturnLoans(kReturnSlice);
   const bool more_void = VoidReservations(kReturnSlice);
   eraser_->Pump();
@@ -349,8 +371,10 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
-  write_down_->AddClient(static_cast<uint32_t>(free - clients_.begin()), tenant);
-  return static_cast<ClientNumber>(free - clients_.begin());
+  const auto number = static_cast<ClientNumber>(free - clients_.begin());
+  write_down_->AddClient(number, tenant);
+  if (durable_ != nullptr) durable_->AddClient(number, tenant);
+  return number;
 }
 
 Result<ClientNumber> Core::AttachAdministrator(const ClientOptions& options, ClientSink* sink) {
@@ -379,7 +403,6 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
   for (const uint16_t layout : clients_[client].layouts) {
     catalog_.Release(clients_[client].tenant, layout);
   }
-  clients_[client].layouts.clear();
   clients_[client].attached = false;
   clients_[client].leaving = true;
   leaving_.push_back({client, std::move(on_done)});

@@ -27,6 +27,7 @@
 #include "base/mutex.h"
 #include "cache/catalog.h"
 #include "cache/core_snapshot.h"
+#include "cache/durable_tiers.h"
 #include "cache/environment.h"
 #include "cache/eraser.h"
 #include "cache/job_list.h"
@@ -71,8 +72,10 @@ struct CoreCounters {
   uint64_t match_hits = 0;
   uint64_t fetch_hits_dram = 0;
   uint64_t fetch_hits_nvme = 0;
+  uint64_t fetch_hits_durable = 0;
   uint64_t fetch_bytes_dram = 0;
   uint64_t fetch_bytes_nvme = 0;
+  uint64_t fetch_bytes_durable = 0;
   uint64_t fetch_misses = 0;
   uint64_t fetch_late = 0;
   uint64_t fetch_failed = 0;
@@ -118,7 +121,7 @@ class Core final : private TierListener, private LoadWaiter {
   // On the owner, once: `on_ready` when what NVMe held is known again, of those drives that can be
   // used soon enough. The others are tried again and come later, each on its own.
   void Start(std::function<void(Status)> on_ready);
-  // Nothing is left to wait for at the drives; after that they may be closed.
+  // Nothing is left to wait for at the drives and the stores; after that they may be closed.
   void CloseDisks();
 
   // On the owner: whose these are from now on, with their quotas and times to live; all of them, or
@@ -189,6 +192,8 @@ class Core final : private TierListener, private LoadWaiter {
 
   // How the drives are, in the order in which they were given.
   std::vector<DriveStats> Drives() const;
+  // The same of the durable tiers.
+  std::vector<DurableStats> DurableTierStats() const;
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
   uint64_t extent_bytes() const {
@@ -200,9 +205,8 @@ class Core final : private TierListener, private LoadWaiter {
 
   // Of a layout that the client has registered; 0 when it has not.
   uint32_t TokensPerBlock(ClientNumber client, LayoutHandle handle) const {
-    return HasLayout(client, handle)
-               ? catalog_.layout(static_cast<uint16_t>(handle - 1)).tokens_per_block
-               : 0;
+    return HasLayout(client, handle) ? catalog_.layout(LayoutOf(client, handle)).tokens_per_block
+                                     : 0;
   }
 
   // They do not change: any thread may ask.
@@ -236,8 +240,10 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t leases = 0;      // Reservations included.
     uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
     uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
-    std::set<uint16_t> layouts{};  // That it has registered.
-    JobList jobs{};                // Its requests and hints under way.
+    // That it has registered. It knows them by their places here: the numbers would tell it what
+    // other tenants have.
+    std::vector<uint16_t> layouts{};
+    JobList jobs{};  // Its requests and hints under way.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
@@ -254,11 +260,13 @@ class Core final : private TierListener, private LoadWaiter {
   };
   // A block that is being written by the ranks of one engine.
   struct Filling {
+    BlockRef ref = kNoBlock;  // kNoBlock: of nobody.
     uint32_t engine = 0;
     LaneSums sums;
     uint32_t covered_heads = 0;
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
     int64_t since_nanos = 0;
+    int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
   };
   struct Session {
     BlockName head;
@@ -273,6 +281,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   Core(const CoreOptions& options, const CacheEnvironment& environment);
   Status Build();
+  Result<std::unique_ptr<EvictionOrder>> NewOrder(uint32_t max_blocks, uint8_t tier) const;
 
   // For the tenant, and for all.
   void Count(uint16_t tenant, uint64_t CoreCounters::* what, uint64_t count = 1) {
@@ -285,6 +294,8 @@ class Core final : private TierListener, private LoadWaiter {
   }
   CacheStats StatsOfAll(uint16_t tenant) const;
   CacheStats StatsOf(uint16_t tenant) const;
+  void AddDurable(bool sees_all, CacheStats* stats) const;
+  void AddDurableCounters(CacheStats* stats) const;
 
   // TierListener, for NVMe.
   void OnLost(std::span<const BlockId> ids, Code why) override;
@@ -320,6 +331,14 @@ class Core final : private TierListener, private LoadWaiter {
   void OnTakenOver();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
+  // Durable tiers.
+  Status BuildDurable();
+  // See SessionNotesParts::walk.
+  bool WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const;
+  bool IsDurableTenant(uint16_t tenant) const {
+    return catalog_.tenant(tenant).options.durability == Durability::kDurable;
+  }
+
   void Tick();
   void TickAgain();
   // Jobs that want to be woken: one timer for all of them, and none for what has ended.
@@ -331,6 +350,7 @@ class Core final : private TierListener, private LoadWaiter {
   void GiveUpJobs(ClientNumber client);
   bool DropJobs(size_t max);
   void LookForOverdue();
+  void VoidOverdueFillings(int64_t limit_nanos);
 
   // Requests.
   template <class J, class R>
@@ -340,8 +360,15 @@ class Core final : private TierListener, private LoadWaiter {
   void Progress(ClientNumber client, Request* request, size_t completed, bool done);
   // The handle is this client's.
   bool HasLayout(ClientNumber client, LayoutHandle handle) const {
-    return handle != 0 && handle <= UINT16_MAX &&
-           clients_[client].layouts.contains(static_cast<uint16_t>(handle - 1));
+    return handle != 0 && handle <= clients_[client].layouts.size();
+  }
+  // Of a handle that it has, or had.
+  uint16_t LayoutOf(ClientNumber client, LayoutHandle handle) const {
+    return clients_[client].layouts[handle - 1];
+  }
+  PrefillName PrefillNameOf(ClientNumber client, uint16_t layout) const {
+    const Client& caller = clients_[client];
+    return {.tenant = caller.tenant, .layout = layout, .engine = caller.engine};
   }
   Status CheckChain(ClientNumber client, const ChainSlice& chain) const;
   // The same where the keys alone are looked at.
@@ -360,7 +387,7 @@ class Core final : private TierListener, private LoadWaiter {
   void VoidFilling(BlockRef ref);
 
   // Fillings.
-  uint32_t NewFilling(uint32_t engine);
+  void NewFilling(BlockRef ref, uint32_t engine);
   void FreeFilling(BlockRef ref);
   Filling& filling(BlockRef ref) { return fillings_[residency_->at(ref).owner_data - 1]; }
   double FillWaitMs(BlockRef ref) const;
@@ -378,6 +405,9 @@ class Core final : private TierListener, private LoadWaiter {
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
   void ForgetASession();
+  void ForgetOldestOf(TenantSessions* sessions);
+  // Some of a tenant's; false when none is left.
+  bool ForgetSessions(uint16_t tenant, size_t max);
   const Session* FindSession(uint16_t tenant, const std::string& name) const;
   // A block that a job will come back to, by when the ref may name another.
   struct Noted {
@@ -401,6 +431,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Eraser> eraser_;
   std::unique_ptr<WriteDown> write_down_;
+  std::unique_ptr<DurableTiers> durable_;  // Null: there are none.
   TierSpeed nvme_speed_;
   PrefillModels prefill_;
   WorthOptions worth_;
@@ -464,6 +495,7 @@ class Core final : private TierListener, private LoadWaiter {
   uint32_t free_loan_ = 0;
   uint64_t lent_ = 0;  // Loans in use.
   size_t overdue_cursor_ = 0;
+  size_t filling_cursor_ = 0;
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
   double average_fill_ms_ = 20;

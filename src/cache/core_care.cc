@@ -30,11 +30,18 @@ const LostLink* LinkAbove(const Residency& residency, const BlockName& gone) {
   return fits ? link : nullptr;
 }
 
+Status NoSuchSession() {
+  return Status(Code::kNotFound, "no such session; name it with Hint() first");
+}
+
 }  // namespace
 
 // --- Flush
 
 std::string FlushJob::WhyNot(TierKind tier) {
+  if (tier == TierKind::kDurable && core().durable_ != nullptr) {
+    return "no durable tier is in service: " + core().durable_->WhyNotUsable();
+  }
   if (tier != TierKind::kNvme) return "this cache has no such tier";
   if (core().options_.cache.nvme_directories.empty()) {
     return "there is no NVMe tier; give nvme_directories";
@@ -42,26 +49,52 @@ std::string FlushJob::WhyNot(TierKind tier) {
   return "the NVMe tier is out of service, and tried again; Stats() says of each drive why";
 }
 
+bool FlushJob::WantsDurable() {
+  if (core().durable_ == nullptr || !core().durable_->has_lasting()) return false;
+  return asked().tier == TierKind::kDurable || core().IsDurableTenant(tenant()) ||
+         core().durable_->Owes(tenant());  // A session's.
+}
+
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
-  if (flush.tier != TierKind::kNvme || !core().nvme_usable()) {
-    flush.status = Status(Code::kUnavailable, WhyNot(flush.tier));
+  const bool durable = WantsDurable();
+  // What is durable needs no drive.
+  const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !durable);
+  if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
+    flush.status = Status(Code::kUnavailable, WhyNot(to_nvme ? flush.tier : TierKind::kDurable));
     return End(1);
   }
   if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
   if (core().clients_[client()].hints > 0) return RunAgain();
+  if (!to_nvme) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
-    request()->status = std::move(status);
-    End(1);
+    if (status.ok() && WantsDurable()) return FlushDurable();
+    Finish(std::move(status));
   });
 }
 
+void FlushJob::FlushDurable() {
+  DurableTiers& durable = *core().durable_;
+  const bool all_classes = asked().tier == TierKind::kDurable && !core().IsDurableTenant(tenant());
+  if (all_classes && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
+  durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
+    if (this->run() == run) Finish(std::move(status));
+  });
+}
+
+void FlushJob::Finish(Status status) {
+  request()->status = std::move(status);
+  End(1);
+}
+
 void FlushJob::Cancel() {
-  core().write_down_->EndFlush(flush_);
-  const Status& failure = core().write_down_->last_failure();
+  Drop();
+  const bool durable = !durable_flush_.empty();
+  const Status failure =
+      durable ? core().durable_->last_failure() : core().write_down_->last_failure();
   request()->status = Status(
       Code::kLate,
       failure.ok() ? "not everything was written in time; flush again, with more time"
@@ -69,13 +102,24 @@ void FlushJob::Cancel() {
   End(1);
 }
 
-void FlushJob::Drop() { core().write_down_->EndFlush(flush_); }
+void FlushJob::Drop() {
+  core().write_down_->EndFlush(flush_);
+  if (!durable_flush_.empty()) core().durable_->EndFlush(durable_flush_);
+}
 
 // --- Drain
 
 void DrainJob::Run() {
   core().draining_ = true;
+  WakeAt(DeadlineIn(asked().timeout_nanos));
+  DrainNvme();
+}
+
+void DrainJob::DrainNvme() {
   if (!core().nvme_usable()) {
+    if (core().durable_ != nullptr && core().durable_->lasting_usable()) {
+      return DrainDurable(Status());
+    }
     return Finish(core().residency_->only_in_dram() == 0
                       ? Status()
                       : Status(Code::kUnavailable,
@@ -83,11 +127,19 @@ void DrainJob::Run() {
                                    (core().nvme_ == nullptr ? "give nvme_directories"
                                                             : core().nvme_status_.ToString())));
   }
-  WakeAt(DeadlineIn(asked().timeout_nanos));
   core().write_down_->HottestFirst();
   flush_ = core().write_down_->FlushAll(tenant(), client(), [this, run = run()](Status status) {
-    if (this->run() == run) Finish(std::move(status));
+    if (this->run() == run) DrainDurable(status);
   });
+}
+
+// What is of durable class, of every tenant.
+void DrainJob::DrainDurable(const Status& nvme) {
+  if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return Finish(nvme);
+  durable_flush_ =
+      core().durable_->Flush(tenant(), client(), true, [this, nvme, run = run()](Status status) {
+        if (this->run() == run) Finish(nvme.ok() ? std::move(status) : nvme);
+      });
 }
 
 void DrainJob::Finish(Status status) {
@@ -97,11 +149,16 @@ void DrainJob::Finish(Status status) {
 }
 
 void DrainJob::Cancel() {
-  core().write_down_->EndFlush(flush_);
+  EndFlushes();
   Finish(Status(Code::kLate, "not everything was written in time; drain again, with more time"));
 }
 
-void DrainJob::Drop() { core().write_down_->EndFlush(flush_); }
+void DrainJob::Drop() { EndFlushes(); }
+
+void DrainJob::EndFlushes() {
+  core().write_down_->EndFlush(flush_);
+  if (!durable_flush_.empty()) core().durable_->EndFlush(durable_flush_);
+}
 
 // --- Pin
 
@@ -172,6 +229,21 @@ bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef
   return true;
 }
 
+bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
+  const Index& index = residency_->index();
+  for (size_t step = 0; step < max; ++step) {
+    const BlockRef ref = index.Find(*next);
+    const LostLink* const gone = ref == kNoBlock ? LinkAbove(*residency_, *next) : nullptr;
+    *whole = false;
+    if (ref == kNoBlock && gone == nullptr) return false;
+    keys->push_back(next->key);
+    *whole = (gone == nullptr ? index.at(ref).position : gone->position) == 0;
+    if (*whole) return false;
+    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
+  }
+  return true;
+}
+
 void Core::RememberSession(const std::string& name, const BlockName& head) {
   if (name.empty() || name.size() > kMaxSessionName) return;
   TenantSessions& own = sessions_[head.tenant];
@@ -190,10 +262,22 @@ void Core::ForgetASession() {
       std::max_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
         return a.second.by_name.size() < b.second.by_name.size();
       });
-  TenantSessions& sessions = most->second;
-  sessions.by_name.erase(sessions.by_age.begin()->second);
-  sessions.by_age.erase(sessions.by_age.begin());
+  ForgetOldestOf(&most->second);
+}
+
+void Core::ForgetOldestOf(TenantSessions* sessions) {
+  sessions->by_name.erase(sessions->by_age.begin()->second);
+  sessions->by_age.erase(sessions->by_age.begin());
   --session_count_;
+}
+
+bool Core::ForgetSessions(uint16_t tenant, size_t max) {
+  const auto own = sessions_.find(tenant);
+  if (own == sessions_.end()) return false;
+  for (; max > 0 && !own->second.by_age.empty(); --max) ForgetOldestOf(&own->second);
+  if (!own->second.by_age.empty()) return true;
+  sessions_.erase(own);
+  return false;
 }
 
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
@@ -202,7 +286,13 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
   ttl_seconds_ = forecast.ttl_seconds;
+  durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
+  if (core().durable_ == nullptr || forecast.session.empty()) return;
+  if (!durable_ && !core().IsDurableTenant(tenant())) return;
+  if (forecast.session.size() <= kMaxSessionName) {
+    core().durable_->notes().Want(forecast.session, head);
+  }
 }
 
 void HintJob::Run() {
@@ -221,6 +311,7 @@ void HintJob::Run() {
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
+  if (core().durable_ != nullptr) core().durable_->PumpSoon();
   if (ref == kNoBlock || !index.Exists(ref)) {
     Drop();
     return End(0);
@@ -235,20 +326,22 @@ void HintJob::Drop() { --core().clients_[client()].hints; }
 uint32_t HintJob::ExpiryOf(BlockRef ref) const {
   const int64_t rule = core().catalog_.tenant(tenant()).options.ttl_seconds;
   if (rule == 0) return core().UnixIn(ttl_seconds_);
-  const uint32_t now = core().residency_->at(ref).expiry_unix_seconds;
-  return std::min(core().UnixIn(std::min(rule, ttl_seconds_)), now == 0 ? UINT32_MAX : now);
+  const uint32_t current = core().residency_->at(ref).expiry_unix_seconds;
+  return std::min(core().UnixIn(std::min(rule, ttl_seconds_)), current == 0 ? UINT32_MAX : current);
 }
 
 void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
   if (residency.at(ref).state != BlockState::kResident) return;
   residency.SetForecast(ref, priority_, outlook_);
+  if (durable_) core().durable_->Want(ref);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   const uint32_t expiry = ExpiryOf(ref);
   if (expiry == residency.at(ref).expiry_unix_seconds) return;
   residency.SetExpiry(ref, expiry);
   // The record on NVMe has the old one, which would count again after a restart.
   if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
+  if (core().durable_ != nullptr) core().durable_->OnExpiryChanged(ref);
 }
 
 void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
@@ -260,7 +353,7 @@ void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
 
 void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
   if (!HasLayout(client, report.layout)) return;
-  prefill_.Add(clients_[client].engine, static_cast<uint16_t>(report.layout - 1),
+  prefill_.Add(PrefillNameOf(client, LayoutOf(client, report.layout)),
                {.tokens = report.tokens,
                 .context = report.context_tokens,
                 .elapsed_ms = report.milliseconds});
@@ -270,33 +363,114 @@ void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
 
 void PrestageJob::Reset() {
   blocks_.clear();
+  unanswered_.clear();
   cursor_ = open_ = 0;
-  in_slice_ = collected_ = timer_set_ = false;
+  in_slice_ = collected_ = timer_set_ = reading_note_ = noteless_ = false;
+  note_ = {};
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
   asked().found = asked().staged = 0;
-  if (!asked().chain.keys.empty()) return;
+  chain_ = asked().chain;
+  // Keys alone, without their layout, do not say how large a block is.
+  const bool known = chain_.layout != 0;
+  layout_ = known ? core().LayoutOf(client(), chain_.layout) : 0;
+  inquiry_.Reset(known ? core().durable_.get() : nullptr, NamesOf(chain_));
+  if (!chain_.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
+    return;
   }
+  reading_note_ = true;  // Else it would have been refused.
+}
+
+// The keys that this node knows, or else those of the note.
+bool PrestageJob::CollectKeys() {
+  bool whole = false;
+  if (core().WalkKeys(kWalkSlice, &walk_, &note_.keys, &whole)) return true;
+  const Core::Session* const session = core().FindSession(tenant(), asked().session);
+  const BlockRef head =
+      session == nullptr ? BlockRef{kNoBlock} : core().residency_->index().Find(session->head);
+  if (!whole || head == kNoBlock || note_.keys.front() != session->head.key) {
+    reading_note_ = true;
+    return true;
+  }
+  const BlockEntry& entry = core().residency_->at(head);
+  core().catalog_.Hold(tenant(), entry.layout);
+  note_.group = entry.group;
+  note_.part = entry.part;
+  std::reverse(note_.keys.begin(), note_.keys.end());
+  StageKeys(entry.layout);
+  return false;
+}
+
+// The layout is held.
+void PrestageJob::StageKeys(uint16_t layout) {
+  learned_ = layout_ = layout;
+  chain_ = {.layout = 0, .group = note_.group, .part = note_.part, .keys = note_.keys};
+  inquiry_.Reset(core().durable_.get(), NamesOf(chain_));
+  collected_ = true;
+}
+
+// Only the durable tiers know of the session: their note has its keys.
+void PrestageJob::ReadNote() {
+  if (!std::exchange(timer_set_, true)) WakeAt(deadline_nanos_);
+  core().durable_->notes().Read(tenant(), asked().session,
+                                [this, run = run()](const Result<SessionNote>& note) {
+                                  if (this->run() == run) OnNote(note);
+                                });
+}
+
+void PrestageJob::OnNote(const Result<SessionNote>& note) {
+  const auto end = [this](Status status) {
+    request()->status = std::move(status);
+    Finish();
+  };
+  reading_note_ = false;
+  const Core::Session* const known = core().FindSession(tenant(), asked().session);
+  if (!note.ok() && known == nullptr) return end(NoSuchSession());
+  if (!note.ok()) {
+    noteless_ = true;
+    walk_ = known->head;
+    return Run();
+  }
+  Result<uint16_t> layout =
+      core().catalog_.Learn(tenant(), note->layout_fingerprint, note->group, note->block_bytes);
+  if (!layout.ok()) return end(layout.status());
+  note_ = *note;
+  const BlockName head{
+      .tenant = tenant(), .group = note_.group, .part = note_.part, .key = note_.keys.back()};
+  if (known == nullptr) core().RememberSession(asked().session, head);
+  StageKeys(*layout);
+  Run();
+}
+
+void PrestageJob::LetGo() {
+  if (learned_) core().catalog_.Release(tenant(), *learned_);
+  learned_.reset();
+}
+
+void PrestageJob::Finish() {
+  LetGo();
+  End(1);
 }
 
 bool PrestageJob::Collect() {
+  const bool ask = core().durable_ != nullptr && core().durable_->lasting_usable() && !noteless_;
+  if (chain_.keys.empty() && ask) return CollectKeys();
   const auto note = [this](BlockRef ref) { blocks_.push_back(core().Note(ref)); };
-  if (asked().chain.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;
+  if (chain_.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;
   collected_ = true;
   return false;
 }
 
 size_t PrestageJob::count() const {
-  return asked().chain.keys.empty() ? blocks_.size() : asked().chain.keys.size();
+  return chain_.keys.empty() ? blocks_.size() : chain_.keys.size();
 }
 
 // From the root on; kNoBlock when it is not there any more.
 BlockRef PrestageJob::Block(size_t i) const {
-  const ChainSlice& chain = asked().chain;
-  if (!chain.keys.empty()) {
+  if (!chain_.keys.empty()) {
     return core().residency_->index().Find(
-        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
+        {.tenant = tenant(), .group = chain_.group, .part = chain_.part, .key = chain_.keys[i]});
   }
   const Core::Noted& noted = blocks_[blocks_.size() - 1 - i];
   return core().Holds(noted) ? noted.ref : BlockRef{kNoBlock};
@@ -304,17 +478,62 @@ BlockRef PrestageJob::Block(size_t i) const {
 
 void PrestageJob::Run() {
   if (IsOver(deadline_nanos_)) return Cancel();
+  if (reading_note_) return ReadNote();
   if (!collected_ && Collect()) return RunAgain();
+  if (cursor_ == count() && !unanswered_.empty()) return StageUnanswered();
   in_slice_ = true;
   const size_t end = std::min(cursor_ + kPrestageSlice, count());
   for (; cursor_ < end; ++cursor_) {
     const BlockRef ref = Block(cursor_);
-    if (ref != kNoBlock && core().Readable(ref)) StageOne(ref);
+    if (ref != kNoBlock && core().Readable(ref)) {
+      StageOne(ref);
+    } else if (core().durable_ != nullptr && !chain_.keys.empty()) {
+      StageFurther(cursor_);
+    }
   }
-  if (open_ > 0) core().loader_->Pump();
+  PumpLoads();
   in_slice_ = false;
-  if (open_ > 0 && !std::exchange(timer_set_, true)) WakeAt(deadline_nanos_);
   if (cursor_ < count()) return RunAgain();
+  if (!unanswered_.empty() && !inquiry_.asking()) return RunAgain();
+  MaybeEnd();
+}
+
+void PrestageJob::PumpLoads() {
+  if (open_ > 0) core().loader_->Pump();
+  if (open_ > 0 && core().durable_ != nullptr) core().durable_->PumpLoads();
+  if ((open_ > 0 || !unanswered_.empty()) && !std::exchange(timer_set_, true)) {
+    WakeAt(deadline_nanos_);
+  }
+}
+
+void PrestageJob::StageFurther(size_t i) {
+  const DurablePlace place = inquiry_.At(i, [this, run = run()] {
+    if (this->run() == run && cursor_ == count()) RunAgain();
+  });
+  if (place.answer == Presence::Answer::kAbsent) return;
+  if (place.answer == Presence::Answer::kUnknown) return unanswered_.push_back(i);
+  ++asked().found;
+  ++open_;
+  core().durable_->Load(place.tier,
+                        {.name = {.tenant = tenant(),
+                                  .group = chain_.group,
+                                  .part = chain_.part,
+                                  .key = chain_.keys[i]},
+                         .layout = layout_},
+                        deadline_nanos_, {.waiter = this, .run = run(), .op = i});
+}
+
+void PrestageJob::StageUnanswered() {
+  if (inquiry_.asking()) return;
+  in_slice_ = true;
+  for (size_t left = std::min(unanswered_.size(), kPrestageSlice); left > 0; --left) {
+    const size_t i = unanswered_.front();
+    unanswered_.pop_front();
+    StageFurther(i);
+  }
+  PumpLoads();
+  in_slice_ = false;
+  if (!unanswered_.empty() && !inquiry_.asking()) return RunAgain();
   MaybeEnd();
 }
 
@@ -338,12 +557,13 @@ void PrestageJob::OnLoaded(size_t, BlockRef, const Status& status) {
 }
 
 void PrestageJob::MaybeEnd() {
-  if (!in_slice_ && open_ == 0 && collected_ && cursor_ == count()) End(1);
+  if (in_slice_ || open_ > 0 || !collected_ || cursor_ < count() || !unanswered_.empty()) return;
+  Finish();
 }
 
 void PrestageJob::Cancel() {
   request()->status = Status(Code::kLate, "not every block was brought to DRAM in time");
-  End(1);
+  Finish();
 }
 
 // --- Evict
@@ -353,6 +573,8 @@ void EvictJob::Reset() {
   unsure_ = crossed_ = lost_track_ = false;
   sweeping_ = asked().everything;
   if (sweeping_) core().sweeping_.insert(tenant());
+  closed_ = sweeping_ && core().durable_ != nullptr;
+  if (closed_) core().durable_->BeginErasingAll(tenant());
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
@@ -372,6 +594,9 @@ bool EvictJob::DropOne(BlockRef ref) {
 
 // A drive that has not been read may hold it too. Of a whole tenant that is known without a list.
 void EvictJob::Erase(const BlockId& id) {
+  if (core().durable_ != nullptr && !asked().everything && !core().durable_->Erase(id)) {
+    ++unremembered_;
+  }
   if (asked().everything || core().nvme_known()) {
     core().eraser_->Add(id);
   } else if (!core().eraser_->AddForGood(id)) {
@@ -395,7 +620,8 @@ bool EvictJob::DropEverythingSlice() {
     DropOne(static_cast<BlockRef>(cursor_));
     if (evicted_ - before == kEvictSlice) break;
   }
-  return cursor_ < index.ref_limit();
+  // A name may say who it was that talked.
+  return cursor_ < index.ref_limit() || core().ForgetSessions(tenant(), kEvictSlice);
 }
 
 bool EvictJob::DropSessionSlice() {
@@ -434,6 +660,13 @@ bool EvictJob::DropNextOfSession() {
 bool EvictJob::CrossGap() {
   const LostLink* const gone = LinkAbove(*core().residency_, walk_);
   lost_track_ = gone == nullptr;
+  // A durable tier may have it, and what no other chain here hangs below is the session's own.
+  if (core().durable_ != nullptr && core().residency_->index().FirstChildOf(walk_) == kNoBlock) {
+    Erase({.tenant = core().catalog_.tenant(tenant()).id,
+           .key = walk_.key,
+           .group = walk_.group,
+           .part = walk_.part});
+  }
   if (gone == nullptr || gone->position == 0) return false;
   walk_.key = gone->parent;
   crossed_ = true;
@@ -462,7 +695,7 @@ bool EvictJob::DropChainSlice() {
         {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
     if (dropped) continue;
     const BlockId unknown{.tenant = id, .key = key, .group = chain.group, .part = chain.part};
-    if (core().MayBeOnNvme(unknown)) Erase(unknown);
+    if (core().MayBeOnNvme(unknown) || core().durable_ != nullptr) Erase(unknown);
   }
   return cursor_ < count;
 }
@@ -472,7 +705,7 @@ void EvictJob::Run() {
   core().eraser_->Pump();
   if (more) return RunAgain();
   if (asked().everything && core().unindexed_.contains(tenant())) return DropUnindexed();
-  Drop();
+  EndSweep();
   WaitForTiers();
 }
 
@@ -488,14 +721,23 @@ void EvictJob::DropUnindexed() {
         if (this->run() != run) return;
         core().unindexed_.erase(tenant());
         core().eraser_->Pump();
-        Drop();
+        EndSweep();
         WaitForTiers();
       });
 }
 
 // The sweep is over, done or not.
-void EvictJob::Drop() {
+void EvictJob::EndSweep() {
   if (std::exchange(sweeping_, false)) core().sweeping_.erase(tenant());
+}
+
+void EvictJob::Reopen() {
+  if (std::exchange(closed_, false)) core().durable_->EndErasingAll(tenant());
+}
+
+void EvictJob::Drop() {
+  EndSweep();
+  Reopen();
 }
 
 // A block may have been on its way to NVMe when it was dropped. Once no such write is under way,
@@ -513,19 +755,38 @@ void EvictJob::WaitForTiers() {
     core().eraser_->Barrier(id, [this, run, writes](const Status& erasures) {
       if (this->run() != run) return;
       core().Housekeep();
-      Finish(writes.ok() ? erasures : writes);
+      WaitForDurable(writes.ok() ? erasures : writes);
     });
   });
 }
 
+void EvictJob::WaitForDurable(const Status& status) {
+  if (core().durable_ == nullptr) return Finish(status);
+  DurableTiers& durable = *core().durable_;
+  if (!asked().session.empty() && asked().chain.keys.empty() && !asked().everything) {
+    durable.notes().Forget(tenant(), asked().session);
+  }
+  const auto finish = [this, status, run = run()](const Status& there) {
+    if (this->run() == run) Finish(status.ok() ? there : status);
+  };
+  if (!asked().everything) return durable.Barrier(tenant(), finish);
+  // Once nothing is being written there any more.
+  durable.Barrier(tenant(), [this, finish, run = run()](const Status& there) {
+    if (this->run() != run) return;
+    if (!there.ok()) return finish(there);
+    core().durable_->EraseAll(tenant(), finish);
+  });
+}
+
 void EvictJob::Finish(Status status) {
+  Reopen();
   asked().evicted = evicted_;
   if (unremembered_ > 0) {
     status = Status(
         Code::kBusy,
-        fmt::format("too many deletions wait for a drive that cannot be read: {} of these blocks "
-                    "are gone from everywhere else, but come back if it holds them. Evict them "
-                    "again when Stats() shows the drives in service",
+        fmt::format("too many deletions wait for a drive or a store that cannot be reached: {} of "
+                    "these blocks are gone from everywhere else, but come back if it holds them. "
+                    "Evict them again when Stats() shows it in service",
                     unremembered_));
   }
   if (lost_track_ && status.ok()) {

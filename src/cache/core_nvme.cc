@@ -40,7 +40,8 @@ Status Core::BuildNvme() {
                    .segment_bytes = cache.nvme_segment_bytes,
                    .sync = cache.nvme_sync,
                    .max_block_bytes = LargestNvmeBlock(cache),
-                   .meter = environment_.meter},
+                   .meter = environment_.meter,
+                   .packer = environment_.packer},
                   borrowed, this, environment_.workers, environment_.owner, environment_.clock,
                   environment_.random);
   if (!tier.ok()) {
@@ -119,6 +120,8 @@ void Core::OnTakenOver() {
   if (std::exchange(nvme_ready_, true)) return;
   loader_->SetSource(nvme_.get());
   write_down_->SetTarget(nvme_.get());
+  // What a crash kept from the durable tiers is written now.
+  if (durable_ != nullptr) durable_->SweepSoon();
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
 }
 
@@ -127,7 +130,7 @@ void Core::TakeOver(const BlockMeta& meta) {
   if (eraser_->Owes(meta.id)) return;  // Deleted before it came to light.
   bool wanted = false;
   const Result<uint16_t> tenant = catalog_.Tenant(meta.id.tenant);
-  if (tenant.ok() && meta.codec == Codec::kNone) {
+  if (tenant.ok()) {
     const Result<uint16_t> layout =
         catalog_.Learn(*tenant, meta.layout_fingerprint, meta.id.group, meta.raw_bytes);
     if (layout.ok()) {
@@ -221,6 +224,7 @@ void Core::CloseDisks() {
     openings_->owner = nullptr;
   }
   for (const auto& disk : disks_) disk->Close();
+  if (durable_ != nullptr) durable_->Close();
 }
 
 void Core::OnLost(std::span<const BlockId> ids, Code why) {

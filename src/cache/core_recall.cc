@@ -12,9 +12,14 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kMatchSlice = 512;
+constexpr size_t kAskSlice = 64;  // Of which each takes up to a microsecond.
+// The eviction orders hear of so many blocks of a chain; what is behind them fares like these.
+constexpr size_t kMaxAsked = 4096;
 constexpr size_t kFetchSlice = 64;
 constexpr size_t kLateSlice = 1024;
 constexpr size_t kAdvanceSlice = 2048;
+// Of a request that is itself waited for: a chain takes a store two or three round trips.
+constexpr double kMaxAskMs = 100;
 
 // An engine reads DRAM by copying from it: about what one core moves. It is cheap next to any
 // prefill, and only its order of magnitude matters.
@@ -23,6 +28,7 @@ constexpr TierCost kDramCost{.latency_ms = 0.02, .ms_per_byte = 1e3 / 10e9, .ms_
 uint64_t CoreCounters::* CounterOf(Code code, TierKind tier) {
   switch (code) {
     case Code::kOk:
+      if (tier == TierKind::kDurable) return &CoreCounters::fetch_hits_durable;
       return tier == TierKind::kDram ? &CoreCounters::fetch_hits_dram
                                      : &CoreCounters::fetch_hits_nvme;
     case Code::kNotFound:
@@ -32,6 +38,12 @@ uint64_t CoreCounters::* CounterOf(Code code, TierKind tier) {
     default:
       return &CoreCounters::fetch_failed;
   }
+}
+
+uint64_t CoreCounters::* BytesOf(TierKind tier) {
+  if (tier == TierKind::kDurable) return &CoreCounters::fetch_bytes_durable;
+  return tier == TierKind::kDram ? &CoreCounters::fetch_bytes_dram
+                                 : &CoreCounters::fetch_bytes_nvme;
 }
 
 }  // namespace
@@ -47,19 +59,28 @@ bool Core::Readable(BlockRef ref) const {
 
 void MatchJob::Reset() {
   refs_.clear();
-  touching_ = false;
-  estimated_ = 0;
+  names_.clear();
+  run_costs_.clear();
+  asked_orders_ = {};
+  touching_ = further_ = waiting_ = false;
+  matched_ = estimated_ = further_begin_ = 0;
+  until_nanos_ = 0;
   MatchRequest& match = asked();
   match.matched = 0;
   match.runs.clear();
   match.pays = 0;
   match.load_ms = 0;
   match.recompute_ms = 0;
-  const auto layout = static_cast<uint16_t>(match.chain.layout - 1);
+  const uint16_t layout = core().LayoutOf(client(), match.chain.layout);
   const uint32_t tokens = core().catalog_.layout(layout).tokens_per_block;
+  tokens_per_block_ = tokens;
   costs_ = {kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
-  prefill_ = PrefillOrDefault(core().worth_,
-                              core().prefill_.Find(core().clients_[client()].engine, layout));
+  for (size_t i = 0; core().durable_ != nullptr && i < core().durable_->size(); ++i) {
+    costs_[kTierFirstDurable + i] = core().durable_->Cost(static_cast<uint8_t>(i));
+  }
+  inquiry_.Reset(core().durable_.get(), NamesOf(match.chain));
+  prefill_ =
+      PrefillOrDefault(core().worth_, core().prefill_.Find(core().PrefillNameOf(client(), layout)));
   worth_.emplace(core().worth_,
                  WorthQuery{.tiers = costs_,
                             .tokens_before = static_cast<uint32_t>(match.have * tokens),
@@ -67,28 +88,39 @@ void MatchJob::Reset() {
                             .prefill = prefill_});
 }
 
+ChainNames Job::NamesOf(const ChainSlice& chain) const {
+  return {.tenant = core_->catalog_.tenant(tenant()).id,
+          .group = chain.group,
+          .part = chain.part,
+          .keys = chain.keys};
+}
+
 void MatchJob::Cancel() {
   request()->status = Status(Code::kLate);
   End(0);
 }
 
-bool MatchJob::AddRun(size_t first, TierKind tier, RunState state) {
+bool MatchJob::AddRun(size_t first, uint8_t cost, RunState state) {
   std::vector<MatchRun>& runs = asked().runs;
-  if (!runs.empty() && runs.back().tier == tier && runs.back().state == state) {
+  if (!runs.empty() && run_costs_.back() == cost && runs.back().state == state) {
     ++runs.back().count;
     return true;
   }
   if (runs.size() == kMaxMatchRuns) return false;
+  const auto tier = static_cast<TierKind>(std::min(cost, kTierFirstDurable));
   runs.push_back({.first = first, .count = 1, .tier = tier, .state = state, .estimated_ms = 0});
+  run_costs_.push_back(cost);
   return true;
 }
 
 void MatchJob::Run() {
+  if (waiting_) return;
   if (touching_) return TouchSlice();
+  if (further_) return LookFurther();
   MatchRequest& match = asked();
   const ChainSlice& chain = match.chain;
   const size_t begin = refs_.size();
-  const size_t from = match.have + begin;
+  const size_t from = match.have + matched_;
   const size_t steps = std::min(kMatchSlice, chain.keys.size() - from);
   refs_.resize(begin + steps);
   const uint8_t tiers =
@@ -105,9 +137,12 @@ void MatchJob::Run() {
   refs_.resize(begin + found.matched);
   for (size_t i = begin; i < refs_.size(); ++i) {
     const BlockEntry& entry = core().residency_->at(refs_[i]);
-    const TierKind tier = entry.in_tier(kTierDram) ? TierKind::kDram : TierKind::kNvme;
-    const bool asked_for = entry.layout == static_cast<uint16_t>(chain.layout - 1);
-    if (asked_for && AddRun(match.have + i, tier, RunState::kReady)) continue;
+    const uint8_t tier = entry.in_tier(kTierDram) ? kTierDram : kTierNvme;
+    const bool asked_for = entry.layout == core().LayoutOf(client(), chain.layout);
+    if (asked_for && AddRun(match.have + matched_, tier, RunState::kReady)) {
+      ++matched_;
+      continue;
+    }
     refs_.resize(i);
     return Finish();
   }
@@ -115,26 +150,112 @@ void MatchJob::Run() {
     if (!match.runs.empty()) EstimateUpTo(match.runs.size() - 1);  // The last one may go on.
     return RunAgain();
   }
-  if (found.end == MatchEnd::kFilling) AddFillingRun(match.have + refs_.size());
+  if (found.end == MatchEnd::kFilling) AddFillingRun(match.have + matched_);
+  if (found.end == MatchEnd::kMissing && WorthAsking()) {
+    further_ = true;
+    further_begin_ = matched_;
+    return LookFurther();
+  }
+  Finish();
+}
+
+// What the durable tiers have of the rest, if they say so in time. Waiting for them gains at most
+// what recomputing the rest takes more than loading it.
+bool MatchJob::WorthAsking() {
+  if (core().durable_ == nullptr || !core().durable_->usable()) return false;
+  if (until_nanos_ != 0) return true;
+  double gain_ms = kMaxAskMs;
+  if (prefill_) {
+    const MatchRequest& match = asked();
+    const LayoutRecord& layout =
+        core().catalog_.layout(core().LayoutOf(client(), match.chain.layout));
+    const size_t before = match.have + matched_;
+    const auto rest = static_cast<double>(match.chain.keys.size() - before);
+    const double recompute_ms = prefill_->Milliseconds(
+        rest * tokens_per_block_, static_cast<double>(before) * tokens_per_block_);
+    const auto bytes = static_cast<double>(layout.groups[match.chain.group].block_bytes);
+    double load_ms = 1e18;
+    for (size_t i = 0; i < core().durable_->size(); ++i) {
+      const TierCost& cost = costs_[kTierFirstDurable + i];
+      load_ms =
+          std::min(load_ms, cost.latency_ms + rest * (bytes * cost.ms_per_byte + cost.ms_per_op));
+    }
+    gain_ms = std::min(gain_ms, recompute_ms - load_ms);
+  }
+  if (gain_ms <= 0) return false;
+  until_nanos_ = core().environment_.clock->NowNanos() + static_cast<int64_t>(gain_ms * 1e6);
+  return true;
+}
+
+void MatchJob::LookFurther() {
+  MatchRequest& match = asked();
+  for (size_t step = 0; step < kMatchSlice; ++step) {
+    const size_t i = match.have + matched_;
+    const DurablePlace place = i == match.chain.keys.size() ? DurablePlace{} : PlaceOf(i);
+    if (place.answer == Presence::Answer::kUnknown) return WaitForAnswer();
+    if (place.answer == Presence::Answer::kAbsent) {
+      // Behind a gap there may be more of it here.
+      further_ = false;
+      return matched_ > further_begin_ && i < match.chain.keys.size() ? RunAgain() : Finish();
+    }
+    const auto cost = static_cast<uint8_t>(kTierFirstDurable + place.tier);
+    if (!AddRun(i, cost, RunState::kReady)) return Finish();
+    ++matched_;
+  }
+  core().CountEntries(kMatchSlice);
+  RunAgain();
+}
+
+DurablePlace MatchJob::PlaceOf(size_t i) {
+  return inquiry_.At(i, [this, run = run()] {
+    if (this->run() != run || !std::exchange(waiting_, false)) return;
+    Run();
+  });
+}
+
+void MatchJob::WaitForAnswer() {
+  waiting_ = true;
+  if (timer_run_ != run()) {
+    timer_run_ = run();
+    WakeAt(until_nanos_);
+  } else if (IsOver(until_nanos_)) {
+    OnTimer();  // It has been spent on an earlier answer.
+  }
+}
+
+// The answer is remembered when it comes: who asks again has it.
+void MatchJob::OnTimer() {
+  if (!std::exchange(waiting_, false)) return;
+  MatchRequest& match = asked();
+  const size_t first = match.have + matched_;
+  if (AddRun(first, kTierFirstDurable, RunState::kPending)) {
+    match.runs.back().count = match.chain.keys.size() - first;
+    match.runs.back().estimated_ms = costs_[kTierFirstDurable].latency_ms;
+  }
   Finish();
 }
 
 void MatchJob::Finish() {
   MatchRequest& match = asked();
-  match.matched = refs_.size();
+  match.matched = matched_;
   EstimateUpTo(match.runs.size());
   const WorthAnswer& worth = worth_->best();
   match.pays = worth.blocks;
   match.load_ms = worth.load_ms;
   if (prefill_) {
     const uint32_t tokens =
-        core().catalog_.layout(static_cast<uint16_t>(match.chain.layout - 1)).tokens_per_block;
+        core().catalog_.layout(core().LayoutOf(client(), match.chain.layout)).tokens_per_block;
     match.recompute_ms = prefill_->Milliseconds(static_cast<double>(worth.blocks * tokens),
                                                 static_cast<double>(match.have * tokens));
   }
   core().Count(tenant(), &CoreCounters::match_requests);
   core().Count(tenant(), &CoreCounters::match_keys, match.chain.keys.size() - match.have);
   core().Count(tenant(), &CoreCounters::match_hits, match.matched);
+  const size_t asked_for = std::min(match.chain.keys.size(), kMaxAsked);
+  for (const Key& key : match.chain.keys.first(asked_for)) {
+    names_.push_back(core().residency_->OrderName(
+        {.tenant = tenant(), .group = match.chain.group, .part = match.chain.part, .key = key}));
+  }
   // The caller has its answer; what it asked for is recorded as used behind its back.
   Answer(1);
   touching_ = true;
@@ -153,7 +274,7 @@ void MatchJob::AddFillingRun(size_t first) {
     if (ref == kNoBlock || core().residency_->at(ref).state != BlockState::kFilling) break;
     if (core().filling(ref).engine == own) break;
     wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
-    if (!AddRun(i, TierKind::kDram, RunState::kBeingFilled)) return;
+    if (!AddRun(i, kTierDram, RunState::kBeingFilled)) return;
   }
   if (wait_ms > 0) asked().runs.back().estimated_ms = wait_ms;
 }
@@ -162,21 +283,30 @@ void MatchJob::AddFillingRun(size_t first) {
 void MatchJob::EstimateUpTo(size_t runs) {
   MatchRequest& match = asked();
   const LayoutRecord& record =
-      core().catalog_.layout(static_cast<uint16_t>(match.chain.layout - 1));
+      core().catalog_.layout(core().LayoutOf(client(), match.chain.layout));
   core().CountEntries(runs - estimated_);
   for (; estimated_ < runs; ++estimated_) {
     MatchRun& run = match.runs[estimated_];
     if (run.state != RunState::kReady) return;
     run.estimated_ms =
-        worth_->Add({.tier = static_cast<uint8_t>(run.tier),
+        worth_->Add({.tier = run_costs_[estimated_],
                      .blocks = static_cast<uint32_t>(run.count),
                      .tokens_per_block = record.tokens_per_block,
                      .bytes_per_block = record.groups[match.chain.group].block_bytes});
   }
 }
 
+bool MatchJob::AskSlice() {
+  const AskedChain chain = {.blocks = static_cast<uint32_t>(names_.size()),
+                            .full_blocks = static_cast<uint32_t>(names_.size()),
+                            .input_tokens = uint64_t{tokens_per_block_} * names_.size(),
+                            .name = [this](uint32_t position) { return names_[position]; }};
+  return core().residency_->Ask(chain, kAskSlice, &asked_orders_);
+}
+
 // Leaf first: of a chain, the tail is the first to go.
 void MatchJob::TouchSlice() {
+  if (AskSlice()) return RunAgain();
   for (size_t touched = 0; touched < kMatchSlice && !refs_.empty(); ++touched) {
     const BlockRef ref = refs_.back();
     refs_.pop_back();
@@ -196,6 +326,8 @@ void FetchJob::Reset() {
   settled_.clear();
   settled_.reserve(asked().ops.size());  // It grows a slice at a time, and is never moved.
   cursor_ = answered_ = reported_ = loading_ = late_cursor_ = usable_ = 0;
+  unanswered_.clear();
+  inquiry_.Reset(core().durable_.get(), NamesOf(asked().chain));
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
   in_slice_ = posted_ = timer_set_ = cancelled_ = refused_ = false;
 }
@@ -205,6 +337,7 @@ void FetchJob::Run() {
   if (cancelled_) return SettleRestLate();
   if (IsOver(deadline_nanos_)) return Cancel();
   if (cursor_ < asked().chain.keys.size()) FetchSlice();
+  if (!unanswered_.empty() && !inquiry_.asking()) FetchUnanswered();
   Advance();
 }
 
@@ -230,20 +363,61 @@ void FetchJob::FetchSlice() {
     }
   }
   cursor_ = end;
-  if (loading_ > 0) core().loader_->Pump();
+  PumpLoads();
   in_slice_ = false;
   if (cursor_ < chain.keys.size()) RunOn();
-  if (loading_ > 0 && !timer_set_) {
+}
+
+void FetchJob::PumpLoads() {
+  if (loading_ > 0) core().loader_->Pump();
+  if (loading_ > 0 && core().durable_ != nullptr) core().durable_->PumpLoads();
+  if ((loading_ > 0 || !unanswered_.empty()) && !timer_set_) {
     timer_set_ = true;
     WakeAt(deadline_nanos_);
   }
+}
+
+// What this host has not, the durable tiers may have. They are asked for all of the rest at once.
+void FetchJob::FetchFurther(size_t i) {
+  const DurablePlace place = inquiry_.At(i, [this, run = run()] {
+    if (this->run() == run) RunOn();
+  });
+  switch (place.answer) {
+    case Presence::Answer::kAbsent:
+      return SettleOne(i, Status(Code::kNotFound));
+    case Presence::Answer::kUnknown:
+      unanswered_.push_back(i);
+      return;
+    case Presence::Answer::kThere:
+      break;
+  }
+  const ChainSlice& chain = asked().chain;
+  ++loading_;
+  core().durable_->Load(
+      place.tier,
+      {.name = {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]},
+       .layout = core().LayoutOf(client(), chain.layout)},
+      deadline_nanos_, {.waiter = this, .run = run(), .op = i | kFromDurable});
+}
+
+// Each once: what is still not known is asked for, or waits again.
+void FetchJob::FetchUnanswered() {
+  in_slice_ = true;
+  for (size_t left = std::min(unanswered_.size(), kFetchSlice); left > 0; --left) {
+    const size_t i = unanswered_.front();
+    unanswered_.pop_front();
+    if (settled_[i] == 0) FetchFurther(i);
+  }
+  PumpLoads();
+  in_slice_ = false;
+  if (!unanswered_.empty() && !inquiry_.asking()) RunOn();
 }
 
 void FetchJob::FetchOne(size_t i, BlockRef* found) {
   // A key that is there twice may have been dropped, as expired, the first time.
   if (*found != kNoBlock && !core().residency_->index().Exists(*found)) *found = kNoBlock;
   // The layout is in every key: under another one's handle it is nothing that was asked for.
-  const auto layout = static_cast<uint16_t>(asked().chain.layout - 1);
+  const uint16_t layout = core().LayoutOf(client(), asked().chain.layout);
   if (*found != kNoBlock && core().residency_->at(*found).layout != layout) *found = kNoBlock;
   const BlockRef ref = *found;
   if (ref == kNoBlock || !core().Readable(ref)) {
@@ -254,7 +428,7 @@ void FetchJob::FetchOne(size_t i, BlockRef* found) {
       }
       *found = kNoBlock;
     }
-    return SettleOne(i, Status(Code::kNotFound));
+    return core().durable_ == nullptr ? SettleOne(i, Status(Code::kNotFound)) : FetchFurther(i);
   }
   if (core().residency_->at(ref).in_tier(kTierDram)) return LendOne(i, ref, TierKind::kDram);
   ++loading_;
@@ -283,27 +457,39 @@ void FetchJob::SettleOne(size_t i, Status status) {
   FetchOp& op = asked().ops[i];
   core().Count(tenant(), CounterOf(status.code(), op.tier));
   if (status.ok()) {
-    core().Count(tenant(),
-                 op.tier == TierKind::kDram ? &CoreCounters::fetch_bytes_dram
-                                            : &CoreCounters::fetch_bytes_nvme,
-                 op.bytes.size());
+    core().Count(tenant(), BytesOf(op.tier), op.bytes.size());
   }
   op.status = std::move(status);
   settled_[i] = 1;
 }
 
-void FetchJob::OnLoaded(size_t op, BlockRef ref, const Status& status) {
+void FetchJob::OnLoaded(size_t ticket, BlockRef ref, const Status& status) {
   --loading_;
+  const size_t op = ticket & ~kFromDurable;
+  const bool durable = (ticket & kFromDurable) != 0;
   if (settled_[op] != 0) return;  // Late.
+  const Code code = status.code();
+  const bool elsewhere = durable ? code == Code::kNotFound || code == Code::kCorrupt
+                                 : !status.ok() && code != Code::kLate;
   if (status.ok() && core().residency_->at(ref).expired(core().NowUnix())) {
     SettleOne(op, Status(Code::kNotFound));  // It was not when it was asked for.
   } else if (status.ok()) {
-    LendOne(op, ref, TierKind::kNvme);
+    LendOne(op, ref, durable ? TierKind::kDurable : TierKind::kNvme);
+  } else if (elsewhere && core().durable_ != nullptr) {
+    FetchElsewhere(op, status);
   } else {
     SettleOne(op, status);
   }
   // Once for all that this task brings: the same block may have been asked for very often.
   if (!in_slice_) RunOn();
+}
+
+// Where it was, it is not, or cannot be read: another tier may have it. A tier that said so is not
+// asked again for this one.
+void FetchJob::FetchElsewhere(size_t i, const Status& status) {
+  FetchFurther(i);
+  if (settled_[i] != 0) asked().ops[i].status = status;  // None has: it is as it was.
+  if (!in_slice_) PumpLoads();
 }
 
 // Tells the caller how far the answers go without a gap. Behind one that was slow there may be very
@@ -345,8 +531,9 @@ void FetchJob::CountSaved() {
   const ChainSlice& chain = asked().chain;
   if (usable_ == 0 || chain.group != 0 || chain.part != 0) return;
   const Core::Client& caller = core().clients_[client()];
-  const auto layout = static_cast<uint16_t>(chain.layout - 1);
-  const auto prefill = PrefillOrDefault(core().worth_, core().prefill_.Find(caller.engine, layout));
+  const uint16_t layout = core().LayoutOf(client(), chain.layout);
+  const auto prefill =
+      PrefillOrDefault(core().worth_, core().prefill_.Find(core().PrefillNameOf(client(), layout)));
   if (!prefill) return;
   const double tokens = core().catalog_.layout(layout).tokens_per_block;
   const double recompute_ms =

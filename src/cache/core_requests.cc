@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.h"
 #include "base/planted_bug.h"
 #include "base/request_progress.h"
 #include "cache/core.h"
@@ -22,30 +23,6 @@ Status TooManyKeys() {
 }
 
 }  // namespace
-
-// --- A list of jobs
-
-Job* JobList::Next(const Job* job) { return job->next_; }
-
-void JobList::PushBack(Job* job) {
-  job->next_ = nullptr;
-  job->previous_ = last_;
-  (last_ == nullptr ? first_ : last_->next_) = job;
-  last_ = job;
-}
-
-void JobList::Remove(Job* job) {
-  (job->previous_ == nullptr ? first_ : job->previous_->next_) = job->next_;
-  (job->next_ == nullptr ? last_ : job->next_->previous_) = job->previous_;
-}
-
-void JobList::TakeAll(JobList* other) {
-  if (other->empty()) return;
-  (last_ == nullptr ? first_ : last_->next_) = other->first_;
-  other->first_->previous_ = last_;
-  last_ = other->last_;
-  *other = {};
-}
 
 // --- Jobs
 
@@ -183,14 +160,14 @@ bool Core::DropJobs(size_t max) {
 
 int64_t Core::DeadlineIn(int64_t timeout_nanos, int64_t from_nanos) {
   if (Planted(PlantedBug::kDeadlineIgnored)) return kNoDeadline;
-  return timeout_nanos > kNoDeadline - from_nanos ? kNoDeadline : from_nanos + timeout_nanos;
+  return DeadlineAfter(from_nanos, timeout_nanos);
 }
 
 Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
   if (!HasLayout(client, chain.layout)) {
     return Status(Code::kInvalid, "chain.layout was not given to this client by RegisterLayout");
   }
-  const LayoutRecord& layout = catalog_.layout(static_cast<uint16_t>(chain.layout - 1));
+  const LayoutRecord& layout = catalog_.layout(LayoutOf(client, chain.layout));
   if (chain.group >= layout.groups.size()) {
     return Status(Code::kInvalid, "chain.group is " + std::to_string(chain.group) +
                                       ", but the layout has " +
@@ -232,12 +209,18 @@ void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
   Client& caller = clients_[client];
   ++caller.requests;
   const Result<uint16_t> number = catalog_.Register(caller.tenant, request->layout);
-  // It holds it once, however often it asks.
-  if (number.ok() && !caller.layouts.insert(*number).second) {
-    catalog_.Release(caller.tenant, *number);
-  }
   request->status = number.status();
-  request->handle = number.ok() ? LayoutHandle{*number} + 1 : 0;
+  request->handle = 0;
+  if (number.ok()) {
+    const auto had = std::find(caller.layouts.begin(), caller.layouts.end(), *number);
+    request->handle = static_cast<LayoutHandle>(had - caller.layouts.begin()) + 1;
+    // It holds it once, however often it asks.
+    if (had == caller.layouts.end()) {
+      caller.layouts.push_back(*number);
+    } else {
+      catalog_.Release(caller.tenant, *number);
+    }
+  }
   Progress(client, request, 1, true);
 }
 
@@ -291,6 +274,9 @@ void Core::Pin(ClientNumber client, PinRequest* request) {
 
 void Core::Prestage(ClientNumber client, PrestageRequest* request) {
   Status valid = CheckChainOrSession(client, request->chain, request->session);
+  // A durable tier may know the session.
+  const bool may_be_there = valid.code() == Code::kNotFound && durable_ != nullptr;
+  if (may_be_there && durable_->lasting_usable()) valid = Status();
   if (valid.ok() && request->timeout_nanos <= 0) {
     valid = Status(Code::kInvalid, "timeout_nanos is not positive");
   }

@@ -11,8 +11,10 @@ namespace {
 TenantCounters Summarise(const CoreCounters& counters) {
   return {.match_keys = counters.match_keys,
           .match_hits = counters.match_hits,
-          .fetch_hits = {counters.fetch_hits_dram, counters.fetch_hits_nvme},
-          .fetch_hit_bytes = {counters.fetch_bytes_dram, counters.fetch_bytes_nvme},
+          .fetch_hits = {counters.fetch_hits_dram, counters.fetch_hits_nvme,
+                         counters.fetch_hits_durable},
+          .fetch_hit_bytes = {counters.fetch_bytes_dram, counters.fetch_bytes_nvme,
+                              counters.fetch_bytes_durable},
           .fetch_misses = counters.fetch_misses,
           .fetch_late = counters.fetch_late,
           .fetch_failed = counters.fetch_failed,
@@ -45,6 +47,7 @@ CoreSnapshot Core::Snapshot() const {
       std::count_if(clients_.begin(), clients_.end(),
                     [](const Client& client) { return client.attached && !client.administrator; }));
   snapshot.tenants = catalog_.tenants();
+  snapshot.durable = DurableTierStats();
   snapshot.draining = draining_;
   return snapshot;
 }
@@ -60,6 +63,7 @@ std::vector<TenantSnapshot> Core::Tenants(size_t first, size_t max) const {
          .dram_bytes = residency_->dram_bytes(number),
          .nvme_bytes = residency_->nvme_bytes(number),
          .lost_unwritten = residency_->lost_unwritten(number),
+         .lost_undurable = residency_->lost_undurable(number),
          .orphaned = residency_->blocks_of(number).left[static_cast<size_t>(Leave::kOrphaned)]});
   }
   return tenants;

@@ -8,14 +8,16 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "aquifer/cache.h"
 #include "metrics/time_histogram.h"
+#include "tier/tier.h"
 
 namespace aquifer {
 
-inline constexpr size_t kCountedTierKinds = 2;  // DRAM, NVMe.
+inline constexpr size_t kCountedTierKinds = 3;  // DRAM, NVMe, the durable ones.
 inline constexpr size_t kRefusals = 6;
 inline constexpr size_t kTimedRequests = 9;
 
@@ -47,6 +49,7 @@ struct TenantSnapshot {
   uint64_t dram_bytes = 0;
   uint64_t nvme_bytes = 0;
   uint64_t lost_unwritten = 0;  // Blocks dropped from DRAM before any other tier had them.
+  uint64_t lost_undurable = 0;  // Blocks of durable class dropped before a durable tier had them.
   uint64_t orphaned = 0;        // Blocks dropped because one above them was.
 };
 
@@ -58,6 +61,30 @@ struct SessionSnapshot {
   uint32_t blocks = 0;  // Of the chain up to there; 0: its head is not there any more.
   uint64_t tokens = 0;
   uint64_t bytes = 0;
+};
+
+// One durable tier, as this node sees it.
+struct DurableStats {
+  std::string name;
+  bool in_service = true;
+  std::string why{};            // Why it is not, or was not the last time.
+  double latency_ms = 0;        // Of a read, as observed.
+  double bytes_per_second = 0;  // The same.
+  TierUsage usage;              // The store's, as far as it is known.
+  uint64_t looks = 0;           // Questions whether a block is there.
+  uint64_t looks_found = 0;
+  uint64_t loaded_blocks = 0;
+  uint64_t loaded_bytes = 0;
+  uint64_t failed_loads = 0;  // Not there, damaged, late or refused.
+  uint64_t written_blocks = 0;
+  uint64_t written_bytes = 0;
+  uint64_t failed_writes = 0;     // Tried, and to be tried again.
+  uint64_t waiting_loads = 0;     // Blocks.
+  uint64_t waiting_writes = 0;    // The same.
+  uint64_t waiting_erasures = 0;  // The same.
+  // How long the block of durable class has waited that has waited longest; 0: none does.
+  double oldest_unprotected_seconds = 0;
+  std::vector<std::pair<std::string, uint64_t>> counters{};  // The tier's own, by name.
 };
 
 struct CoreSnapshot {
@@ -75,6 +102,7 @@ struct CoreSnapshot {
   uint64_t sessions = 0;
   uint64_t clients = 0;
   size_t tenants = 0;
+  std::vector<DurableStats> durable;  // In the order in which they were given.
   bool draining = false;
 };
 

@@ -25,6 +25,7 @@ void AddRequests(const CoreCounters& counters, CacheStats* stats) {
       {"match_hits", counters.match_hits},
       {"fetch_hits_dram", counters.fetch_hits_dram},
       {"fetch_hits_nvme", counters.fetch_hits_nvme},
+      {"fetch_hits_durable", counters.fetch_hits_durable},
       {"fetch_misses", counters.fetch_misses},
       {"fetch_late", counters.fetch_late},
       {"fetch_failed", counters.fetch_failed},
@@ -46,10 +47,14 @@ void AddRequests(const CoreCounters& counters, CacheStats* stats) {
 template <class Left>
 void AddLeft(Left left, CacheStats* stats) {
   const std::pair<std::string, uint64_t> all[] = {
-      {"corrupt_blocks", left(Leave::kCorrupt)},     {"dropped_pressure", left(Leave::kPressure)},
-      {"dropped_quota", left(Leave::kQuota)},        {"dropped_expired", left(Leave::kExpired)},
-      {"dropped_asked", left(Leave::kAsked)},        {"dropped_orphaned", left(Leave::kOrphaned)},
+      {"corrupt_blocks", left(Leave::kCorrupt)},
+      {"dropped_pressure", left(Leave::kPressure)},
+      {"dropped_quota", left(Leave::kQuota)},
+      {"dropped_expired", left(Leave::kExpired)},
+      {"dropped_asked", left(Leave::kAsked)},
+      {"dropped_orphaned", left(Leave::kOrphaned)},
       {"dropped_by_tier", left(Leave::kLostByTier)},
+      {"dropped_to_durable", left(Leave::kToDurable)},
   };
   stats->counters.insert(stats->counters.end(), std::begin(all), std::end(all));
 }
@@ -72,6 +77,53 @@ uint64_t CacheStats::Counter(std::string_view name) const {
   const auto found = std::find_if(counters.begin(), counters.end(),
                                   [name](const auto& counter) { return counter.first == name; });
   return found == counters.end() ? 0 : found->second;
+}
+
+// A tenant may know whether they work, and not where they are or what is wrong with them.
+void Core::AddDurable(bool sees_all, CacheStats* stats) const {
+  for (const DurableStats& durable : DurableTierStats()) {
+    TierStats& tier = stats->tiers.emplace_back();
+    tier.tier = TierKind::kDurable;
+    tier.in_service = durable.in_service;
+    tier.read_gbps = durable.bytes_per_second / 1e9;
+    tier.drives.push_back({.directory = sees_all ? durable.name : "",
+                           .in_service = durable.in_service,
+                           .writable = durable.in_service,
+                           .why = sees_all ? durable.why : ""});
+    if (!sees_all) continue;
+    tier.capacity_bytes = durable.usage.capacity_bytes;
+    tier.used_bytes = durable.usage.used_bytes;
+    tier.blocks = durable.usage.block_count;
+  }
+}
+
+// What all of them did; each by itself is in the snapshot.
+void Core::AddDurableCounters(CacheStats* stats) const {
+  if (durable_ == nullptr) return;
+  DurableStats sum;
+  for (const DurableStats& durable : DurableTierStats()) {
+    sum.looks += durable.looks;
+    sum.loaded_blocks += durable.loaded_blocks;
+    sum.failed_loads += durable.failed_loads;
+    sum.written_blocks += durable.written_blocks;
+    sum.failed_writes += durable.failed_writes;
+    sum.waiting_writes += durable.waiting_writes;
+    sum.waiting_erasures += durable.waiting_erasures;
+  }
+  const SessionNotesStats& notes = durable_->notes().stats();
+  const std::pair<std::string, uint64_t> all[] = {
+      {"durable_looks", sum.looks},
+      {"durable_loads", sum.loaded_blocks},
+      {"durable_loads_failed", sum.failed_loads},
+      {"durable_writes", sum.written_blocks},
+      {"durable_writes_failed", sum.failed_writes},
+      {"durable_writes_waiting", sum.waiting_writes},
+      {"durable_erasures_waiting", sum.waiting_erasures},
+      {"session_notes", notes.written},
+      {"session_notes_failed", notes.failed},
+      {"session_notes_skipped", notes.skipped},
+  };
+  stats->counters.insert(stats->counters.end(), std::begin(all), std::end(all));
 }
 
 void Core::Stats(ClientNumber client, StatsRequest* request) {
@@ -105,6 +157,7 @@ CacheStats Core::StatsOf(uint16_t tenant) const {
          .drives = Drives()});
     for (DriveStats& drive : stats.tiers.back().drives) drive.directory = drive.why = "";
   }
+  AddDurable(false, &stats);
   AddRequests(counters_of_[tenant], &stats);
   AddLeft([&](Leave why) { return blocks.left[static_cast<size_t>(why)]; }, &stats);
   uint64_t lent = 0;
@@ -136,6 +189,7 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
          .read_gbps = nvme_speed_.BytesPerSecond(environment_.clock->NowNanos()) / 1e9,
          .drives = Drives()});
   }
+  AddDurable(true, &stats);
   const WriteDownStats& written = write_down_->stats();
   const LoaderStats& loads = loader_->stats();
   AddRequests(counters_, &stats);
@@ -178,6 +232,7 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
     stats.counters.emplace_back("nvme_disk_requests", disks.requests);
     stats.counters.emplace_back("nvme_submit_calls", disks.submit_calls);
   }
+  AddDurableCounters(&stats);
   if (environment_.meter != nullptr) {
     stats.counters.emplace_back("owner_largest_task_entries", environment_.meter->most());
   }

@@ -1,5 +1,6 @@
 // Reserve, Commit, Abort and Release: who may read or write which slot.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -102,6 +103,8 @@ size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
     if (op.corrupt && loan->ref != kNoBlock &&
         residency_->at(loan->ref).state == BlockState::kResident) {
       Count(clients_[client].tenant, &CoreCounters::reported_corrupt);
+      // Where else it may lie as it was read: nobody is to read it again.
+      if (durable_ != nullptr) std::ignore = durable_->Erase(residency_->IdOf(loan->ref));
       residency_->Drop(loan->ref, Leave::kCorrupt);
     }
     EndLoan(loan);
@@ -114,7 +117,7 @@ size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
 
 // --- Reserve
 
-uint32_t Core::NewFilling(uint32_t engine) {
+void Core::NewFilling(BlockRef ref, uint32_t engine) {
   uint32_t number = 0;
   if (free_fillings_.empty()) {
     number = static_cast<uint32_t>(fillings_.size());
@@ -124,15 +127,17 @@ uint32_t Core::NewFilling(uint32_t engine) {
     free_fillings_.pop_back();
   }
   Filling& filling = fillings_[number];
+  filling.ref = ref;
   filling.engine = engine;
   filling.sums = {};
   filling.covered_heads = 0;
   filling.ranges.clear();
   filling.since_nanos = environment_.clock->NowNanos();
-  return number + 1;
+  residency_->SetOwnerData(ref, number + 1);
 }
 
 void Core::FreeFilling(BlockRef ref) {
+  filling(ref).ref = kNoBlock;
   free_fillings_.push_back(residency_->at(ref).owner_data - 1);
   residency_->SetOwnerData(ref, 0);
 }
@@ -153,7 +158,7 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     op.refusal = why;
     return op;
   };
-  const auto layout = static_cast<uint16_t>(request.chain.layout - 1);
+  const uint16_t layout = LayoutOf(client, request.chain.layout);
   const uint64_t block_bytes = catalog_.layout(layout).groups[request.chain.group].block_bytes;
   const BlockName name{.tenant = borrower.tenant,
                        .group = request.chain.group,
@@ -210,8 +215,9 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
       return refused(Refusal::kFull);
     }
     ref = *added;
-    residency_->SetOwnerData(ref, NewFilling(borrower.engine));
+    NewFilling(ref, borrower.engine);
   }
+  filling(ref).touched_nanos = environment_.clock->NowNanos();
   op.reservation = Lend(client, ref, true);
   if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
@@ -283,6 +289,7 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
   bool complete = false;
   op->status = Cover(&filling(ref), group.heads, *op, &complete);
   if (!op->status.ok()) return;
+  filling(ref).touched_nanos = environment_.clock->NowNanos();
   if (complete) {
     const double fill_ms =
         static_cast<double>(environment_.clock->NowNanos() - filling(ref).since_nanos) / 1e6;
@@ -291,6 +298,7 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     FreeFilling(ref);
     residency_->Publish(ref, checksum);
     write_down_->Add(ref);
+    if (durable_ != nullptr) durable_->OnCommitted(ref);
     op->published = true;
     Count(entry.tenant, &CoreCounters::committed);
     Count(entry.tenant, &CoreCounters::committed_bytes, group.block_bytes);
@@ -304,6 +312,7 @@ void CommitJob::Run() {
   const size_t end = std::min(cursor_ + kCommitSlice, asked().ops.size());
   for (; cursor_ < end; ++cursor_) core().CommitOne(client(), &asked().ops[cursor_]);
   core().write_down_->PumpSoon();
+  if (core().durable_ != nullptr) core().durable_->PumpSoon();
   if (cursor_ == asked().ops.size()) return End(cursor_);
   Report(cursor_);
   RunAgain();
@@ -386,6 +395,18 @@ void Core::LookForOverdue() {
       VoidFilling(loan.ref);
     }
     if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();
+  }
+  VoidOverdueFillings(limit);
+}
+
+// Of a block whose other heads never come, no rank has a loan any more.
+void Core::VoidOverdueFillings(int64_t limit_nanos) {
+  for (size_t step = 0; step < std::min(kOverdueSlice, fillings_.size()); ++step) {
+    filling_cursor_ = (filling_cursor_ + 1) % fillings_.size();
+    const Filling& filling = fillings_[filling_cursor_];
+    if (filling.ref == kNoBlock || filling.touched_nanos > limit_nanos) continue;
+    Count(residency_->at(filling.ref).tenant, &CoreCounters::overdue);
+    VoidFilling(filling.ref);
   }
 }
 

@@ -162,36 +162,15 @@ TEST_F(CoreTest, MoreThanDramHoldsIsServedFromNvme) {
   EXPECT_EQ(served, 100u);
 }
 
-TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloor) {
-  CoreOptions options = SmallCache(64);
-  TenantOptions tenant;
-  tenant.name = "local";
-  tenant.dram_floor_bytes = 20 * kBlockBytes;
-  options.cache.tenants = {tenant};
-  Make(options);
-  // Two extents of sixteen slots, of which only one block is above the floor.
-  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 21})), 21u);
-  ASSERT_TRUE(Flush().ok());
-  const auto other = AttachAs("other");
-  for (uint64_t seed = 2; seed < 12; ++seed) {
-    Store(Chain(layout_, {.seed = seed, .blocks = 16, .tenant = "other"}), other.get());
-    world_->Advance(100'000'000);
-  }
-  StatsRequest stats;
-  client_->Do(&Core::Stats, &stats);
-  EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
-}
-
-// One tenant stores, then another more than fits: what the first one still has in DRAM.
-TEST_F(CoreTest, TheBlocksOfATenantOfHigherPriorityStay) {
-  const auto left_at = [this](int8_t priority) {
+// Extents of sixteen slots. This tenant stores, then another more than fits: what the first one
+// still has in DRAM.
+class CrowdedOutTest : public CoreTest {
+ protected:
+  uint64_t BytesLeftOf(const TenantOptions& tenant, size_t blocks) {
     CoreOptions options = SmallCache(64);
-    TenantOptions tenant;
-    tenant.name = "local";
-    tenant.priority = priority;
     options.cache.tenants = {tenant};
     Make(options);
-    EXPECT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 32})), 32u);
+    EXPECT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = blocks})), blocks);
     EXPECT_TRUE(Flush().ok());
     const auto other = AttachAs("other");
     for (uint64_t seed = 2; seed < 12; ++seed) {
@@ -200,10 +179,25 @@ TEST_F(CoreTest, TheBlocksOfATenantOfHigherPriorityStay) {
     }
     StatsRequest stats;
     client_->Do(&Core::Stats, &stats);
-    return stats.stats.tiers[0].tenant_bytes / kBlockBytes;
-  };
-  EXPECT_EQ(left_at(kMostPriority), 32u);
-  EXPECT_EQ(left_at(0), 0u) << "they are older than all of the other's";
+    return stats.stats.tiers[0].tenant_bytes;
+  }
+};
+
+TEST_F(CrowdedOutTest, ATenantIsNotPushedBelowItsFloor) {
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.dram_floor_bytes = 20 * kBlockBytes;
+  // Two extents, of which only one block is above the floor.
+  EXPECT_GE(BytesLeftOf(tenant, 21), 20 * kBlockBytes);
+}
+
+TEST_F(CrowdedOutTest, TheBlocksOfATenantOfHigherPriorityStay) {
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.priority = kMostPriority;
+  EXPECT_EQ(BytesLeftOf(tenant, 32), 32 * kBlockBytes);
+  tenant.priority = 0;
+  EXPECT_EQ(BytesLeftOf(tenant, 32), 0u) << "they are older than all of the other's";
 }
 
 // What is leased leaves its extent later; what is taken meanwhile counts with it.
@@ -239,6 +233,37 @@ TEST_F(CoreTest, ATenantIsNotPushedBelowItsFloorByWhatIsReleasedLater) {
   StatsRequest stats;
   client_->Do(&Core::Stats, &stats);
   EXPECT_GE(stats.stats.tiers[0].tenant_bytes, 20 * kBlockBytes);
+}
+
+// One rank has given its heads; the other one never even asks, and the engine leaves.
+TEST_F(CoreTest, ABlockWhoseOtherHeadsNeverComeIsForgotten) {
+  CoreOptions options = SmallCache(64, false);
+  options.cache.overdue_nanos = 1'000'000'000;
+  Make(options);
+  const auto other = AttachAs("local");
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ReserveRequest half;
+  half.chain = Slice(chain);
+  half.parent = chain.parent(0);
+  client_->Do(&Core::Reserve, &half);
+  ASSERT_EQ(half.ops[0].outcome, ReserveOutcome::kSlot);
+  CommitRequest commit;
+  commit.ops.resize(1);
+  commit.ops[0].reservation = half.ops[0].reservation;
+  commit.ops[0].head_begin = 0;
+  commit.ops[0].head_end = 1;
+  client_->Do(&Core::Commit, &commit);
+  ASSERT_TRUE(commit.ops[0].status.ok()) << commit.ops[0].status.ToString();
+  ASSERT_FALSE(commit.ops[0].published);
+  ReserveRequest second;
+  second.chain = Slice(chain);
+  second.parent = chain.parent(0);
+  other->Do(&Core::Reserve, &second);
+  EXPECT_EQ(second.ops[0].outcome, ReserveOutcome::kBeingFilled);
+
+  world_->Advance(2'000'000'000);
+  EXPECT_EQ(Counter("overdue_reservations"), 1u);
+  EXPECT_EQ(Store(chain, other.get()), 1u);
 }
 
 TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
@@ -499,6 +524,41 @@ TEST_F(CoreTest, ADrainIsOfEveryTenant) {
   reserve.parent = late.parent(0);
   other->Do(&Core::Reserve, &reserve);
   EXPECT_EQ(reserve.ops[0].refusal, Refusal::kDraining);
+}
+
+// Which models another has, and how fast its engines are, is nobody's business.
+TEST_F(CoreTest, ALayoutTellsNothingOfOtherTenantsThatHaveIt) {
+  Make(SmallCache(64, false));
+  const auto other = AttachAs("other");
+  const auto handle_of = [](ManualClient* client, uint64_t bytes) {
+    RegisterLayoutRequest request;
+    request.layout = LayoutOfBytes(bytes);
+    client->Do(&Core::RegisterLayout, &request);
+    return request.handle;
+  };
+  EXPECT_EQ(handle_of(client_.get(), 8 << 10), 2u);
+  EXPECT_EQ(handle_of(client_.get(), 24 << 10), 3u);
+  EXPECT_EQ(handle_of(other.get(), 24 << 10), 2u);
+  const Chain chain(layout_, {.seed = 1, .blocks = 4, .tenant = "other"});
+  ASSERT_EQ(Store(chain, other.get()), 4u);
+  const auto report = [this](ManualClient* client) {
+    for (uint32_t i = 1; i <= 16; ++i) {
+      world_->core().ReportPrefill(
+          client->number(),
+          {.layout = handle_, .tokens = i * 100, .context_tokens = 0, .milliseconds = 5.0 * i});
+    }
+  };
+  const auto recompute_ms = [&] {
+    MatchRequest match;
+    match.chain = Slice(chain);
+    other->Do(&Core::Match, &match);
+    EXPECT_EQ(match.matched, 4u);
+    return match.recompute_ms;
+  };
+  report(client_.get());
+  EXPECT_EQ(recompute_ms(), 0);
+  report(other.get());
+  EXPECT_GT(recompute_ms(), 0);
 }
 
 TEST_F(CoreTest, ATenantHasOnlySoManyLayoutsAndTheyAreForgotten) {

@@ -8,7 +8,6 @@ namespace {
 
 constexpr size_t kMaxBatchOps = 256;
 constexpr size_t kMaxInFlightBatches = 4;
-constexpr int64_t kRetryNanos = 200'000'000;
 
 }  // namespace
 
@@ -104,7 +103,7 @@ void Eraser::OnFailed(const EraseOp& op) {
 void Eraser::RetryLater() {
   if (retry_posted_) return;
   retry_posted_ = true;
-  executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
+  executor_->PostAt(clock_->NowNanos() + options_.retry_nanos, [this, alive = alive_] {
     if (!*alive) return;
     retry_posted_ = false;
     Retry();
@@ -126,11 +125,12 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
   // Whatever fails from here on counts, also where it is being tried once more, for somebody else,
   // when everything up to here has been answered.
   const auto verdict = [this, tenant, before = failures_[tenant].count,
-                        on_done = std::move(on_done)](const Status&) {
+                        on_done = std::move(on_done)] {
     const Failures& failures = failures_[tenant];
     if (failures.count == before) return on_done(Status());
-    on_done(Status(failures.last.code(),
-                   "not deleted from NVMe yet, will be tried again: " + failures.last.ToString()));
+    on_done(
+        Status(failures.last.code(), "not deleted from " + options_.where +
+                                         " yet, will be tried again: " + failures.last.ToString()));
   };
   barriers_.Add(next_deletion_ + waiting_.size() - 1, verdict);
   CheckBarriersLater();
@@ -148,7 +148,7 @@ void Eraser::CheckBarriersLater() {
 void Eraser::CheckBarriers() {
   uint64_t oldest = next_deletion_;
   for (const auto& batch : in_flight_batches_) oldest = std::min(oldest, batch->first);
-  if (barriers_.Settle(oldest, Status())) CheckBarriersLater();
+  if (barriers_.Settle(oldest)) CheckBarriersLater();
 }
 
 }  // namespace aquifer

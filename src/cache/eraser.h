@@ -1,6 +1,6 @@
-// Deletes blocks from NVMe for good. What cannot be deleted now is owed and tried again until it
-// is. While a deletion is owed, nobody may write the same block: the deletion would take the new
-// record too.
+// Deletes blocks from NVMe, or from a durable tier, for good. What cannot be deleted now is owed
+// and tried again until it is. While a deletion is owed, nobody may write the same block: the
+// deletion would take the new record too.
 //
 // Not every deletion need be remembered by its block. A copy that the tier knows of is marked in
 // its memory at once and on the drive when the drive can take it, so that all there is to ask for
@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "aquifer/status.h"
@@ -33,6 +34,8 @@ struct EraserOptions {
   // Deletions kept in mind for drives that have not been read: some 250 bytes each.
   size_t max_remembered = 0;
   size_t max_remembered_per_tenant = 0;
+  std::string where = "NVMe";  // For people.
+  int64_t retry_nanos = 200'000'000;
 };
 
 class Eraser {
@@ -68,13 +71,13 @@ class Eraser {
   // Names no block: its deletion ends well once every other one of the tenant is on the drives.
   static BlockId MarkerOf(const TenantId& tenant) { return {.tenant = tenant, .key = {}}; }
 
-  void OnDone(EraseBatch* erase);
   // What could not be deleted of a tenant's, each time that it was tried.
   struct Failures {
     uint64_t count = 0;
     Status last;
   };
 
+  void OnDone(EraseBatch* erase);
   void OnFailed(const EraseOp& op);
   void Forget(const BlockId& id);
   void CheckBarriers();

@@ -13,6 +13,7 @@
 
 #include "aquifer/cache.h"
 #include "cache/core.h"
+#include "cache/durable_tiers.h"
 #include "cache/loader.h"
 
 namespace aquifer {
@@ -53,6 +54,7 @@ class Job {
   uint64_t run() const { return run_; }
   // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
+  ChainNames NamesOf(const ChainSlice& chain) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const {
     return Core::DeadlineIn(timeout_nanos, begun_nanos_);
   }
@@ -96,18 +98,37 @@ class MatchJob final : public RequestJob<MatchRequest, 0> {
 
   void Reset() override;
   void Run() override;
+  void OnTimer() override;
   void Cancel() override;
 
  private:
-  // False: there are too many runs.
-  bool AddRun(size_t first, TierKind tier, RunState state);
+  // `cost` is the tier's place in costs_. False: there are too many runs.
+  bool AddRun(size_t first, uint8_t cost, RunState state);
   void AddFillingRun(size_t first);
+  // The durable tiers.
+  bool WorthAsking();
+  void LookFurther();
+  DurablePlace PlaceOf(size_t i);
+  void WaitForAnswer();
   void EstimateUpTo(size_t runs);
   void Finish();
+  // Tells the eviction orders what was asked for; false when that was all.
+  bool AskSlice();
   void TouchSlice();
 
-  std::vector<BlockRef> refs_;  // What matched.
-  std::array<TierCost, 2> costs_;
+  size_t matched_ = 0;
+  std::vector<BlockRef> refs_;   // Of those, what is on this host.
+  std::vector<uint64_t> names_;  // All that was asked for: the request may be gone by then.
+  uint32_t tokens_per_block_ = 0;
+  Residency::AskedOrders asked_orders_;
+  std::array<TierCost, kMaxTiers> costs_;  // By the index's numbers for tiers.
+  std::vector<uint8_t> run_costs_;         // Which of those, by run.
+  ChainInquiry inquiry_;
+  bool further_ = false;      // The durable tiers are being asked.
+  bool waiting_ = false;      // For their answer.
+  size_t further_begin_ = 0;  // Where that began.
+  int64_t until_nanos_ = 0;   // So long it may take; 0: not asked yet.
+  uint64_t timer_run_ = 0;    // The run that has asked to be woken.
   std::optional<PrefillCoefficients> prefill_;
   std::optional<WorthScan> worth_;
   size_t estimated_ = 0;   // Of the runs.
@@ -126,8 +147,15 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
+  // In a ticket's number: the load is a durable tier's.
+  static constexpr size_t kFromDurable = size_t{1} << 63;
+
   void FetchSlice();
   void FetchOne(size_t i, BlockRef* ref);
+  void FetchFurther(size_t i);
+  void FetchUnanswered();
+  void FetchElsewhere(size_t i, const Status& status);
+  void PumpLoads();
   void LendOne(size_t i, BlockRef ref, TierKind tier);
   void SettleOne(size_t i, Status status);
   void SettleRestLate();
@@ -150,6 +178,8 @@ class FetchJob final : public RequestJob<FetchRequest, 1>, public LoadWaiter {
   bool refused_ = false;          // The caller was told that it has too many leases.
   size_t late_cursor_ = 0;        // How far that has been said.
   std::vector<uint8_t> settled_;  // As far as the slices have come.
+  ChainInquiry inquiry_;
+  std::deque<size_t> unanswered_;  // Durable tiers are asked for these.
 };
 
 class ReserveJob final : public RequestJob<ReserveRequest, 2> {
@@ -182,6 +212,8 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
 
   void Reset() override {
     flush_ = {};
+    durable_flush_.clear();
+    add_cursor_ = 0;
     timer_set_ = false;
   }
   void Run() override;
@@ -192,7 +224,14 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
  private:
   std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
 
+  // It goes to the durable tiers too, or only there.
+  bool WantsDurable();
+  void FlushDurable();
+  void Finish(Status status);
+
   FlushWaits::Id flush_;
+  DurableTiers::FlushId durable_flush_;
+  BlockRef add_cursor_ = 0;  // How far the tenant's blocks of no class have been added.
   bool timer_set_ = false;
 };
 
@@ -216,20 +255,40 @@ class PrestageJob final : public RequestJob<PrestageRequest, 6>, public LoadWait
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
+  void Drop() override { LetGo(); }
   bool Waits(uint64_t run) const override { return run == this->run(); }
   void OnLoaded(size_t op, BlockRef ref, const Status& status) override;
 
  private:
+  void LetGo();
   // A slice of the session's chain; false when it is all there.
   bool Collect();
+  // The same where durable tiers may have what is gone from here.
+  bool CollectKeys();
+  void StageKeys(uint16_t layout);
   size_t count() const;
   BlockRef Block(size_t i) const;
   void StageOne(BlockRef ref);
+  // The durable tiers: a session of which only they know, and blocks.
+  void ReadNote();
+  void OnNote(const Result<SessionNote>& note);
+  void StageFurther(size_t i);
+  void StageUnanswered();
+  void PumpLoads();
   void MaybeEnd();
+  void Finish();
 
-  BlockName walk_;                  // The next of the session's blocks to be collected.
-  std::deque<Core::Noted> blocks_;  // The session's, deepest first.
-  size_t cursor_ = 0;               // From the root on.
+  BlockName walk_;                   // The next of the session's blocks to be collected.
+  std::deque<Core::Noted> blocks_;   // The session's, deepest first.
+  ChainSlice chain_;                 // What is staged, where it is given by keys.
+  uint16_t layout_ = 0;              // Of that.
+  SessionNote note_;                 // Whose keys those are, where it is not the caller.
+  std::optional<uint16_t> learned_;  // The note's layout, which is held.
+  bool reading_note_ = false;
+  bool noteless_ = false;  // There is none: what is here is all.
+  ChainInquiry inquiry_;
+  std::deque<size_t> unanswered_;  // Durable tiers are asked for these.
+  size_t cursor_ = 0;              // From the root on.
   size_t open_ = 0;
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
@@ -260,12 +319,17 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void DropUnindexed();
   void Erase(const BlockId& id);
   void WaitForTiers();
+  void WaitForDurable(const Status& status);
+  void EndSweep();
+  // What the durable tiers have of the tenant's may be found again.
+  void Reopen();
   void Finish(Status status);
 
   BlockName walk_;  // The next of the session's blocks.
   size_t cursor_ = 0;
   size_t evicted_ = 0;
   bool sweeping_ = false;    // In Core::sweeping_.
+  bool closed_ = false;      // The tenant's blocks are not found in the durable tiers.
   bool crossed_ = false;     // The block below walk_ was gone already.
   bool lost_track_ = false;  // It is not known what came before walk_.
   bool unsure_ = false;      // More of what it deletes may come to light.
@@ -276,14 +340,22 @@ class DrainJob final : public RequestJob<DrainRequest, 8> {
  public:
   explicit DrainJob(Core* core) : RequestJob(core) {}
 
+  void Reset() override {
+    flush_ = {};
+    durable_flush_.clear();
+  }
   void Run() override;
   void OnTimer() override { Cancel(); }
   void Cancel() override;
   void Drop() override;
 
  private:
+  void DrainNvme();
+  void DrainDurable(const Status& nvme);
+  void EndFlushes();
   void Finish(Status status);
   FlushWaits::Id flush_;
+  DurableTiers::FlushId durable_flush_;
 };
 
 // What a caller said about a session. Nobody waits for it, so it has no request.
@@ -304,7 +376,8 @@ class HintJob final : public Job {
   int8_t priority_ = 0;
   SessionHint outlook_ = SessionHint::kNone;
   int64_t ttl_seconds_ = 0;
-  BlockName walk_;  // The next of the session's blocks, deepest first.
+  bool durable_ = false;  // The session's blocks are to be.
+  BlockName walk_;        // The next of the session's blocks, deepest first.
 };
 
 inline constexpr size_t kJobKinds = 10;

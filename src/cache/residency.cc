@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/hash_mix.h"
 #include "base/planted_bug.h"
 #include "io/disk.h"
 
@@ -26,6 +28,8 @@ Residency::Residency(ResidencyParts parts)
       nvme_order_(std::move(parts.nvme_order)),
       dram_quota_(std::move(parts.dram_quota)),
       extent_bytes_(parts.extent_bytes),
+      name_seed_(parts.name_seed),
+      lasting_tiers_(parts.lasting_tiers),
       nvme_quota_(std::move(parts.nvme_quota)),
       pins_(PinTableOptions{}),
       lost_links_(kMaxLostLinks) {}
@@ -46,6 +50,11 @@ BlockName Residency::NameOf(BlockRef ref) const {
 uint64_t Residency::RawBytes(BlockRef ref) const {
   const BlockEntry& entry = at(ref);
   return catalog_->layout(entry.layout).groups[entry.group].block_bytes;
+}
+
+DType Residency::DTypeOf(BlockRef ref) const {
+  const BlockEntry& entry = at(ref);
+  return catalog_->layout(entry.layout).groups[entry.group].dtype;
 }
 
 uint64_t Residency::SlotBytesOf(BlockRef ref) const { return RoundUpToPage(RawBytes(ref)); }
@@ -74,6 +83,7 @@ BlockRef Residency::Find(const BlockId& id) const {
 BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
   const BlockEntry& entry = at(ref);
   BlockFeatures features;
+  features.name = OrderName(NameOf(ref));
   features.tenant = entry.tenant;
   if (tier == kTierDram) {
     // A pool that holds a slot has been numbered.
@@ -178,11 +188,21 @@ Result<BlockRef> Residency::AddOnNvme(const NewBlock& block) {
   return ref;
 }
 
+Result<BlockRef> Residency::AddLoaded(const NewBlock& block, SlotId slot) {
+  AQ_ASSIGN_OR_RETURN(const BlockRef ref, AddFilling(block, slot));
+  ArriveInDram(ref, slot);
+  return ref;
+}
+
 // Keeps the eviction order of a tier, and the parent's place in it, in step with the index.
 void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
   EvictionOrder* const order_of_tier = order(tier);
   if (resident) {
-    order_of_tier->Add(ref, Features(ref, tier), clock_->NowNanos());
+    BlockFeatures features = Features(ref, tier);
+    BlockName parent = NameOf(ref);
+    parent.key = index_->ParentKey(ref);
+    features.parent_name = OrderName(parent);
+    order_of_tier->Add(ref, features, clock_->NowNanos());
     order_of_tier->SetLeaf(ref, index_->IsLeaf(ref, tier));
   } else {
     order_of_tier->Remove(ref);
@@ -219,11 +239,13 @@ void Residency::ArriveOnNvme(BlockRef ref) {
 void Residency::LeaveDram(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
   AQ_CHECK(entry.in_tier(kTierDram));
-  if (!entry.in_tier(kTierNvme)) {
+  const bool durable = (entry.residency & kDurableTiers) != 0;
+  if (!entry.in_tier(kTierNvme) && !durable) {
     CountLostUnwritten(entry.tenant);
     return Drop(ref, why);
   }
   ++demoted_;
+  if (!entry.in_tier(kTierNvme)) return Drop(ref, Leave::kToDurable);
   dram_->Retract(entry.slot);
   SetTier(ref, kTierDram, false);
   ReleaseSlot(ref);
@@ -231,7 +253,8 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
 
 void Residency::LeaveNvme(BlockRef ref, Leave why) {
   if (!at(ref).in_tier(kTierNvme)) return;
-  if (!at(ref).in_tier(kTierDram)) return Drop(ref, why);
+  const bool durable = (at(ref).residency & kDurableTiers) != 0 && why != Leave::kCorrupt;
+  if (!at(ref).in_tier(kTierDram)) return Drop(ref, durable ? Leave::kToDurable : why);
   SetTier(ref, kTierNvme, false);
   ClearStale(ref);
   nvme_quota_.Uncharge(at(ref).tenant, SlotBytesOf(ref));
@@ -250,10 +273,13 @@ void Residency::Drop(BlockRef ref, Leave why) {
   if (entry.in_tier(kTierNvme)) {
     SetTier(ref, kTierNvme, false);
     nvme_quota_.Uncharge(entry.tenant, SlotBytesOf(ref));
-    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref), why);
+    const bool lost = why == Leave::kLostByTier || why == Leave::kToDurable;
+    if (!lost && on_erase) on_erase(IdOf(ref), why);
   }
+  LeaveDurable(ref, why);
   for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
   const bool keeps_children = why == Leave::kCorrupt || why == Leave::kLostByTier ||
+                              why == Leave::kToDurable ||
                               entry.state == BlockState::kFilling;  // It was not there before.
   if (entry.first_child != kNoBlock && !keeps_children) {
     orphaned_.push_back(NameOf(ref));
@@ -273,6 +299,23 @@ void Residency::Drop(BlockRef ref, Leave why) {
   if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
   if (entry.has_slot()) dram_->Quarantine(entry.slot);
   index_->Retire(ref);
+}
+
+// What a durable tier has outlives what is dropped here for want of room; it goes when the block is
+// to be gone everywhere. A write under way ends there first.
+void Residency::LeaveDurable(BlockRef ref, Leave why) {
+  const BlockEntry& entry = at(ref);
+  const uint8_t there = entry.residency & kDurableTiers;
+  const bool everywhere = why == Leave::kAsked || why == Leave::kExpired;
+  const bool lost = durable_wanted(ref) && (there & lasting_tiers_) == 0 && !everywhere;
+  if (lost && entry.state == BlockState::kResident) {
+    if (lost_undurable_.size() <= entry.tenant) lost_undurable_.resize(size_t{entry.tenant} + 1);
+    ++lost_undurable_[entry.tenant];
+  }
+  if (there != 0 && everywhere && on_erase_durable) on_erase_durable(IdOf(ref));
+  for (uint8_t tier = kTierFirstDurable; tier < kMaxTiers; ++tier) {
+    index_->SetResident(ref, tier, false);
+  }
 }
 
 void Residency::Settle(BlockRef ref) {
@@ -323,7 +366,7 @@ void Residency::Unlease(BlockRef ref) {
 
 void Residency::LeaveIfRetiring(BlockRef ref) {
   const BlockEntry& entry = at(ref);
-  const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
+  const bool held = entry.held() || (entry.flags & kWaitsInDram) != 0;
   if (entry.in_tier(kTierDram) && !held && Retiring(entry.slot)) LeaveDram(ref, Leave::kPressure);
 }
 
@@ -361,6 +404,46 @@ bool Residency::SetStale(BlockRef ref) {
   return true;
 }
 
+void Residency::SetDurable(BlockRef ref, uint8_t durable, bool there) {
+  const bool was_only_in_dram = at(ref).residency == TierBit(kTierDram);
+  index_->SetResident(ref, static_cast<uint8_t>(kTierFirstDurable + durable), there);
+  const bool is_only_in_dram = at(ref).residency == TierBit(kTierDram);
+  only_in_dram_ += (is_only_in_dram ? 1 : 0) - (was_only_in_dram ? 1 : 0);
+}
+
+bool Residency::HoldForDurable(BlockRef ref) {
+  if ((at(ref).flags & kFlagDurableHeld) != 0) return false;
+  index_->SetFlags(ref, kFlagDurableHeld);
+  dram_order_->Hold(ref);
+  return true;
+}
+
+void Residency::UnholdForDurable(BlockRef ref) {
+  if (!index_->Exists(ref) || (at(ref).flags & kFlagDurableHeld) == 0) return;
+  index_->SetFlags(ref, 0, kFlagDurableHeld);
+  if (!dram_order_->Contains(ref)) return;
+  dram_order_->Unhold(ref);
+  LeaveIfRetiring(ref);
+}
+
+void Residency::BeginDurableIo(BlockRef ref, uint8_t durable) {
+  index_->SetIo(ref, static_cast<uint8_t>(kTierFirstDurable + durable), true);
+  ++MutableBlocksOf(at(ref).tenant).being_written;
+  dram_order_->Hold(ref);
+}
+
+void Residency::EndDurableIo(BlockRef ref, uint8_t durable) {
+  index_->SetIo(ref, static_cast<uint8_t>(kTierFirstDurable + durable), false);
+  --MutableBlocksOf(at(ref).tenant).being_written;
+  if (at(ref).state == BlockState::kGone) return Settle(ref);
+  if (dram_order_->Contains(ref)) dram_order_->Unhold(ref);
+  LeaveIfRetiring(ref);
+}
+
+uint64_t Residency::lost_undurable(uint16_t tenant) const {
+  return tenant < lost_undurable_.size() ? lost_undurable_[tenant] : 0;
+}
+
 bool Residency::Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds) {
   if (Planted(PlantedBug::kPinIgnored)) return true;
   switch (pins_.Add({.ref = ref, .owner = owner}, until_unix_seconds)) {
@@ -396,6 +479,22 @@ void Residency::ExpirePins(size_t max_pins) {
   std::vector<BlockPin> expired(max_pins);
   const size_t count = pins_.Expire(clock_->UnixSeconds(), expired);
   for (size_t i = 0; i < count; ++i) UnholdPin(expired[i].ref);
+}
+
+uint64_t Residency::OrderName(const BlockName& name) const {
+  const uint64_t where = uint64_t{name.tenant} << 32 | uint64_t{name.group} << 16 | name.part;
+  const uint64_t mixed = Mix(GetU64(name.key.bytes.data()) ^ name_seed_,
+                             GetU64(name.key.bytes.data() + 8) ^ (where + name_seed_));
+  return mixed | 1;  // 0 is no name.
+}
+
+bool Residency::Ask(const AskedChain& chain, size_t max_blocks, AskedOrders* asked) {
+  const int64_t now = clock_->NowNanos();
+  if (!asked->dram_done) {
+    asked->dram_done = !dram_order_->Ask(chain, &asked->dram, max_blocks, now);
+    return true;
+  }
+  return nvme_order_->Ask(chain, &asked->nvme, max_blocks, now);
 }
 
 void Residency::Touch(BlockRef ref) {

@@ -41,9 +41,10 @@ enum class Leave : uint8_t {
   kCorrupt,
   kAsked,
   kOrphaned,
-  kLostByTier
+  kLostByTier,
+  kToDurable,  // No room here, and a durable tier has it: what hangs below it is of use as before.
 };
-inline constexpr size_t kLeaveReasons = 7;
+inline constexpr size_t kLeaveReasons = 8;
 
 struct ResidencyParts {
   Catalog* catalog = nullptr;
@@ -55,6 +56,8 @@ struct ResidencyParts {
   Quota dram_quota;
   Quota nvme_quota;
   uint64_t extent_bytes = 0;  // Of DRAM.
+  uint64_t name_seed = 0;     // Of the names that the orders know blocks by.
+  uint8_t lasting_tiers = 0;  // TierBit() of the durable tiers that count as durable.
 };
 
 class Residency {
@@ -69,6 +72,8 @@ class Residency {
   BlockId IdOf(BlockRef ref) const;
   BlockName NameOf(BlockRef ref) const;
   uint64_t RawBytes(BlockRef ref) const;
+  // Bytes, where no engine has registered its layout yet.
+  DType DTypeOf(BlockRef ref) const;
   BlockRef Find(const BlockId& id) const;
 
   // --- Slots
@@ -104,7 +109,12 @@ class Residency {
   // Its write has completed; ChargeNvme() came before.
   void ArriveOnNvme(BlockRef ref);
 
-  // Out of DRAM; a block that no other tier has is dropped. It is not held.
+  // The same for one that nobody here knew of: it was read from a durable tier. The index may be
+  // full, or the block not fit into its chain.
+  Result<BlockRef> AddLoaded(const NewBlock& block, SlotId slot);
+
+  // Out of DRAM; a block that no other tier has is dropped, and so is one that only durable tiers
+  // have: the index knows what is on this host. It is not held.
   void LeaveDram(BlockRef ref, Leave why);
   // NVMe has it no more (the tier said so, or was told to erase it); dropped if DRAM has it not.
   void LeaveNvme(BlockRef ref, Leave why);
@@ -135,6 +145,27 @@ class Residency {
   [[nodiscard]] bool SetStale(BlockRef ref);
   void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
   bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
+  // --- Durable tiers, by their numbers from 0
+
+  // The tier has it, as far as is known, or has it no more.
+  void SetDurable(BlockRef ref, uint8_t durable, bool there);
+  bool in_durable(BlockRef ref, uint8_t durable) const {
+    return at(ref).in_tier(static_cast<uint8_t>(kTierFirstDurable + durable));
+  }
+  // It is to be durable: lost before it is, it counts as lost.
+  void WantDurable(BlockRef ref) { index_->SetFlags(ref, kFlagDurableWanted); }
+  bool durable_wanted(BlockRef ref) const { return (at(ref).flags & kFlagDurableWanted) != 0; }
+  // Keeps it in DRAM while it waits to be written to one. False: it is kept on that account
+  // already.
+  [[nodiscard]] bool HoldForDurable(BlockRef ref);
+  void UnholdForDurable(BlockRef ref);
+  // It is in DRAM, and its slot is being read by the tier.
+  void BeginDurableIo(BlockRef ref, uint8_t durable);
+  // It may be gone after that.
+  void EndDurableIo(BlockRef ref, uint8_t durable);
+  // How many of the tenant's that were to be durable were dropped before they were.
+  uint64_t lost_undurable(uint16_t tenant) const;
+
   // Nobody has stored it in this life: NVMe held it over a restart.
   bool found(BlockRef ref) const { return (at(ref).flags & kFlagFound) != 0; }
   // False: too many pins.
@@ -142,6 +173,16 @@ class Residency {
   void Unpin(BlockRef ref, uint64_t owner);
   void ExpirePins(size_t max_pins);
 
+  // What the orders call a block. Seeded: nobody can make two of them fall together.
+  uint64_t OrderName(const BlockName& name) const;
+  // Tells the orders of a request, up to `max_blocks` at a time: one after the other. False when
+  // that was all.
+  struct AskedOrders {
+    AskProgress dram{};
+    AskProgress nvme{};
+    bool dram_done = false;
+  };
+  bool Ask(const AskedChain& chain, size_t max_blocks, AskedOrders* asked);
   void Touch(BlockRef ref);
   void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
   void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
@@ -217,12 +258,18 @@ class Residency {
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
   std::function<void(const BlockId&, Leave)> on_erase;
+  // The same with what a durable tier has, or is being sent, and is to have no more.
+  std::function<void(const BlockId&)> on_erase_durable;
 
  private:
   // In the index's flags.
   static constexpr uint8_t kFlagDirtyHeld = 0x80;  // Waits in DRAM to be written down.
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
+  static constexpr uint8_t kFlagDurableHeld =
+      0x10;  // Waits in DRAM to be written to a durable tier.
+  static constexpr uint8_t kWaitsInDram = kFlagDirtyHeld | kFlagDurableHeld;
+  static constexpr uint8_t kDurableTiers = 0xFF & ~((1u << kTierFirstDurable) - 1);
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
   static constexpr uint32_t kNoExtent = UINT32_MAX;
 
@@ -240,6 +287,7 @@ class Residency {
   static uint16_t PayerOf(uint16_t tenant);
   TenantBlocks& MutableBlocksOf(uint16_t tenant);
   void CountLostUnwritten(uint16_t tenant);
+  void LeaveDurable(BlockRef ref, Leave why);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
@@ -290,6 +338,8 @@ class Residency {
   const std::unique_ptr<EvictionOrder> nvme_order_;
   Quota dram_quota_;
   const uint64_t extent_bytes_;
+  const uint64_t name_seed_;
+  const uint8_t lasting_tiers_;
   std::vector<Claim> claims_;              // In the order in which they came.
   std::vector<int64_t> came_nanos_;        // By tenant: when it got its first extent.
   std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
@@ -309,6 +359,7 @@ class Residency {
   uint64_t demoted_ = 0;
   int64_t only_in_dram_ = 0;
   std::vector<uint64_t> lost_unwritten_;  // By tenant.
+  std::vector<uint64_t> lost_undurable_;  // By tenant.
 };
 
 }  // namespace aquifer

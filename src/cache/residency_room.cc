@@ -250,7 +250,7 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
     reclaim_.pop_back();
     if (!index_->Exists(ref) || !at(ref).in_tier(kTierDram) || !Retiring(at(ref).slot)) continue;
     // It leaves when the last lease ends, or when it has been written down.
-    if (at(ref).held() || (at(ref).flags & kFlagDirtyHeld) != 0) continue;
+    if (at(ref).held() || (at(ref).flags & kWaitsInDram) != 0) continue;
     LeaveDram(ref, Leave::kPressure);
   }
   return reclaim_slot_ != kNoReclaim || !reclaim_.empty();
@@ -282,7 +282,7 @@ BlockRef Residency::TailBelow(BlockRef ref) const {
       ref = entry.first_child;
       continue;
     }
-    const bool held = entry.held() || (entry.flags & kFlagDirtyHeld) != 0;
+    const bool held = entry.held() || (entry.flags & kWaitsInDram) != 0;
     return held || entry.state != BlockState::kResident ? BlockRef{kNoBlock} : ref;
   }
   return kNoBlock;
@@ -311,7 +311,8 @@ bool Residency::ForgetOne(const NewBlock& sake) {
       const uint16_t other = catalog_->pool(pool).tenant;
       return other == tenant || (!own_only && dram_quota_.OverFloor(other) > 0);
     });
-    if (first != kNoVictim && second != kNoVictim && DramValue(second) < NvmeValue(first)) {
+    if (first != kNoVictim && second != kNoVictim &&
+        at(second).last_used_nanos < at(first).last_used_nanos) {
       std::swap(first, second);
     }
     for (const uint32_t victim : {first, second}) {

@@ -69,6 +69,9 @@ Result<std::unique_ptr<RunningCore>> RunningCore::Start(const Options& options) 
   environment.run_opening = [workers = running->workers_.get()](const std::string&, Task open) {
     if (!RunDetached("aq-open", open)) workers->Run(open);
   };
+  running->durable_tiers_ = options.durable_tiers;
+  environment.durable_tiers = options.durable_tiers;
+  environment.packer = options.packer;
   environment.meter = &running->meter_;
   environment.owner_longest_task = [owner] { return owner->stats().longest_task_nanos; };
   AQ_ASSIGN_OR_RETURN(
@@ -92,6 +95,9 @@ RunningCore::~RunningCore() {
   // First the owner, so that nothing new begins; then whoever touches memory; then the memory.
   owner_->Stop();
   if (core_ != nullptr) core_->CloseDisks();
+  for (const DurableTierSource& tier : durable_tiers_) {
+    if (tier.close) tier.close();
+  }
   workers_.reset();
   core_.reset();
 }

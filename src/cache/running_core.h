@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/executor.h"
 #include "base/task_meter.h"
 #include "cache/core.h"
+#include "cache/environment.h"
 
 namespace aquifer {
 
@@ -24,6 +26,8 @@ class RunningCore {
     uint64_t warm_bytes = uint64_t{512} << 20;
     // Extents that are faulted in ahead of need; by default the whole pool, in the background.
     uint32_t ready_extents = UINT32_MAX;
+    std::vector<DurableTierSource> durable_tiers{};
+    Packer* packer = nullptr;  // Seals what is written to NVMe; outlives this. May be null.
   };
 
   // Returns when the core serves.
@@ -41,6 +45,7 @@ class RunningCore {
   void Look(uint64_t bytes, int64_t until, const std::function<void()>& done);
 
   TaskMeter meter_;  // The owner's.
+  std::vector<DurableTierSource> durable_tiers_;
   std::unique_ptr<ThreadExecutor> owner_;
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<Core> core_;

@@ -57,6 +57,28 @@ TEST_F(SessionsTest, WhatIsLeftIsDeletedAlsoWhereTheEndWasEvictedBefore) {
   EXPECT_TRUE(EvictSession()->status.ok());  // It is known that there is nothing left.
 }
 
+// Of whom it was does not outlive what they said.
+TEST_F(SessionsTest, WhereEverythingIsDeletedTheirNamesAreToo) {
+  Make(SmallCache(64, false));
+  StoreSession(Chain(layout_, {.seed = 1, .blocks = 10}));
+  const auto other = AttachAs("other");
+  SessionForecast forecast;
+  forecast.session = "theirs";
+  forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+  world_->core().Hint(other->number(), forecast, Key{});
+  for (int i = 0; i < 1000; ++i) {
+    forecast.session = "session " + std::to_string(i);
+    world_->core().Hint(client_->number(), forecast, Key{});
+  }
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_TRUE(world_->core().Sessions("local", "", 1).empty());
+  EXPECT_EQ(EvictSession()->status.code(), Code::kNotFound);
+  EXPECT_EQ(world_->core().Sessions("other", "", 2).size(), 1u);
+}
+
 TEST_F(SessionsTest, ALostBlockInTheMiddleDoesNotHideWhatIsAboveIt) {
   Make(SmallCache(64, false));
   const Chain chain(layout_, {.seed = 1, .blocks = 10});

@@ -229,6 +229,7 @@ void WriteDown::HangWrite(BlockRef ref) {
 
 void WriteDown::EndHungWrite(BlockRef ref) {
   const auto hung = hung_blocks_.find(ref);
+  AQ_CHECK(hung != hung_blocks_.end() && hung->second.writes > 0);
   if (--hung->second.writes > 0 || hung->second.again) return;
   hung_blocks_.erase(hung);
   residency_->EndIo(ref, kTierDram);
@@ -258,6 +259,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   WriteOp& op = write->batch.ops.emplace_back();
   op.meta = residency_->MetaOf(item.ref);
   op.source = residency_->SlotBytes(residency_->at(item.ref).slot);
+  op.dtype = residency_->DTypeOf(item.ref);
   op.replace = renewal;
   residency_->ClearStale(item.ref);
   BeginWrite(item.ref);
@@ -596,7 +598,7 @@ void WriteDown::FailFlushes() {
 // --- Barrier
 
 void WriteDown::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
-  barriers_.Add(next_batch_ - 1, [this, tenant, on_done = std::move(on_done)](const Status&) {
+  barriers_.Add(next_batch_ - 1, [this, tenant, on_done = std::move(on_done)] {
     on_done(At(&hung_, tenant) == 0
                 ? Status()
                 : Status(Code::kUnavailable,
@@ -616,7 +618,7 @@ void WriteDown::CheckBarriers() {
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);
   }
-  if (barriers_.Settle(oldest, Status())) CheckBarriersLater();
+  if (barriers_.Settle(oldest)) CheckBarriersLater();
 }
 
 }  // namespace aquifer

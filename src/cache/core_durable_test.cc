@@ -1,0 +1,600 @@
+// The cache on durable tiers: what it finds there, loads, writes and deletes, and what becomes of
+// all that when a store is slow, hangs, fails or loses things.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "testing/core_fixture.h"
+#include "testing/fake_durable_tier.h"
+#include "testing/memory_blob_store.h"
+#include "tier/test_keys.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kSecond = 1'000 * kMillisecond;
+
+class CoreDurableTest : public CoreFixture {
+ protected:
+  CoreDurableTest() { sources_.push_back(SourceOf("store", &store_, &tier_)); }
+
+  static DurableTierSource SourceOf(const std::string& name, FakeStore* store,
+                                    FakeDurableTier** made) {
+    DurableTierSource source;
+    source.name = name;
+    source.make = [name, store,
+                   made](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
+      auto tier =
+          std::make_unique<FakeDurableTier>(name, store, parts.listener, parts.owner, parts.clock);
+      *made = tier.get();
+      return std::unique_ptr<DurableTier>(std::move(tier));
+    };
+    return source;
+  }
+
+  static CoreOptions DurableCache(uint64_t dram_blocks = 64, bool nvme = false) {
+    CoreOptions options = SmallCache(dram_blocks, nvme);
+    TenantOptions tenant;
+    tenant.name = "local";
+    tenant.durability = Durability::kDurable;
+    options.cache.tenants = {tenant};
+    return options;
+  }
+
+  void MakeDurable(const CoreOptions& options) {
+    world_ = std::make_unique<ManualWorld>(options, nullptr, sources_);
+    Attach();
+  }
+  // Another node, of which nothing is on this disk, uses the same stores.
+  void MakeAnother(const CoreOptions& options) {
+    client_.reset();
+    world_.reset();
+    MakeDurable(options);
+  }
+
+  std::unique_ptr<MatchRequest> Match(const Chain& chain) {
+    auto match = std::make_unique<MatchRequest>();
+    match->chain = Slice(chain);
+    client_->Do(&Core::Match, match.get());
+    return match;
+  }
+  Status FlushTo(TierKind tier, int64_t timeout_nanos = kSecond) {
+    FlushRequest flush;
+    flush.tier = tier;
+    flush.timeout_nanos = timeout_nanos;
+    client_->Do(&Core::Flush, &flush);
+    return flush.status;
+  }
+  DurableStats StatsOfStore() { return world_->core().Snapshot().durable.at(0); }
+  size_t BlobsOf(const Chain& chain) const {
+    size_t there = 0;
+    for (const Key& key : chain.keys()) {
+      there += static_cast<size_t>(
+          std::count_if(store_.blobs.begin(), store_.blobs.end(),
+                        [&](const auto& blob) { return blob.first.key == key; }));
+    }
+    return there;
+  }
+  std::map<BlockId, FakeStore::Blob>::iterator BlobOf(const Key& key) {
+    return std::find_if(store_.blobs.begin(), store_.blobs.end(),
+                        [&](const auto& blob) { return blob.first.key == key; });
+  }
+  void NameSession(const Chain& chain, const std::string& session,
+                   Durability durability = Durability::kNone) {
+    SessionForecast forecast;
+    forecast.session = session;
+    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+    forecast.durability = durability;
+    world_->core().Hint(client_->number(), forecast, chain.keys().back());
+    world_->meter().EndTask();
+  }
+
+  FakeStore store_;
+  FakeDurableTier* tier_ = nullptr;  // Of the running cache.
+  std::vector<DurableTierSource> sources_;
+};
+
+TEST_F(CoreDurableTest, AnEmptyNodeRecallsAllThatAFlushAcknowledged) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.blobs.size(), 40u);
+  MakeAnother(DurableCache());
+  const auto match = Match(chain);
+  EXPECT_EQ(match->matched, 40u);
+  ASSERT_EQ(match->runs.size(), 1u);
+  EXPECT_EQ(match->runs[0].tier, TierKind::kDurable);
+  EXPECT_EQ(match->runs[0].state, RunState::kReady);
+  EXPECT_GT(match->runs[0].estimated_ms, 0);
+  EXPECT_EQ(match->pays, 40u);
+  const auto fetch = Fetch(chain);
+  for (const FetchOp& op : fetch->ops) EXPECT_EQ(op.tier, TierKind::kDurable);
+  Release(*fetch);
+  EXPECT_EQ(Recall(chain), 40u);  // From memory now.
+  EXPECT_EQ(store_.reads, 40u);
+  EXPECT_EQ(Counter("fetch_hits_durable"), 40u);
+  EXPECT_EQ(Match(chain)->runs[0].tier, TierKind::kDram);
+}
+
+// A codec makes something smaller only where it knows what the bytes are.
+TEST_F(CoreDurableTest, ATierIsToldWhatTheElementsAre) {
+  MakeDurable(DurableCache());
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 3})), 3u);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(store_.blobs.size(), 3u);
+  for (const auto& [id, blob] : store_.blobs) EXPECT_EQ(blob.dtype, layout_.groups[0].dtype);
+}
+
+TEST_F(CoreDurableTest, AMatchAsksForFewAndTheFetchBehindItForNone) {
+  CoreOptions options = DurableCache(1024);
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 600});
+  ASSERT_EQ(Store(chain), 600u);
+  ASSERT_TRUE(Flush().ok());
+  const Chain longer = chain.Fork(500, 9, 300);  // 500 of these 800 are there.
+  MakeAnother(options);
+  const auto match = Match(longer);
+  EXPECT_EQ(match->matched, 500u);
+  EXPECT_LE(store_.look_batches, 3u);
+  EXPECT_LE(store_.looks, 48u);
+  const uint64_t asked = store_.looks;
+  EXPECT_EQ(Match(longer)->matched, 500u);
+  EXPECT_EQ(Recall(longer), 500u);
+  EXPECT_EQ(store_.looks, asked);
+  EXPECT_EQ(store_.reads, 500u);  // Misses were not read either.
+}
+
+TEST_F(CoreDurableTest, WhatIsNotThereIsNotAskedForAgainAtOnce) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 100});
+  EXPECT_EQ(Match(chain)->matched, 0u);
+  const uint64_t asked = store_.looks;
+  EXPECT_GT(asked, 0u);
+  EXPECT_EQ(Match(chain)->matched, 0u);
+  EXPECT_EQ(store_.looks, asked);
+  world_->Advance(2 * kSecond);  // Another node may have written it by now.
+  EXPECT_EQ(Match(chain)->matched, 0u);
+  EXPECT_GT(store_.looks, asked);
+}
+
+TEST_F(CoreDurableTest, AMatchWaitsNoLongerThanItMayAndTheAnswerIsThereLater) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.latency_nanos = 400 * kMillisecond;
+  MatchRequest match;
+  match.chain = Slice(chain);
+  client_->Submit(&Core::Match, &match);
+  world_->Advance(99 * kMillisecond);
+  EXPECT_FALSE(match.done());
+  world_->Advance(2 * kMillisecond);
+  ASSERT_TRUE(match.done());
+  EXPECT_EQ(match.matched, 0u);
+  ASSERT_EQ(match.runs.size(), 1u);
+  EXPECT_EQ(match.runs[0].state, RunState::kPending);
+  EXPECT_EQ(match.runs[0].tier, TierKind::kDurable);
+  EXPECT_EQ(match.runs[0].count, 8u);
+  world_->Advance(400 * kMillisecond);
+  EXPECT_EQ(Match(chain)->matched, 8u);
+}
+
+TEST_F(CoreDurableTest, AMatchAsksNobodyWhereLoadingCannotPay) {
+  CoreOptions options = DurableCache();
+  options.cache.assumed_prefill_ms_per_token = 1e-6;
+  MakeDurable(options);
+  EXPECT_EQ(Match(Chain(layout_, {.seed = 1, .blocks = 50}))->matched, 0u);
+  EXPECT_EQ(store_.looks, 0u);
+}
+
+TEST_F(CoreDurableTest, AFetchKeepsItsDeadlineWhileTheStoreHangsAndMemoryComesBack) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 16});
+  ASSERT_EQ(Store(chain), 16u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  ASSERT_EQ(Match(chain)->matched, 16u);
+  store_.hang = store_.holds_on = true;
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  fetch.timeout_nanos = 50 * kMillisecond;
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(49 * kMillisecond);
+  EXPECT_FALSE(fetch.done());
+  world_->Advance(2 * kMillisecond);
+  ASSERT_TRUE(fetch.done());
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
+  // Others are served meanwhile.
+  const Chain other(layout_, {.seed = 2, .blocks = 16});
+  EXPECT_EQ(Store(other), 16u);
+  EXPECT_EQ(Recall(other), 16u);
+  EXPECT_GT(Counter("quarantined_bytes"), 0u);
+  store_.hang = store_.holds_on = false;
+  tier_->LetGo();
+  world_->Run();
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Recall(chain), 16u);
+}
+
+TEST_F(CoreDurableTest, ADamagedOrLostBlockIsAMissAndTheOthersAreServed) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  BlobOf(chain[3])->second.bytes[77] ^= std::byte{1};
+  ASSERT_EQ(Match(chain)->matched, 10u);
+  store_.blobs.erase(BlobOf(chain[5]));
+  std::vector<Code> codes;
+  EXPECT_EQ(Recall(chain, &codes), 8u);
+  EXPECT_EQ(codes[3], Code::kCorrupt);
+  EXPECT_EQ(codes[5], Code::kNotFound);
+  // Stored again they are written again.
+  EXPECT_EQ(Store(chain), 2u);
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(chain), 10u);
+}
+
+TEST_F(CoreDurableTest, AStoreThatFailsIsAMissAndInNobodysWay) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  store_.fail_looks = store_.fail_reads = Code::kUnavailable;
+  std::vector<Code> codes;
+  EXPECT_EQ(Recall(chain, &codes), 0u);
+  EXPECT_EQ(codes, std::vector<Code>(4, Code::kNotFound));
+  EXPECT_EQ(Store(chain), 4u);
+  EXPECT_EQ(Recall(chain), 4u);
+  tier_->SetInService(false);
+  const uint64_t asked = store_.looks;
+  EXPECT_EQ(Match(Chain(layout_, {.seed = 2, .blocks = 4}))->matched, 0u);
+  EXPECT_EQ(store_.looks, asked);
+  EXPECT_FALSE(StatsOfStore().in_service);
+  EXPECT_EQ(StatsOfStore().why, "taken out by a test");
+}
+
+TEST_F(CoreDurableTest, AFlushWaitsForTheStoreAndSaysWhyItDidNotGetThere) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 6});
+  store_.fail_writes = Code::kNoSpace;
+  ASSERT_EQ(Store(chain), 6u);
+  const Status late = FlushTo(TierKind::kNvme);
+  EXPECT_EQ(late.code(), Code::kLate);
+  EXPECT_NE(late.message().find("injected"), std::string::npos) << late.message();
+  EXPECT_GE(StatsOfStore().oldest_unprotected_seconds, 1);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(chain), 6u);
+  EXPECT_EQ(StatsOfStore().oldest_unprotected_seconds, 0);
+  EXPECT_EQ(StatsOfStore().written_blocks, 6u);
+  tier_->SetInService(false);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  tier_->SetInService(true);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.writes, 6u);  // None twice.
+}
+
+TEST_F(CoreDurableTest, OfNoClassIsWrittenNothingUnlessAFlushAsksForIt) {
+  MakeDurable(SmallCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 6});
+  ASSERT_EQ(Store(chain), 6u);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  world_->Advance(kSecond);
+  EXPECT_EQ(store_.writes, 0u);
+  EXPECT_TRUE(FlushTo(TierKind::kDurable).ok());
+  EXPECT_EQ(BlobsOf(chain), 6u);
+}
+
+TEST_F(CoreDurableTest, ASessionMayBeOfDurableClassByItself) {
+  MakeDurable(SmallCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 6});
+  const Chain other(layout_, {.seed = 2, .blocks = 6});
+  ASSERT_EQ(Store(chain), 6u);
+  ASSERT_EQ(Store(other), 6u);
+  NameSession(chain, "kept", Durability::kDurable);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  EXPECT_EQ(BlobsOf(chain), 6u);
+  EXPECT_EQ(BlobsOf(other), 0u);
+}
+
+TEST_F(CoreDurableTest, WhatACrashKeptFromTheStoreIsWrittenAfterIt) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain, client_.get()), 20u);
+  ASSERT_TRUE(Flush().ok());
+  const Chain more = chain.Fork(20, 3, 12);
+  store_.fail_writes = Code::kUnavailable;
+  ASSERT_EQ(Store(more), 12u);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
+  store_.fail_writes = Code::kOk;
+  const uint64_t written = store_.writes;
+  Restart();
+  ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(more) == 32; }));
+  EXPECT_EQ(store_.writes - written, 12u);  // The others were only asked for.
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  EXPECT_EQ(Recall(more), 32u);
+}
+
+TEST_F(CoreDurableTest, MoreThanMemoryHoldsGoesToTheStoreAndComesBack) {
+  MakeDurable(DurableCache(64));
+  std::vector<Chain> chains;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    chains.emplace_back(layout_, ChainOptions{.seed = seed, .blocks = 30});
+    ASSERT_EQ(Store(chains.back()), 30u);
+    ASSERT_TRUE(Flush().ok());
+  }
+  EXPECT_GT(Counter("dropped_to_durable"), 0u);
+  for (const Chain& chain : chains) EXPECT_EQ(Recall(chain), 30u);
+  for (const Chain& chain : chains) EXPECT_EQ(Recall(chain), 30u);
+  EXPECT_EQ(store_.writes, 150u);
+}
+
+TEST_F(CoreDurableTest, WhatIsEvictedIsGoneFromTheStore) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 12});
+  ASSERT_EQ(Store(chain), 12u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());  // Which knows of none of them.
+  EXPECT_TRUE(Evict(chain)->status.ok());
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDurableTest, ABlockIsNotBroughtBackByALoadThatBeganBeforeItsDeletion) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  ASSERT_EQ(Match(chain)->matched, 4u);
+  store_.latency_nanos = 20 * kMillisecond;
+  FetchRequest fetch;
+  fetch.chain = Slice(chain);
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Advance(5 * kMillisecond);
+  EXPECT_EQ(store_.reads, 4u);
+  EXPECT_TRUE(Evict(chain)->status.ok());
+  ASSERT_TRUE(world_->RunUntil([&] { return fetch.done(); }));
+  for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kNotFound);
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDurableTest, ADeletionThatTheStoreCannotTakeIsToldAndMadeUpFor) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  store_.fail_erasures = Code::kUnavailable;
+  EXPECT_EQ(Evict(chain)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Recall(chain), 0u);
+  store_.fail_erasures = Code::kOk;
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+}
+
+TEST_F(CoreDurableTest, AWholeTenantIsDeletedThereToo) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(store_.blobs.size(), 0u);
+}
+
+TEST_F(CoreDurableTest, AnotherTimeToLiveReachesTheStore) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  Hint(chain, 100);
+  ASSERT_TRUE(Flush().ok());
+  const int64_t expiry = world_->clock().UnixSeconds() + 100;
+  for (const auto& [id, blob] : store_.blobs) EXPECT_EQ(blob.meta.expiry_unix_seconds, expiry);
+  world_->clock().SetUnixSeconds(expiry + 1);
+  ASSERT_TRUE(world_->RunUntil([&] { return store_.blobs.empty(); }));
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDurableTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 30});
+  ASSERT_EQ(Store(chain), 30u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+  const Chain next = chain.Fork(30, 5, 10);  // Another turn.
+  ASSERT_EQ(Store(next), 10u);
+  NameSession(next, "s1");
+  ASSERT_TRUE(Flush().ok());
+  client_.reset();
+  world_.reset();
+  world_ = std::make_unique<ManualWorld>(DurableCache(), nullptr, sources_);
+  // A client that has registered nothing, as an administrator's.
+  ManualClient plain(world_.get(), {.tenant = "local"});
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  plain.Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.found, 40u);
+  EXPECT_EQ(prestage.staged, 40u);
+  Attach();
+  const uint64_t reads = store_.reads;
+  EXPECT_EQ(Recall(next), 40u);
+  EXPECT_EQ(store_.reads, reads);
+  PrestageRequest unknown;
+  unknown.session = "s2";
+  plain.Do(&Core::Prestage, &unknown);
+  EXPECT_EQ(unknown.status.code(), Code::kNotFound);
+}
+
+TEST_F(CoreDurableTest, ASessionThatIsKnownHereComesBackFromTheStoreToo) {
+  MakeDurable(DurableCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 30});
+  NameSession(chain, "s1");  // Before it is stored.
+  ASSERT_EQ(Store(chain), 30u);
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+  for (uint64_t seed = 2; seed <= 5; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 30})), 30u);
+    ASSERT_TRUE(Flush().ok());
+  }
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 30u);
+  EXPECT_GT(store_.reads, 0u);
+  EXPECT_EQ(Recall(chain), 30u);
+}
+
+TEST_F(CoreDurableTest, ALongSessionIsNotedInPieces) {
+  CoreOptions options = DurableCache(1536);
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 1100});
+  ASSERT_EQ(Store(chain), 1100u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 2u);
+  MakeAnother(options);
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_EQ(prestage.staged, 1100u);
+}
+
+TEST_F(CoreDurableTest, ANoteNamesNoMoreThanIsDurable) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  store_.fail_writes = Code::kUnavailable;
+  ASSERT_EQ(Store(chain), 8u);
+  NameSession(chain, "s1");
+  world_->Advance(3 * kSecond);
+  EXPECT_EQ(store_.notes_written, 0u);
+  store_.fail_writes = Code::kOk;
+  ASSERT_TRUE(world_->RunUntil([&] { return store_.notes_written == 1; }));
+  EXPECT_EQ(BlobsOf(chain), 8u);
+}
+
+TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  DrainRequest drain;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_TRUE(drain.status.ok()) << drain.status.ToString();
+  EXPECT_EQ(drain.left, 0u);
+  EXPECT_EQ(BlobsOf(chain), 20u);
+}
+
+TEST_F(CoreDurableTest, AWriteBudgetIsKeptButNotByAFlush) {
+  sources_[0].write_bytes_per_second = 4 * kBlockBytes;
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  world_->Advance(3 * kSecond);
+  EXPECT_GE(store_.writes, 8u);
+  EXPECT_LE(store_.writes, 20u);
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.writes, 40u);
+}
+
+TEST_F(CoreDurableTest, ADriveThatFailsIsMadeUpForByTheStore) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->FailReads(true);
+  EXPECT_EQ(Recall(chain), 20u);
+  EXPECT_EQ(Counter("fetch_hits_durable"), 20u);
+}
+
+TEST_F(CoreDurableTest, ATierThatHangsIsNotInTheWayOfAnother) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  store_.hang = true;
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  ASSERT_TRUE(Flush().ok());  // One of them has it.
+  EXPECT_EQ(second.blobs.size(), 10u);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  tier_->SetInService(false);
+  MakeAnother(DurableCache());
+  tier_->SetInService(false);
+  EXPECT_EQ(Recall(chain), 10u);
+}
+
+// Not the fake: blobs that are packed and sealed, in a store that one cache after the other uses.
+TEST_F(CoreDurableTest, WhatARealTierHasSealedAnEmptyNodeRecalls) {
+  const auto blobs = std::make_shared<MemoryBlobs>();
+  MemoryBlobStore store(blobs);
+  TestKeys keys;
+  ManualClock clock;
+  SeededRandom random{3};
+  Packer packer({.keys = &keys}, &clock, &random);
+  sources_[0].make = [&](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
+    return NewDurableTier({.name = "store"}, &store, &packer, parts.listener, parts.workers,
+                          parts.owner, parts.clock, parts.random);
+  };
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(blobs->Names().size(), 41u);  // With the session's note.
+  MakeAnother(DurableCache());
+  EXPECT_EQ(Match(chain)->matched, 40u);
+  EXPECT_EQ(Recall(chain), 40u);
+  MakeAnother(DurableCache());
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 40u);
+  // One bit, anywhere: a miss.
+  const std::string damaged = blobs->Names()[20];
+  blobs->FlipBit(damaged, 8 * 9000 + 3);
+  MakeAnother(DurableCache());
+  EXPECT_GE(Recall(chain), 39u);
+  EXPECT_TRUE(Evict(chain)->status.ok());
+  EXPECT_EQ(Recall(chain), 0u);
+  EXPECT_LE(blobs->Names().size(), 1u);
+  client_.reset();
+  world_.reset();  // Before what its tier stands on.
+}
+
+TEST_F(CoreDurableTest, ASharedCacheTakesAllAndCountsAsNothing) {
+  FakeStore shared;
+  FakeDurableTier* shared_tier = nullptr;
+  sources_.push_back(SourceOf("shared", &shared, &shared_tier));
+  sources_.back().writes = DurableWrites::kAll;
+  sources_.back().lasting = false;
+  MakeDurable(SmallCache(64, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  world_->Advance(kSecond);
+  EXPECT_EQ(shared.blobs.size(), 10u);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  MakeAnother(SmallCache(64, false));
+  EXPECT_EQ(Recall(chain), 10u);
+  shared.blobs.clear();  // It may drop what it wants.
+  MakeAnother(SmallCache(64, false));
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,503 @@
+#include "cache/durable_tiers.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kMaxErasures = size_t{1} << 17;  // That wait for a tier: some 250 bytes each.
+constexpr int64_t kEraseRetryNanos = 2'000'000'000;
+constexpr size_t kSweepSlice = 1024;
+
+WriteBudgetOptions BudgetOf(const DurableTierSource& source) {
+  WriteBudgetOptions budget;
+  budget.bytes_per_second = source.write_bytes_per_second;
+  budget.burst_bytes = std::min(budget.burst_bytes, std::max<uint64_t>(budget.bytes_per_second, 1));
+  return budget;
+}
+
+}  // namespace
+
+uint8_t DurableTiers::LastingBits(const std::vector<DurableTierSource>& sources) {
+  uint8_t bits = 0;
+  for (size_t i = 0; i < std::min(sources.size(), kMaxDurableTiers); ++i) {
+    if (sources[i].lasting) bits |= TierBit(static_cast<uint8_t>(kTierFirstDurable + i));
+  }
+  return bits;
+}
+
+Result<std::unique_ptr<DurableTiers>> DurableTiers::New(const CacheEnvironment& environment,
+                                                        const DurableTiersParts& parts) {
+  std::unique_ptr<DurableTiers> tiers(new DurableTiers(environment, parts));
+  AQ_RETURN_IF_ERROR(tiers->Build());
+  return tiers;
+}
+
+DurableTiers::DurableTiers(const CacheEnvironment& environment, const DurableTiersParts& parts)
+    : environment_(environment), parts_(parts) {}
+
+DurableTiers::~DurableTiers() {
+  *alive_ = false;
+  Close();
+}
+
+Status DurableTiers::Build() {
+  const std::vector<DurableTierSource>& sources = environment_.durable_tiers;
+  if (sources.size() > kMaxDurableTiers) {
+    return Status(Code::kInvalid, "there are more than " + std::to_string(kMaxDurableTiers) +
+                                      " durable tiers: leave some out");
+  }
+  std::set<std::string> names;
+  for (const DurableTierSource& source : sources) {
+    if (!names.insert(source.name).second) {
+      return Status(Code::kInvalid, "durable tier " + source.name + " is there twice");
+    }
+    AQ_RETURN_IF_ERROR(MakeTier(source));
+  }
+  SessionNotesParts notes{.tiers = {},
+                          .lasting_tiers = LastingBits(sources),
+                          .residency = parts_.residency,
+                          .catalog = parts_.catalog,
+                          .executor = environment_.owner,
+                          .clock = environment_.clock,
+                          .walk = parts_.walk};
+  for (One* const one : lasting_) notes.tiers.push_back(one->tier.get());
+  notes_ = std::make_unique<SessionNotes>(std::move(notes));
+  return Status();
+}
+
+Status DurableTiers::MakeTier(const DurableTierSource& source) {
+  auto one = std::make_unique<One>();
+  one->source = source;
+  one->all = this;
+  one->number = static_cast<uint8_t>(tiers_.size());
+  Result<std::unique_ptr<DurableTier>> tier = source.make({.owner = environment_.owner,
+                                                           .workers = environment_.workers,
+                                                           .clock = environment_.clock,
+                                                           .random = environment_.random,
+                                                           .listener = one.get()});
+  if (!tier.ok()) {
+    return Status(tier.status().code(),
+                  "durable tier " + source.name + ": " + tier.status().message());
+  }
+  one->tier = *std::move(tier);
+  const uint8_t number = one->number;
+  one->presence = std::make_unique<Presence>(one->tier.get(), environment_.random->Next64(),
+                                             environment_.owner, environment_.clock);
+  one->loader =
+      std::make_unique<DurableLoader>(DurableLoaderParts{.tier = one->tier.get(),
+                                                         .number = number,
+                                                         .residency = parts_.residency,
+                                                         .catalog = parts_.catalog,
+                                                         .presence = one->presence.get(),
+                                                         .executor = environment_.owner,
+                                                         .clock = environment_.clock,
+                                                         .max_bytes = parts_.dram_bytes / 4});
+  one->eraser = std::make_unique<Eraser>(EraserOptions{.enabled = true,
+                                                       .max_remembered = kMaxErasures,
+                                                       .max_remembered_per_tenant = kMaxErasures,
+                                                       .where = source.name,
+                                                       .retry_nanos = kEraseRetryNanos},
+                                         environment_.owner, environment_.clock);
+  one->eraser->SetTarget(one->tier.get());
+  one->writer =
+      std::make_unique<DurableWriter>(DurableWriterParts{.tier = one->tier.get(),
+                                                         .number = number,
+                                                         .residency = parts_.residency,
+                                                         .eraser = one->eraser.get(),
+                                                         .presence = one->presence.get(),
+                                                         .loader = one->loader.get(),
+                                                         .executor = environment_.owner,
+                                                         .clock = environment_.clock,
+                                                         .budget = BudgetOf(source),
+                                                         .max_held_bytes = parts_.dram_bytes / 4});
+  one->writer->load = parts_.load_from_nvme;
+  one->eraser->on_erased = [writer = one->writer.get()] { writer->PumpSoon(); };
+  if (source.lasting) lasting_.push_back(one.get());
+  tiers_.push_back(std::move(one));
+  return Status();
+}
+
+void DurableTiers::One::OnLost(std::span<const BlockId> ids, Code /*why*/) {
+  if (writer == nullptr) return;
+  Residency& residency = *all->parts_.residency;
+  for (const BlockId& id : ids) {
+    presence->Remember(id, false);
+    const BlockRef ref = residency.Find(id);
+    if (ref == kNoBlock || !residency.in_durable(ref, number)) continue;
+    residency.SetDurable(ref, number, false);
+    if (all->IsDurable(ref)) all->AddWhereWanted(ref, true);
+  }
+}
+
+void DurableTiers::One::OnHealth(bool in_service, const Status& why) {
+  if (!why.ok()) last_why = why;
+  if (writer == nullptr) return;  // It said so while it was made.
+  writer->OnHealth(in_service);
+  loader->Pump();
+  if (in_service) all->SweepSoon();
+}
+
+void DurableTiers::Close() {
+  if (notes_ != nullptr) notes_->Close();
+  for (const auto& one : tiers_) {
+    one->presence->Close();
+    one->loader->Close();
+    one->eraser->SetTarget(nullptr);
+    one->writer->Close();
+    one->tier.reset();
+  }
+}
+
+void DurableTiers::Tick() {
+  for (const auto& one : tiers_) {
+    one->eraser->Pump();
+    one->writer->Pump();
+    if (one->loader->pending() > 0) one->loader->Pump();
+  }
+  notes_->Pump();
+  if (sweeping_) SweepSlice();
+}
+
+// --- Recall
+
+bool DurableTiers::usable() const {
+  return std::any_of(tiers_.begin(), tiers_.end(), [](const auto& one) { return one->usable(); });
+}
+
+TierCost DurableTiers::Cost(uint8_t tier) const {
+  return tiers_[tier]->loader->speed().Cost(environment_.clock->NowNanos());
+}
+
+DurablePlace DurableTiers::Recall(const BlockId& id) const {
+  DurablePlace place;
+  if (!erasing_.empty() && erasing_.contains(id.tenant)) return place;
+  double least_ms = 0;
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    const One& one = *tiers_[i];
+    if (!one.usable()) continue;
+    const Presence::Answer answer =
+        one.eraser->Owes(id) ? Presence::Answer::kAbsent : one.presence->Recall(id);
+    if (answer == Presence::Answer::kUnknown && place.answer == Presence::Answer::kAbsent) {
+      place.answer = answer;
+    }
+    if (answer != Presence::Answer::kThere) continue;
+    const double latency_ms = Cost(static_cast<uint8_t>(i)).latency_ms;
+    if (place.answer == Presence::Answer::kThere && latency_ms >= least_ms) continue;
+    place = {.answer = answer, .tier = static_cast<uint8_t>(i)};
+    least_ms = latency_ms;
+  }
+  return place;
+}
+
+void DurableTiers::Find(const ChainNames& chain, std::function<void(const Found&)> on_done) {
+  struct Asked {
+    size_t open = 1;
+    Found found{};
+  };
+  auto asked = std::make_shared<Asked>();
+  const std::function<void(size_t, size_t)> answer = [asked, on_done = std::move(on_done)](
+                                                         size_t tier, size_t found) {
+    if (tier < kMaxDurableTiers) asked->found[tier] = found;
+    if (--asked->open == 0) on_done(asked->found);
+  };
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    if (!tiers_[i]->usable()) continue;
+    ++asked->open;
+    tiers_[i]->presence->Find(chain, [answer, i](size_t found) { answer(i, found); });
+  }
+  environment_.owner->Post([answer, alive = alive_] {
+    if (*alive) answer(kMaxDurableTiers, 0);
+  });
+}
+
+DurablePlace DurableTiers::PlaceIn(const Found& found, size_t i, const BlockId& id) const {
+  for (size_t tier = 0; tier < tiers_.size(); ++tier) {
+    const One& one = *tiers_[tier];
+    if (!one.usable() || i >= found[tier] || one.eraser->Owes(id)) continue;
+    if (one.presence->Recall(id) == Presence::Answer::kAbsent) continue;  // Learned since.
+    return {.answer = Presence::Answer::kThere, .tier = static_cast<uint8_t>(tier)};
+  }
+  return {};
+}
+
+void DurableTiers::Load(uint8_t tier, const WantedBlock& block, int64_t deadline_nanos,
+                        const LoadTicket& ticket) {
+  tiers_[tier]->loader->Load(block, deadline_nanos, ticket);
+}
+
+void DurableTiers::PumpLoads() {
+  for (const auto& one : tiers_) {
+    if (one->loader->pending() > 0) one->loader->Pump();
+  }
+}
+
+// --- Writing
+
+bool DurableTiers::IsDurable(BlockRef ref) const {
+  const TenantOptions& options = parts_.catalog->tenant(parts_.residency->at(ref).tenant).options;
+  return options.durability == Durability::kDurable || parts_.residency->durable_wanted(ref);
+}
+
+void DurableTiers::AddWhereWanted(BlockRef ref, bool durable) {
+  if (durable) parts_.residency->WantDurable(ref);
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    One& one = *tiers_[i];
+    const DurableWrites writes = one.source.writes;
+    const bool found = parts_.residency->found(ref);
+    // What outlived a restart is written once more only where that is promised.
+    const bool wanted = writes == DurableWrites::kAll
+                            ? durable || !found
+                            : writes == DurableWrites::kDurable && durable;
+    if (!wanted || parts_.residency->in_durable(ref, static_cast<uint8_t>(i))) continue;
+    found ? one.writer->AddFound(ref) : one.writer->Add(ref);
+  }
+}
+
+void DurableTiers::OnCommitted(BlockRef ref) { AddWhereWanted(ref, IsDurable(ref)); }
+
+void DurableTiers::Want(BlockRef ref) { AddWhereWanted(ref, true); }
+
+void DurableTiers::OnExpiryChanged(BlockRef ref) {
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    const auto number = static_cast<uint8_t>(i);
+    if (parts_.residency->in_durable(ref, number)) tiers_[i]->writer->Renew(ref);
+  }
+}
+
+void DurableTiers::PumpSoon() {
+  for (const auto& one : tiers_) one->writer->PumpSoon();
+}
+
+void DurableTiers::SweepSoon() {
+  sweeping_ = true;
+  sweep_cursor_ = 0;
+}
+
+void DurableTiers::SweepSlice() {
+  const Index& index = parts_.residency->index();
+  for (size_t step = 0; step < kSweepSlice && sweep_cursor_ < index.ref_limit();
+       ++step, ++sweep_cursor_) {
+    const BlockRef ref = sweep_cursor_;
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
+    if (IsDurable(ref)) AddWhereWanted(ref, true);
+  }
+  sweeping_ = sweep_cursor_ < index.ref_limit();
+}
+
+bool DurableTiers::AddAll(uint16_t tenant, BlockRef* cursor) {
+  const Index& index = parts_.residency->index();
+  for (size_t step = 0; step < kSweepSlice && *cursor < index.ref_limit(); ++step, ++*cursor) {
+    const BlockRef ref = *cursor;
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
+    if (index.at(ref).tenant == tenant) AddWhereWanted(ref, true);
+  }
+  return *cursor < index.ref_limit();
+}
+
+// --- Flush
+
+bool DurableTiers::lasting_usable() const {
+  return std::any_of(lasting_.begin(), lasting_.end(),
+                     [](const One* one) { return one->usable(); });
+}
+
+bool DurableTiers::Owes(uint16_t tenant) const {
+  return std::any_of(lasting_.begin(), lasting_.end(),
+                     [tenant](const One* one) { return one->writer->Owes(tenant); });
+}
+
+std::string DurableTiers::WhyNotUsable() const {
+  if (lasting_.empty()) return "none of the durable tiers counts as durable";
+  std::string why;
+  for (const One* const one : lasting_) {
+    if (one->usable()) continue;
+    why += (why.empty() ? "" : "; ") + one->source.name + ": " + one->WhyNot().message();
+  }
+  return why;
+}
+
+Status DurableTiers::last_failure() const {
+  for (const One* const one : lasting_) {
+    if (!one->writer->last_failure().ok()) return one->writer->last_failure();
+  }
+  return Status();
+}
+
+void DurableTiers::AddClient(uint32_t client, uint16_t tenant) {
+  for (const One* const one : lasting_) one->writer->AddClient(client, tenant);
+}
+
+DurableTiers::FlushId DurableTiers::Flush(uint16_t tenant, uint32_t client, bool everyone,
+                                          std::function<void(Status)> on_done) {
+  auto joined = std::make_shared<Joined>();
+  joined->open = lasting_.size();
+  joined->on_done = std::move(on_done);
+  FlushId flush;
+  for (One* const one : lasting_) {
+    const auto flushed = [this, joined, alive = alive_](const Status& status) {
+      if (*alive) OnFlushed(joined, status);
+    };
+    flush.push_back(everyone ? one->writer->FlushAll(tenant, client, flushed)
+                             : one->writer->Flush(tenant, client, flushed));
+  }
+  return flush;
+}
+
+// One tier that has all of it is enough.
+void DurableTiers::OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status) {
+  --joined->open;
+  if (!joined->on_done) return;
+  if (status.ok()) {
+    return notes_->Flush(
+        [on_done = std::exchange(joined->on_done, nullptr)] { on_done(Status()); });
+  }
+  joined->status = status;
+  if (joined->open == 0) std::exchange(joined->on_done, nullptr)(joined->status);
+}
+
+void DurableTiers::EndFlush(const FlushId& flush) {
+  for (size_t i = 0; i < flush.size(); ++i) lasting_[i]->writer->EndFlush(flush[i]);
+}
+
+// --- Deleting
+
+bool DurableTiers::Erase(const BlockId& id) {
+  bool all = true;
+  for (const auto& one : tiers_) {
+    one->loader->Forget(id);
+    one->presence->Remember(id, false);
+    const bool room = one->eraser->pending() < kMaxErasures;
+    if (room) one->eraser->Add(id);
+    all = all && room;
+  }
+  return all;
+}
+
+void DurableTiers::OnJoined(const std::shared_ptr<Joined>& joined, const Status& status) {
+  if (!status.ok()) joined->status = status;
+  if (--joined->open == 0) joined->on_done(joined->status);
+}
+
+void DurableTiers::BeginErasingAll(uint16_t tenant) {
+  const TenantId& id = parts_.catalog->tenant(tenant).id;
+  erasing_.insert(id);
+  for (const auto& one : tiers_) one->loader->ForgetTenant(id);
+}
+
+void DurableTiers::EndErasingAll(uint16_t tenant) {
+  const auto found = erasing_.find(parts_.catalog->tenant(tenant).id);
+  if (found != erasing_.end()) erasing_.erase(found);
+}
+
+void DurableTiers::EraseAll(uint16_t tenant, std::function<void(Status)> on_done) {
+  auto joined = std::make_shared<Joined>();
+  joined->open = tiers_.size();
+  joined->on_done = std::move(on_done);
+  const TenantId id = parts_.catalog->tenant(tenant).id;
+  for (const auto& one : tiers_) {
+    if (!one->usable()) {
+      OnJoined(joined,
+               Status(Code::kUnavailable,
+                      one->source.name + " is out of service: evict again when it is back"));
+      continue;
+    }
+    one->tier->EraseAll(id, [joined, alive = alive_](const Status& status) {
+      if (*alive) OnJoined(joined, status);
+    });
+  }
+}
+
+// First what is being written, then what is to be deleted: a write of a block that is gone adds to
+// that.
+void DurableTiers::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
+  auto joined = std::make_shared<Joined>();
+  joined->open = tiers_.size();
+  joined->on_done = std::move(on_done);
+  const TenantId id = parts_.catalog->tenant(tenant).id;
+  for (const auto& one : tiers_) {
+    one->eraser->Pump();
+    one->writer->Barrier(tenant, [joined, id, eraser = one->eraser.get()](const Status& writes) {
+      eraser->Barrier(id, [joined, writes](const Status& erasures) {
+        OnJoined(joined, writes.ok() ? erasures : writes);
+      });
+    });
+  }
+}
+
+// --- Stats
+
+std::vector<DurableStats> DurableTiers::Stats() const {
+  const int64_t now = environment_.clock->NowNanos();
+  std::vector<DurableStats> all;
+  for (const auto& one : tiers_) {
+    const LoaderStats& loads = one->loader->stats();
+    const DurableWriterStats& writes = one->writer->stats();
+    const TierSpeed& speed = one->loader->speed();
+    const int64_t oldest = one->writer->OldestNanos();
+    DurableStats stats;
+    stats.name = one->source.name;
+    stats.in_service = one->usable();
+    stats.why = one->WhyNot().message();
+    stats.latency_ms = static_cast<double>(speed.LatencyNanos(now)) / 1e6;
+    stats.bytes_per_second = speed.BytesPerSecond(now);
+    if (one->tier != nullptr) stats.usage = one->tier->Usage();
+    stats.looks = one->presence->stats().looks;
+    stats.looks_found = one->presence->stats().found;
+    stats.loaded_blocks = loads.loads;
+    stats.loaded_bytes = loads.loaded_bytes;
+    stats.failed_loads = loads.failed_loads + loads.late_loads;
+    stats.written_blocks = writes.written_blocks;
+    stats.written_bytes = writes.written_bytes;
+    stats.failed_writes = writes.failed_blocks;
+    stats.waiting_loads = one->loader->pending();
+    stats.waiting_writes = one->writer->waiting();
+    stats.waiting_erasures = one->eraser->pending();
+    stats.oldest_unprotected_seconds =
+        oldest == INT64_MAX ? 0 : static_cast<double>(now - oldest) / 1e9;
+    if (one->tier != nullptr) stats.counters = one->tier->Counters();
+    all.push_back(std::move(stats));
+  }
+  return all;
+}
+
+// --- ChainInquiry
+
+void ChainInquiry::Reset(DurableTiers* tiers, const ChainNames& chain) {
+  tiers_ = tiers != nullptr && tiers->usable() ? tiers : nullptr;
+  chain_ = chain;
+  asked_begin_ = asked_end_ = 0;
+  absent_from_ = SIZE_MAX;
+  asking_ = false;
+  ++*question_;
+}
+
+DurablePlace ChainInquiry::At(size_t i, const std::function<void()>& on_answer) {
+  if (tiers_ == nullptr) return {};
+  const DurablePlace place = tiers_->Recall(chain_.id(i));
+  if (place.answer == Presence::Answer::kAbsent) absent_from_ = std::min(absent_from_, i);
+  if (place.answer != Presence::Answer::kUnknown || asking_) return place;
+  if (i > absent_from_) return {};
+  const bool asked = i >= asked_begin_ && i < asked_end_;
+  if (asked) return tiers_->PlaceIn(found_, i - asked_begin_, chain_.id(i));
+  asked_begin_ = i;
+  asked_end_ = i + std::min(chain_.keys.size() - i, Presence::kMaxKeys);
+  asking_ = true;
+  ChainNames rest = chain_;
+  rest.keys = chain_.keys.subspan(i);
+  found_ = {};
+  tiers_->Find(rest, [this, on_answer, question = question_,
+                      asked_as = ++*question_](const DurableTiers::Found& found) {
+    if (*question != asked_as || !asking_) return;
+    asking_ = false;
+    found_ = found;
+    on_answer();
+  });
+  return place;
+}
+
+}  // namespace aquifer

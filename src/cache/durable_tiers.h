@@ -1,0 +1,204 @@
+// The durable tiers of a core, all of them: what they have, loading from them, writing to them,
+// deleting there, and how they are. One that errs or stalls is in nobody's way: it is asked for
+// nothing until it is back in service.
+//
+// The index knows nothing of a block that only durable tiers have: it is asked for (presence.h) and
+// gets its entry when it is loaded (durable_loader.h). Of a block that this host has, the entry
+// says which of them have it too.
+//
+// Runs on the owner.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "cache/catalog.h"
+#include "cache/core_snapshot.h"
+#include "cache/durable_loader.h"
+#include "cache/durable_writer.h"
+#include "cache/environment.h"
+#include "cache/eraser.h"
+#include "cache/flush_waits.h"
+#include "cache/presence.h"
+#include "cache/residency.h"
+#include "cache/session_notes.h"
+#include "policy/tier_speed.h"
+#include "tier/durable_tier.h"
+
+namespace aquifer {
+
+struct DurableTiersParts {
+  Residency* residency = nullptr;
+  Catalog* catalog = nullptr;
+  uint64_t dram_bytes = 0;
+  // Brings a block that is only on NVMe to DRAM.
+  std::function<void(BlockRef, const LoadTicket&)> load_from_nvme;
+  // See SessionNotesParts.
+  std::function<bool(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole)> walk;
+};
+
+// Whether some tier has a block, and which one is the cheapest of those.
+struct DurablePlace {
+  Presence::Answer answer = Presence::Answer::kAbsent;
+  uint8_t tier = 0;
+};
+
+class DurableTiers {
+ public:
+  // kInvalid: the environment's tiers are wrong, or one could not be made.
+  static Result<std::unique_ptr<DurableTiers>> New(const CacheEnvironment& environment,
+                                                   const DurableTiersParts& parts);
+  ~DurableTiers();
+
+  // The bits of an entry's residency that mean durable.
+  static uint8_t LastingBits(const std::vector<DurableTierSource>& sources);
+
+  // --- Recall
+
+  bool usable() const;  // One of them is in service.
+  // As far as is remembered; what is being deleted is not there.
+  DurablePlace Recall(const BlockId& id) const;
+  // Asks all that are in service; `on_done` when they have said how much of the chain they have,
+  // from its front. Never from inside.
+  using Found = std::array<size_t, kMaxDurableTiers>;  // By tier.
+  void Find(const ChainNames& chain, std::function<void(const Found&)> on_done);
+  // By what they said then, where Recall() does not know: the first that has block `i`.
+  DurablePlace PlaceIn(const Found& found, size_t i, const BlockId& id) const;
+  void Load(uint8_t tier, const WantedBlock& block, int64_t deadline_nanos,
+            const LoadTicket& ticket);
+  void PumpLoads();
+  TierCost Cost(uint8_t tier) const;
+
+  // --- Writing
+
+  // The block was just committed: it is written where it is to be.
+  void OnCommitted(BlockRef ref);
+  // It is to be durable, whatever its tenant's class.
+  void Want(BlockRef ref);
+  // Its expiry has changed.
+  void OnExpiryChanged(BlockRef ref);
+  void PumpSoon();
+  // Something that is here may have to be written and was not added: after a start, when tenants
+  // changed. The whole index is looked at once, a slice with each tick.
+  void SweepSoon();
+  // Adds what the tenant has, of any class, from `*cursor` on: false when that was all.
+  bool AddAll(uint16_t tenant, BlockRef* cursor);
+
+  // A flush under way, by lasting tier.
+  using FlushId = std::vector<FlushWaits::Id>;
+  // `on_done` with ok once one lasting tier has everything of the tenant's that was to be written
+  // before, session notes included; else why none has. Of `everyone`: whatever any tenant has.
+  // Never from inside.
+  FlushId Flush(uint16_t tenant, uint32_t client, bool everyone,
+                std::function<void(Status)> on_done);
+  void EndFlush(const FlushId& flush);
+  void AddClient(uint32_t client, uint16_t tenant);
+  bool has_lasting() const { return !lasting_.empty(); }
+  // Some of what the tenant has is of durable class, and no lasting tier has it yet.
+  bool Owes(uint16_t tenant) const;
+  bool lasting_usable() const;
+  std::string WhyNotUsable() const;
+  Status last_failure() const;
+
+  // --- Deleting
+
+  // From all of them, and nothing that is being loaded arrives. False: too many deletions wait.
+  [[nodiscard]] bool Erase(const BlockId& id);
+  // Everything that the tenant has there. From Begin to End nothing of it is found or arrives.
+  void BeginErasingAll(uint16_t tenant);
+  void EraseAll(uint16_t tenant, std::function<void(Status)> on_done);
+  void EndErasingAll(uint16_t tenant);
+  // `on_done` when everything of the tenant's that was to be deleted is: or why it is not yet.
+  void Barrier(uint16_t tenant, std::function<void(Status)> on_done);
+
+  SessionNotes& notes() { return *notes_; }
+
+  void Tick();
+  // Nothing is left to wait for at the stores; nobody may ask them any more.
+  void Close();
+
+  size_t size() const { return tiers_.size(); }
+  std::vector<DurableStats> Stats() const;
+
+ private:
+  // One tier and what serves it, in the order in which they need each other.
+  struct One final : TierListener {
+    // It will not serve these any more. What is here and is to be durable is written once more.
+    void OnLost(std::span<const BlockId> ids, Code why) override;
+    std::unique_ptr<ReclaimChoice> OnReclaim() override { return nullptr; }
+    void OnHealth(bool in_service, const Status& why) override;
+
+    DurableTierSource source;
+    Status last_why;  // The last time that it was out of service.
+    DurableTiers* all = nullptr;
+    uint8_t number = 0;
+    std::unique_ptr<DurableTier> tier;  // Null after Close().
+    std::unique_ptr<Presence> presence;
+    std::unique_ptr<DurableLoader> loader;
+    std::unique_ptr<Eraser> eraser;
+    std::unique_ptr<DurableWriter> writer;
+
+    bool usable() const { return tier != nullptr && tier->in_service(); }
+    Status WhyNot() const { return usable() || tier == nullptr ? last_why : tier->why(); }
+  };
+  // Several answers that become one.
+  struct Joined {
+    size_t open = 0;
+    Status status;
+    std::function<void(Status)> on_done;
+  };
+
+  DurableTiers(const CacheEnvironment& environment, const DurableTiersParts& parts);
+  Status Build();
+  Status MakeTier(const DurableTierSource& source);
+  bool IsDurable(BlockRef ref) const;
+  void AddWhereWanted(BlockRef ref, bool durable);
+  void SweepSlice();
+  void OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status);
+  static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
+
+  const CacheEnvironment environment_;
+  const DurableTiersParts parts_;
+  std::vector<std::unique_ptr<One>> tiers_;
+  std::vector<One*> lasting_;
+  std::unique_ptr<SessionNotes> notes_;
+  std::multiset<TenantId> erasing_;  // All of theirs is being erased.
+  bool sweeping_ = false;
+  BlockRef sweep_cursor_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// What one request knows of its chain in the durable tiers: it asks where memory does not know, and
+// never twice for the same.
+//
+// Runs on the owner.
+class ChainInquiry {
+ public:
+  // Null: there are no such tiers, and nothing is there.
+  void Reset(DurableTiers* tiers, const ChainNames& chain);
+  // kUnknown: it is being asked for; `on_answer` runs when it is worth asking here again, unless
+  // this was reset.
+  DurablePlace At(size_t i, const std::function<void()>& on_answer);
+  bool asking() const { return asking_; }
+
+ private:
+  DurableTiers* tiers_ = nullptr;
+  ChainNames chain_;
+  size_t asked_begin_ = 0;
+  size_t asked_end_ = 0;
+  DurableTiers::Found found_{};  // From asked_begin_ on.
+  size_t absent_from_ =
+      SIZE_MAX;  // What is not known behind this is not there: prefixes are closed.
+  bool asking_ = false;
+  // Changes with every question; shared with those under way, which may outlast this use.
+  std::shared_ptr<uint64_t> question_ = std::make_shared<uint64_t>(0);
+};
+
+}  // namespace aquifer

@@ -1,0 +1,98 @@
+#include "cache/session_note.h"
+
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint32_t kMagic = 0x4E53'5141;  // "AQSN".
+constexpr uint16_t kVersion = 1;
+constexpr size_t kHeadBytes = 56;
+constexpr size_t kKeyBytes = sizeof(Key::bytes);
+
+std::byte* PutKeys(std::byte* to, std::span<const Key> keys) {
+  for (const Key& key : keys) to = PutBytes(to, key.bytes.data(), kKeyBytes);
+  return to;
+}
+
+std::vector<Key> GetKeys(const std::byte* from, size_t count) {
+  std::vector<Key> keys(count);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(keys[i].bytes.data(), from + i * kKeyBytes, kKeyBytes);
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::string SessionNoteName(const std::string& session) { return "session/" + session; }
+std::string SessionPieceName(const Key& last) { return "keys/" + last.ToHex(); }
+
+void CutSession(std::span<const Key> chain, SessionNote* note) {
+  note->pieces.clear();
+  // The last keys stay in the note: a session that there is has some.
+  while (chain.size() > kKeysPerSessionPiece) {
+    note->pieces.push_back(chain[kKeysPerSessionPiece - 1]);
+    chain = chain.subspan(kKeysPerSessionPiece);
+  }
+  note->keys.assign(chain.begin(), chain.end());
+}
+
+std::vector<std::byte> EncodeSessionNote(const SessionNote& note) {
+  std::vector<std::byte> bytes(kHeadBytes + (note.pieces.size() + note.keys.size()) * kKeyBytes);
+  std::byte* to = bytes.data();
+  to = PutU32(to, kMagic);
+  to = PutU16(to, kVersion);
+  to = PutU16(to, note.group);
+  to = PutU16(to, note.part);
+  to = PutU16(to, static_cast<uint16_t>(note.pieces.size()));
+  to = PutU32(to, static_cast<uint32_t>(note.keys.size()));
+  to = PutU64(to, note.block_bytes);
+  to = PutBytes(to, note.layout_fingerprint.data(), note.layout_fingerprint.size());
+  to = PutKeys(to, note.pieces);
+  PutKeys(to, note.keys);
+  return bytes;
+}
+
+Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes) {
+  if (bytes.size() < kHeadBytes) return Status(Code::kCorrupt, "a session's note is too short");
+  const std::byte* const from = bytes.data();
+  if (GetU32(from) != kMagic || GetU16(from + 4) != kVersion) {
+    return Status(Code::kCorrupt, "a session's note is of another kind or version");
+  }
+  SessionNote note;
+  note.group = GetU16(from + 6);
+  note.part = GetU16(from + 8);
+  const size_t pieces = GetU16(from + 10);
+  const size_t keys = GetU32(from + 12);
+  note.block_bytes = GetU64(from + 16);
+  if (pieces > kMaxSessionPieces || keys > kKeysPerSessionPiece ||
+      bytes.size() != kHeadBytes + (pieces + keys) * kKeyBytes) {
+    return Status(Code::kCorrupt, "a session's note is not as long as it says");
+  }
+  std::memcpy(note.layout_fingerprint.data(), from + 24, note.layout_fingerprint.size());
+  note.pieces = GetKeys(from + kHeadBytes, pieces);
+  note.keys = GetKeys(from + kHeadBytes + pieces * kKeyBytes, keys);
+  return note;
+}
+
+std::vector<std::byte> EncodeSessionPiece(std::span<const Key> keys) {
+  std::vector<std::byte> bytes(keys.size() * kKeyBytes);
+  PutKeys(bytes.data(), keys);
+  return bytes;
+}
+
+Result<std::vector<Key>> DecodeSessionPiece(std::span<const std::byte> bytes, const Key& last) {
+  if (bytes.size() != kKeysPerSessionPiece * kKeyBytes) {
+    return Status(Code::kCorrupt, "a piece of a session's keys is not as long as it should be");
+  }
+  std::vector<Key> keys = GetKeys(bytes.data(), kKeysPerSessionPiece);
+  if (keys.back() != last) {
+    return Status(Code::kCorrupt, "a piece of a session's keys is another one's");
+  }
+  return keys;
+}
+
+}  // namespace aquifer

@@ -1,0 +1,300 @@
+#include "cache/session_notes.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kWalkSlice = 128;
+constexpr size_t kPumpSlice = 32;
+constexpr size_t kMaxWanted = 4096;
+constexpr size_t kMaxKeysWaiting = size_t{1} << 20;  // 32 MiB.
+constexpr size_t kMaxKnownPieces = 4096;
+constexpr int64_t kRestNanos = 1'000'000'000;
+constexpr int64_t kGiveUpNanos = 60'000'000'000;     // A last block that nobody stores.
+constexpr int64_t kNoteSeconds = 30 * 24 * 60 * 60;  // Of a session that nobody names again.
+
+}  // namespace
+
+SessionNotes::SessionNotes(SessionNotesParts parts) : parts_(std::move(parts)) {}
+
+SessionNotes::~SessionNotes() { *alive_ = false; }
+
+void SessionNotes::Want(const std::string& session, const BlockName& head) {
+  const Name name(head.tenant, session);
+  if (const auto known = number_of_.find(name); known != number_of_.end()) {
+    Wanted& wanted = wanted_.at(known->second);
+    if (wanted.head.key == head.key && !wanted.forget) return;
+    if (wanted.putting > 0) {
+      wanted.changed = true;
+      wanted.head = head;
+      wanted.forget = false;
+      return;
+    }
+    Settle(known->second);
+  }
+  if (wanted_.size() >= kMaxWanted || keys_ >= kMaxKeysWaiting) {
+    ++stats_.skipped;
+    const auto oldest = std::find_if(wanted_.begin(), wanted_.end(),
+                                     [](const auto& one) { return one.second.putting == 0; });
+    if (oldest == wanted_.end()) return;
+    Settle(oldest->first);
+  }
+  const uint64_t number = next_++;
+  number_of_[name] = number;
+  Wanted& wanted = wanted_[number];
+  wanted.name = name;
+  wanted.head = wanted.walk = head;
+  wanted.since_nanos = parts_.clock->NowNanos();
+  WalkOn(number);
+}
+
+void SessionNotes::Forget(uint16_t tenant, const std::string& session) {
+  Want(session, {.tenant = tenant, .group = 0, .part = 0, .key = {}});
+  const auto known = number_of_.find(Name(tenant, session));
+  if (known == number_of_.end()) return;
+  Wanted& wanted = wanted_.at(known->second);
+  wanted.forget = wanted.walked = wanted.whole = true;
+  Pump();
+}
+
+// A slice after the other: chains are long.
+void SessionNotes::WalkOn(uint64_t number) {
+  const auto found = wanted_.find(number);
+  if (found == wanted_.end() || found->second.walked) return;
+  Wanted& wanted = found->second;
+  const size_t before = wanted.keys.size();
+  const bool more = parts_.walk(kWalkSlice, &wanted.walk, &wanted.keys, &wanted.whole) &&
+                    wanted.keys.size() < kMaxSessionKeys;
+  keys_ += wanted.keys.size() - before;
+  wanted.walked = !more;
+  if (wanted.walked) return CheckFlushesLater();
+  parts_.executor->Post([this, number, alive = alive_] {
+    if (*alive) WalkOn(number);
+  });
+}
+
+void SessionNotes::WalkIfStored(uint64_t number, Wanted* wanted) {
+  if (!wanted->walked || !wanted->keys.empty() || wanted->forget) return;
+  if (parts_.residency->index().Find(wanted->head) == kNoBlock) return;
+  wanted->walked = false;
+  wanted->walk = wanted->head;
+  WalkOn(number);
+}
+
+bool SessionNotes::Ready(const Wanted& wanted) const {
+  if (wanted.forget) return true;
+  const BlockRef ref = parts_.residency->index().Find(wanted.head);
+  return ref != kNoBlock && (parts_.residency->at(ref).residency & parts_.lasting_tiers) != 0;
+}
+
+bool SessionNotes::Rests(const Wanted& wanted) const {
+  const auto put = put_nanos_.find(wanted.name);
+  return flushes_.empty() && put != put_nanos_.end() &&
+         put->second + kRestNanos > parts_.clock->NowNanos();
+}
+
+void SessionNotes::Pump() {
+  const int64_t now = parts_.clock->NowNanos();
+  auto next = wanted_.upper_bound(cursor_);
+  for (size_t step = 0; step < kPumpSlice && next != wanted_.end(); ++step) {
+    const uint64_t number = next->first;
+    Wanted& wanted = next->second;
+    ++next;
+    cursor_ = number;
+    WalkIfStored(number, &wanted);
+    if (!wanted.walked || wanted.putting > 0) continue;
+    const bool never = !wanted.whole && !wanted.keys.empty();
+    if (never || wanted.since_nanos + kGiveUpNanos < now) {
+      ++stats_.skipped;
+      Settle(number);
+    } else if (wanted.whole && Ready(wanted) && !Rests(wanted)) {
+      Put(number, &wanted);
+    }
+  }
+  if (next == wanted_.end()) cursor_ = 0;
+  std::erase_if(put_nanos_, [now](const auto& put) { return put.second + kRestNanos <= now; });
+  if (!flushes_.empty()) CheckFlushesLater();
+}
+
+void SessionNotes::Put(uint64_t number, Wanted* wanted) {
+  Putting all;
+  all.number = number;
+  all.tenant = parts_.catalog->tenant(wanted->name.first).id;
+  all.name = SessionNoteName(wanted->name.second);
+  all.expiry_unix_seconds = parts_.clock->UnixSeconds() + kNoteSeconds;
+  if (!wanted->forget) {
+    const BlockRef ref = parts_.residency->index().Find(wanted->head);
+    const BlockEntry& entry = parts_.residency->at(ref);
+    all.note.group = entry.group;
+    all.note.part = entry.part;
+    all.note.block_bytes = parts_.residency->RawBytes(ref);
+    all.note.layout_fingerprint = parts_.catalog->layout(entry.layout).fingerprint;
+    all.chain.assign(wanted->keys.rbegin(), wanted->keys.rend());
+    CutSession(all.chain, &all.note);
+    if (entry.expiry_unix_seconds != 0) all.expiry_unix_seconds = entry.expiry_unix_seconds;
+  }
+  put_nanos_[wanted->name] = parts_.clock->NowNanos();
+  // One more, so that an answer from inside does not end it before all are asked.
+  wanted->putting = 1;
+  for (DurableTier* const tier : parts_.tiers) {
+    if (!tier->in_service()) continue;
+    ++wanted->putting;
+    auto putting = std::make_shared<Putting>(all);
+    putting->tier = tier;
+    PutNext(putting);
+  }
+  OnPut(number, Status(Code::kUnavailable));
+}
+
+// A piece that was put a while ago may be near its end: it is put anew with every start, and when
+// so many others came that it was forgotten.
+void SessionNotes::PutNext(const std::shared_ptr<Putting>& putting) {
+  const SessionNote& note = putting->note;
+  while (putting->pieces < note.pieces.size() &&
+         known_pieces_.contains({putting->tier, note.pieces[putting->pieces]})) {
+    ++putting->pieces;
+  }
+  if (parts_.tiers.empty()) return;  // Closed.
+  if (putting->pieces == note.pieces.size()) {
+    return putting->tier->PutNote(putting->tenant, putting->name, EncodeSessionNote(note),
+                                  putting->expiry_unix_seconds,
+                                  [this, putting, alive = alive_](const Status& put) {
+                                    if (*alive) OnPut(putting->number, put);
+                                  });
+  }
+  const std::span<const Key> keys =
+      std::span(putting->chain)
+          .subspan(putting->pieces * kKeysPerSessionPiece, kKeysPerSessionPiece);
+  putting->tier->PutNote(putting->tenant, SessionPieceName(keys.back()), EncodeSessionPiece(keys),
+                         parts_.clock->UnixSeconds() + 2 * kNoteSeconds,
+                         [this, putting, alive = alive_](const Status& put) {
+                           if (!*alive) return;
+                           if (!put.ok()) return OnPut(putting->number, put);
+                           if (known_pieces_.size() >= kMaxKnownPieces) known_pieces_.clear();
+                           known_pieces_.emplace(putting->tier,
+                                                 putting->note.pieces[putting->pieces]);
+                           PutNext(putting);
+                         });
+}
+
+void SessionNotes::OnPut(uint64_t number, const Status& status) {
+  const auto found = wanted_.find(number);
+  if (found == wanted_.end()) return;
+  Wanted& wanted = found->second;
+  wanted.put |= status.ok();
+  if (--wanted.putting > 0) return;
+  wanted.failed = !wanted.put;
+  if (wanted.failed) {
+    ++stats_.failed;
+    return CheckFlushesLater();
+  }
+  ++stats_.written;
+  const Wanted was = wanted;
+  Settle(number);
+  if (!was.changed) return;
+  for (FlushWait& wait : flushes_) wait.last = next_;  // Who waited for this waits for that.
+  Want(was.name.second, was.head);
+}
+
+void SessionNotes::Settle(uint64_t number) {
+  const auto found = wanted_.find(number);
+  keys_ -= found->second.keys.size();
+  number_of_.erase(found->second.name);
+  wanted_.erase(found);
+  CheckFlushesLater();
+}
+
+// --- Flush
+
+void SessionNotes::Flush(std::function<void()> on_done) {
+  flushes_.push_back({.last = next_ - 1, .on_done = std::move(on_done)});
+  CheckFlushesLater();
+}
+
+void SessionNotes::CheckFlushesLater() {
+  if (flushes_.empty() || std::exchange(flush_check_posted_, true)) return;
+  parts_.executor->Post([this, alive = alive_] {
+    if (!*alive) return;
+    flush_check_posted_ = false;
+    CheckFlushes();
+  });
+}
+
+void SessionNotes::CheckFlushes() {
+  uint64_t oldest = next_;  // Of those that are worth waiting for.
+  for (auto& [number, wanted] : wanted_) {
+    WalkIfStored(number, &wanted);
+    const bool idle = wanted.walked && wanted.putting == 0;
+    if (idle && wanted.whole && !wanted.failed && Ready(wanted)) {
+      Put(number, &wanted);
+      return CheckFlushesLater();
+    }
+    if (!wanted.walked || wanted.putting > 0) oldest = std::min(oldest, number);
+  }
+  const auto through =
+      std::partition(flushes_.begin(), flushes_.end(),
+                     [oldest](const FlushWait& wait) { return wait.last >= oldest; });
+  const std::vector<FlushWait> done(std::make_move_iterator(through),
+                                    std::make_move_iterator(flushes_.end()));
+  flushes_.erase(through, flushes_.end());
+  for (const FlushWait& wait : done) wait.on_done();
+}
+
+// --- Read
+
+void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_done) {
+  auto reading = std::make_shared<Reading>();
+  reading->tenant = parts_.catalog->tenant(tenant).id;
+  reading->session = session;
+  reading->on_done = std::move(on_done);
+  ReadNote(reading);
+}
+
+void SessionNotes::ReadNote(const std::shared_ptr<Reading>& reading) {
+  size_t& tier = reading->tier;
+  while (tier < parts_.tiers.size() && !parts_.tiers[tier]->in_service()) ++tier;
+  if (tier >= parts_.tiers.size()) return reading->on_done(Status(Code::kNotFound));
+  parts_.tiers[tier]->GetNote(
+      reading->tenant, SessionNoteName(reading->session),
+      [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+        if (!*alive) return;
+        Result<SessionNote> note =
+            bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
+        if (!note.ok() || note->keys.empty()) {
+          ++reading->tier;
+          return ReadNote(reading);
+        }
+        reading->note = *std::move(note);
+        reading->chain.clear();
+        reading->pieces = 0;
+        ReadPiece(reading);
+      });
+}
+
+void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
+  SessionNote& note = reading->note;
+  if (reading->pieces == note.pieces.size()) {
+    note.keys.insert(note.keys.begin(), reading->chain.begin(), reading->chain.end());
+    return reading->on_done(std::move(note));
+  }
+  if (parts_.tiers.empty()) return;  // Closed.
+  const Key last = note.pieces[reading->pieces];
+  parts_.tiers[reading->tier]->GetNote(
+      reading->tenant, SessionPieceName(last),
+      [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+        if (!*alive) return;
+        const Result<std::vector<Key>> keys = bytes.ok() ? DecodeSessionPiece(*bytes, last)
+                                                         : Result<std::vector<Key>>(bytes.status());
+        if (!keys.ok()) {
+          ++reading->tier;
+          return ReadNote(reading);
+        }
+        reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
+        ++reading->pieces;
+        ReadPiece(reading);
+      });
+}
+
+}  // namespace aquifer

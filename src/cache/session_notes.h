@@ -1,0 +1,149 @@
+// The session directory: for each session of durable class a note in the durable tiers that count
+// as durable (session_note.h). A note is written once the session's last block is durable itself,
+// so that it never names more than a crash leaves, and not more often than once a second for a
+// session.
+//
+// The chain is walked as soon as the session is named, while its blocks are here. What waits is
+// bounded: past that the oldest is forgotten, and its old note stays.
+//
+// Runs on the owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "base/clock.h"
+#include "base/executor.h"
+#include "cache/catalog.h"
+#include "cache/residency.h"
+#include "cache/session_note.h"
+#include "tier/durable_tier.h"
+
+namespace aquifer {
+
+struct SessionNotesParts {
+  std::vector<DurableTier*> tiers;  // That count as durable.
+  uint8_t lasting_tiers = 0;        // The same as bits of an entry's residency.
+  Residency* residency = nullptr;
+  Catalog* catalog = nullptr;
+  Executor* executor = nullptr;
+  Clock* clock = nullptr;
+  // Adds up to `max` keys from `*next` up its chain, deepest first; false when there are no more,
+  // and then `*whole` says whether the first block was reached.
+  std::function<bool(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole)> walk;
+};
+
+struct SessionNotesStats {
+  uint64_t written = 0;
+  uint64_t failed = 0;   // To be tried again.
+  uint64_t skipped = 0;  // Not all of the chain was known, or too much waited.
+};
+
+class SessionNotes {
+ public:
+  explicit SessionNotes(SessionNotesParts parts);
+  ~SessionNotes();
+
+  // The session ends with this block now.
+  void Want(const std::string& session, const BlockName& head);
+  // It was deleted.
+  void Forget(uint16_t tenant, const std::string& session);
+
+  // Looks at some of what waits. Call now and then.
+  void Pump();
+
+  // `on_done` when the notes that were wanted before are written, as far as they can be now.
+  void Flush(std::function<void()> on_done);
+
+  // Of the first tier that has all of it; `keys` is the whole chain then. kNotFound: none has.
+  using OnRead = std::function<void(Result<SessionNote>)>;
+  void Read(uint16_t tenant, const std::string& session, OnRead on_done);
+
+  // Nobody may ask the tiers any more.
+  void Close() { parts_.tiers.clear(); }
+
+  const SessionNotesStats& stats() const { return stats_; }
+  size_t waiting() const { return wanted_.size(); }
+
+ private:
+  using Name = std::pair<uint16_t, std::string>;  // Tenant and session.
+  struct Wanted {
+    Name name;
+    BlockName head;
+    BlockName walk;         // The next key to collect.
+    std::vector<Key> keys;  // Deepest first.
+    bool walked = false;
+    bool whole = false;
+    bool forget = false;
+    size_t putting = 0;    // Answers that are awaited.
+    bool put = false;      // One was ok.
+    bool failed = false;   // None was, the last time.
+    bool changed = false;  // Since it was sent: it is wanted once more.
+    int64_t since_nanos = 0;
+  };
+
+  struct FlushWait {
+    uint64_t last = 0;  // What was wanted later is not waited for.
+    std::function<void()> on_done;
+  };
+
+  void WalkOn(uint64_t number);
+  // Where its last block had not been stored when it was named: once more.
+  void WalkIfStored(uint64_t number, Wanted* wanted);
+  // Its last block is durable, or it is to be forgotten.
+  bool Ready(const Wanted& wanted) const;
+  bool Rests(const Wanted& wanted) const;
+  void Put(uint64_t number, Wanted* wanted);
+  // A note as it is put to one tier: its pieces one after the other, then itself.
+  struct Putting {
+    uint64_t number = 0;
+    DurableTier* tier = nullptr;
+    TenantId tenant;
+    std::string name;
+    int64_t expiry_unix_seconds = 0;
+    SessionNote note;
+    std::vector<Key> chain;
+    size_t pieces = 0;  // That are there.
+  };
+  void PutNext(const std::shared_ptr<Putting>& putting);
+  void OnPut(uint64_t number, const Status& status);
+  void Settle(uint64_t number);
+  void CheckFlushesLater();
+  void CheckFlushes();
+  // A session as it is read.
+  struct Reading {
+    size_t tier = 0;
+    TenantId tenant;
+    std::string session;
+    SessionNote note;
+    std::vector<Key> chain;  // Of the pieces that have come.
+    size_t pieces = 0;
+    OnRead on_done;
+  };
+  void ReadNote(const std::shared_ptr<Reading>& reading);
+  void ReadPiece(const std::shared_ptr<Reading>& reading);
+
+  SessionNotesParts parts_;
+  std::map<uint64_t, Wanted> wanted_;  // In the order of asking, at most one a session.
+  std::map<Name, uint64_t> number_of_;
+  std::map<Name, int64_t> put_nanos_;  // When its last note was written, for a second.
+  // Pieces that are known to be there, a few thousand.
+  std::set<std::pair<DurableTier*, Key>> known_pieces_;
+  size_t keys_ = 0;  // Of all that wait.
+  uint64_t next_ = 1;
+  uint64_t cursor_ = 0;
+  std::vector<FlushWait> flushes_;  // Nobody rests meanwhile.
+  bool flush_check_posted_ = false;
+  SessionNotesStats stats_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace aquifer
