@@ -128,6 +128,9 @@ Scenario MakeScenario(uint64_t seed) {
   SeededRandom random(StreamSeed(seed, kShape));
   scenario.roomy = OneIn(&random, 2);
   scenario.node = MakeNode(&random, scenario.roomy);
+  // By number and not by chance: all else of a seed stays what it is.
+  scenario.node.core.cache.eviction =
+      seed % 4 == 3 ? EvictionPolicy::kLru : EvictionPolicy::kLearned;
   scenario.node.seed = StreamSeed(seed, kNode);
   scenario.layouts = MakeLayouts(&random);
   const size_t tenants = scenario.node.core.cache.tenants.size();

@@ -1,0 +1,74 @@
+#include "sim/replay.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "policy/block_features.h"
+#include "sim/replay_order.h"
+#include "sim/replay_policy.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kRequestsBetweenProgress = 1024;
+
+// The same hints for every policy and on every machine.
+std::vector<SessionHint> MakeHints(const ReplayTrace& trace, double accuracy) {
+  std::vector<SessionHint> hints;
+  uint64_t state = 1;
+  for (const bool continued : ContinuedRequests(trace)) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const double drawn = static_cast<double>(state >> 11) * 0x1p-53;
+    const bool said = drawn < accuracy ? continued : !continued;
+    hints.push_back(said ? SessionHint::kExpected : SessionHint::kEnded);
+  }
+  return hints;
+}
+
+Result<std::unique_ptr<ReplayPolicy>> NewPolicy(const ReplayTrace& trace,
+                                                const ReplaySetup& setup) {
+  if (setup.nvme_blocks == 0) {
+    auto comparison = NewComparisonPolicy(setup.policy, trace, setup.capacity_blocks);
+    if (comparison != nullptr) return comparison;
+  }
+  ReplayOrderOptions options = {
+      .capacity_blocks = setup.capacity_blocks, .nvme_blocks = setup.nvme_blocks, .hints = {}};
+  if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup.hint_accuracy);
+  AQ_ASSIGN_OR_RETURN(auto order, NewOrderPolicy(setup.policy, trace, std::move(options)));
+  if (order != nullptr) return order;
+  if (setup.nvme_blocks == 0) {
+    return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
+  }
+  return Status(Code::kInvalid, fmt::format("'{}' has no second tier: with one there are lru, "
+                                            "lru-leaf and learned",
+                                            setup.policy));
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& ReplayPolicies() {
+  static const std::vector<std::string_view> names = {"lru",     "lru-leaf", "learned", "lru-2",
+                                                      "s3-fifo", "arc",      "lirs",    "belady"};
+  return names;
+}
+
+Result<ReplayOutcome> Replay(const ReplayTrace& trace, const ReplaySetup& setup,
+                             const std::function<bool(uint64_t requests)>& on_progress) {
+  if (setup.capacity_blocks == 0) return Status(Code::kInvalid, "the capacity is no block");
+  AQ_ASSIGN_OR_RETURN(const auto policy, NewPolicy(trace, setup));
+  ReplayOutcome outcome;
+  uint64_t requests = 0;
+  for (const ReplayRequest& request : trace.requests) {
+    outcome.hits += policy->Use(request, trace.BlocksOf(request));
+    outcome.blocks += request.blocks;
+    if (++requests % kRequestsBetweenProgress == 0 && on_progress && !on_progress(requests)) {
+      return Status(Code::kLate, "interrupted");
+    }
+  }
+  outcome.writes = policy->writes();
+  return outcome;
+}
+
+}  // namespace aquifer
