@@ -1,0 +1,348 @@
+#include "plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "plan/advice.h"
+#include "settings/size_text.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kFirstRequests = 1000;
+constexpr size_t kFirstBlocks = size_t{1} << 20;
+constexpr uint64_t kMaxPromptTokens = 1'000'000'000;
+// Sizes that curves are drawn over, in doublings of a block: from 16 blocks to 64 million.
+constexpr int kLeastDoubling = 4;
+constexpr int kMostDoubling = 26;
+constexpr size_t kHitPoints = 96;
+constexpr double kFirstDramBytes = 512.0 * (uint64_t{1} << 30);  // Where there is none yet.
+constexpr double kFirstNvmeBytes = 3.84e12;
+
+// All block sizes that fit the lengths seen so far.
+struct SizeRange {
+  uint64_t least = 1;
+  uint64_t most = UINT64_MAX;
+
+  void Narrow(uint64_t low, uint64_t high) {
+    least = std::max(least, low);
+    most = std::min(most, high);
+  }
+  // A power of two where one fits, else the least; 0: none fits.
+  uint64_t Choose() const {
+    if (least > most) return 0;
+    const uint64_t power = std::bit_ceil(least);
+    return power <= most ? power : least;
+  }
+};
+
+// Eight to each doubling.
+size_t LengthClass(size_t blocks) {
+  const int width = std::bit_width(blocks);
+  const size_t shift = width > 4 ? static_cast<size_t>(width - 4) : 0;
+  return shift * 8 + (blocks >> shift);
+}
+
+}  // namespace
+
+struct Planner::Variant {
+  TierChoice choice;
+  Tally tally;
+};
+
+Planner::Planner(const PlannerOptions& options) : options_(options) {}
+Planner::~Planner() = default;
+
+void Planner::PromptsAreTexts(uint64_t block_tokens) {
+  facts_.prompts_are_texts = true;
+  if (options_.block_tokens == 0) options_.block_tokens = block_tokens;
+}
+
+Status Planner::Add(const TraceRequest& request) {
+  if (request.input_tokens > kMaxPromptTokens) {
+    return Status(Code::kInvalid,
+                  fmt::format("a prompt of {} tokens is longer than any; write at most {}",
+                              request.input_tokens, kMaxPromptTokens));
+  }
+  if (facts_.requests++ == 0) first_ms_ = request.timestamp_ms;
+  last_ms_ = std::max(last_ms_, request.timestamp_ms);
+  if (begun_) {
+    Use(request);
+    return Status();
+  }
+  first_blocks_ += request.block_ids.size();
+  first_.push_back(request);
+  if (first_.size() < kFirstRequests && first_blocks_ < kFirstBlocks) return Status();
+  return Begin();
+}
+
+// Either the blocks cover the prompt, the last one in part, as in Mooncake's traces; or only whole
+// blocks are named, as engines hash them.
+Status Planner::LearnBlockTokens() {
+  SizeRange covering;
+  SizeRange whole;
+  bool any = false;
+  for (const TraceRequest& request : first_) {
+    const uint64_t blocks = request.block_ids.size();
+    const uint64_t tokens = request.input_tokens;
+    if (blocks == 0 || tokens < blocks) continue;
+    any = true;
+    covering.Narrow((tokens + blocks - 1) / blocks,
+                    blocks == 1 ? UINT64_MAX : (tokens - 1) / (blocks - 1));
+    whole.Narrow(tokens / (blocks + 1) + 1, tokens / blocks);
+  }
+  if (!any) {
+    facts_.block_tokens = 512;  // No request has blocks: nothing depends on it.
+    return Status();
+  }
+  facts_.block_tokens = covering.Choose();
+  if (facts_.block_tokens == 0) facts_.block_tokens = whole.Choose();
+  if (facts_.block_tokens > 0) return Status();
+  return Status(Code::kInvalid,
+                fmt::format("no number of tokens per block fits the first {} requests: their "
+                            "lengths and numbers of blocks contradict each other. Next step: say "
+                            "it with --block-tokens",
+                            first_.size()));
+}
+
+Status Planner::Begin() {
+  begun_ = true;
+  facts_.block_tokens = options_.block_tokens;
+  if (facts_.block_tokens == 0) AQ_RETURN_IF_ERROR(LearnBlockTokens());
+  facts_.block_bytes =
+      static_cast<double>(facts_.block_tokens) * options_.fleet.model.kv_bytes_per_token;
+  bool whole_blocks = false;
+  for (const TraceRequest& request : first_) {
+    if (request.block_ids.empty()) continue;
+    whole_blocks = request.input_tokens == request.block_ids.size() * facts_.block_tokens;
+    if (!whole_blocks) break;
+  }
+  facts_.outputs_followed = options_.outputs == OutputRule::kStored ||
+                            (options_.outputs == OutputRule::kAuto && whole_blocks);
+  stacks_ =
+      std::make_unique<FleetStacks>(FleetStacksOptions{.nodes = options_.fleet.nodes,
+                                                       .routing = options_.fleet.routing,
+                                                       .block_tokens = facts_.block_tokens,
+                                                       .follow_outputs = facts_.outputs_followed,
+                                                       .stack = options_.stack});
+  AQ_RETURN_IF_ERROR(BeginLearned());
+  AddVariants();
+  for (const TraceRequest& request : first_) Use(request);
+  first_ = {};
+  return Status();
+}
+
+Status Planner::BeginLearned() {
+  const TierSizes sizes = SizesOf(options_.fleet, ChoiceOf(options_.fleet), facts_.block_bytes);
+  const double largest = std::max(sizes.dram, sizes.nvme);
+  if (options_.learned_references == 0 || options_.fleet.nodes > 1 || largest < 1) return Status();
+  AQ_ASSIGN_OR_RETURN(learned_, LearnedTier::New({.capacity_blocks = static_cast<uint64_t>(largest),
+                                                  .block_tokens = facts_.block_tokens,
+                                                  .max_references = options_.learned_references}));
+  return Status();
+}
+
+size_t Planner::AddVariant(const TierChoice& choice) {
+  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens),
+                                     SizesOf(options_.fleet, choice, facts_.block_bytes))});
+  return variants_.size() - 1;
+}
+
+void Planner::AddVariants() {
+  const TierChoice configured = ChoiceOf(options_.fleet);
+  without_ = AddVariant({});
+  configured_ = AddVariant(configured);
+  for (int doubling = kLeastDoubling; doubling <= kMostDoubling; ++doubling) {
+    const double bytes = std::ldexp(facts_.block_bytes, doubling);
+    by_dram_.push_back(AddVariant({.dram_bytes = bytes}));
+    by_nvme_.push_back(AddVariant({.dram_bytes = configured.dram_bytes, .nvme_bytes = bytes}));
+  }
+  TierChoice growing{.dram_bytes = configured.dram_bytes};
+  by_stage_.push_back(AddVariant(growing));
+  growing.nvme_bytes = configured.nvme_bytes;
+  by_stage_.push_back(AddVariant(growing));
+  growing.peers = options_.fleet.nodes > 1;
+  by_stage_.push_back(AddVariant(growing));
+  growing.durable = true;
+  by_stage_.push_back(AddVariant(growing));
+
+  const auto buy = [this](std::string what, const TierChoice& choice) {
+    by_purchase_.push_back(AddVariant(choice));
+    purchase_names_.push_back(std::move(what));
+  };
+  const auto size = [](double bytes) { return SizeText(static_cast<uint64_t>(bytes)); };
+  TierChoice more = configured;
+  const double dram = configured.dram_bytes > 0 ? configured.dram_bytes : kFirstDramBytes;
+  more.dram_bytes += dram;
+  buy(fmt::format("{} more DRAM a node", size(dram)), more);
+  more = configured;
+  const double nvme = configured.nvme_bytes > 0 ? configured.nvme_bytes : kFirstNvmeBytes;
+  more.nvme_bytes += nvme;
+  buy(fmt::format("{} more NVMe a node", size(nvme)), more);
+  more = configured;
+  if (options_.fleet.nodes > 1 && !configured.peers) {
+    more.peers = true;
+    buy("a network between the nodes (peers)", more);
+    more = configured;
+  }
+  if (!configured.durable) {
+    more.durable = true;
+    buy("a durable store", more);
+  }
+}
+
+// Blocks behind the end of the prompt belong to nothing.
+TraceRequest Planner::Cut(const TraceRequest& request) {
+  TraceRequest cut = request;
+  const uint64_t most = (request.input_tokens + facts_.block_tokens - 1) / facts_.block_tokens;
+  facts_.blocks_cut += cut.block_ids.size() - most;
+  cut.block_ids.resize(most);
+  return cut;
+}
+
+void Planner::Use(const TraceRequest& request) {
+  const uint64_t most = (request.input_tokens + facts_.block_tokens - 1) / facts_.block_tokens;
+  if (request.block_ids.size() > most) {
+    Use(Cut(request));
+    return;
+  }
+  const auto blocks = static_cast<double>(request.block_ids.size());
+  facts_.prompt_tokens += static_cast<double>(request.input_tokens);
+  facts_.output_tokens += static_cast<double>(request.output_tokens);
+  facts_.block_references += blocks;
+  const double weight = std::ldexp(1.0, static_cast<int>(stacks_->rate_shift()));
+  stacks_->Ask(request, &depths_);
+  if (learned_ != nullptr) {
+    for (const auto& [from, to] : stacks_->named()) learned_->Rename(from, to);
+    learned_->Ask(request, stacks_->used());
+  }
+  for (size_t i = 0; i < depths_.own.size(); ++i) {
+    if (depths_.own[i] == LruStack::kUnsampled) continue;
+    followed_references_ += weight;
+    if (depths_.local[i] < LruStack::kNever) histogram_.Add(depths_.local[i], weight);
+  }
+  // Short prompts are less likely to have a block that is followed: the next one of about the same
+  // length that has one stands for those that have not.
+  double& waiting = waiting_[LengthClass(request.block_ids.size())];
+  waiting += 1;
+  if (!depths_.known) return;
+  tallied_references_ += waiting * blocks;
+  tallied_tokens_ += waiting * static_cast<double>(request.input_tokens);
+  for (Variant& variant : variants_) variant.tally.Add(request, depths_, waiting);
+  waiting = 0;
+}
+
+Outcome Planner::OutcomeOfVariant(size_t variant) const {
+  const OutcomeScale scale{
+      .seconds = facts_.seconds,
+      .block_bytes = facts_.block_bytes,
+      .block_references = tallied_references_,
+      .distinct_blocks = facts_.distinct_blocks,
+      .weight = tallied_tokens_ > 0 ? facts_.prompt_tokens / tallied_tokens_ : 1};
+  return OutcomeOf(options_.fleet, variants_[variant].choice, variants_[variant].tally.totals(),
+                   scale);
+}
+
+// From the last size that does nothing to the first that holds everything.
+std::vector<Outcome> Planner::Drawn(const std::vector<size_t>& variants,
+                                    double TierChoice::* size) const {
+  std::vector<Outcome> drawn;
+  const double everything = facts_.distinct_blocks * facts_.block_bytes;
+  for (const size_t variant : variants) {
+    const Outcome outcome = OutcomeOfVariant(variant);
+    const bool same = !drawn.empty() && drawn.front().gpu_seconds == outcome.gpu_seconds &&
+                      drawn.front().hit_rate == outcome.hit_rate;
+    if (drawn.size() == 1 && same) drawn.clear();
+    const bool enough = drawn.size() > 1 && drawn.back().choice.*size > everything;
+    if (!enough) drawn.push_back(outcome);
+  }
+  return drawn;
+}
+
+// Sampling gives hot blocks too much or too little; they are hits at every size, so what is missing
+// or too much of the references is added there (SHARDS-adj).
+double Plan::HitRate(double blocks) const {
+  if (trace.block_references <= 0) return 0;
+  const double hits = depths.UpTo(blocks) + (trace.block_references - depth_references);
+  return std::clamp(hits / trace.block_references, 0.0, 1.0);
+}
+
+void Planner::FillHits(Plan* plan) const {
+  plan->depths = histogram_;
+  plan->depth_references = followed_references_;
+  const double distinct = std::max(facts_.distinct_blocks, 1.0);
+  plan->hit_rate_most = plan->HitRate(LruStack::kNever);
+  const double most = distinct / options_.fleet.nodes;
+  const double least = std::min(16.0, most);
+  for (size_t i = 0; i < kHitPoints; ++i) {
+    const double blocks = least * std::pow(most / least, static_cast<double>(i) / (kHitPoints - 1));
+    plan->hits.push_back({.blocks = blocks,
+                          .bytes = blocks * facts_.block_bytes,
+                          .share = blocks * options_.fleet.nodes / distinct,
+                          .hit_rate = plan->HitRate(blocks)});
+  }
+  plan->knee = FindKnee(plan->hits);
+}
+
+void Planner::FillStages(Plan* plan) const {
+  constexpr Stage kOrder[] = {Stage::kDram, Stage::kNvme, Stage::kPeers, Stage::kDurable};
+  const TierChoice configured = ChoiceOf(options_.fleet);
+  const bool in_fleet[] = {configured.dram_bytes > 0, configured.nvme_bytes > 0, configured.peers,
+                           configured.durable};
+  Outcome before = plan->without;
+  for (size_t i = 0; i < by_stage_.size(); ++i) {
+    StagePlan stage{.stage = kOrder[i], .in_fleet = in_fleet[i]};
+    stage.possible = kOrder[i] == Stage::kPeers ? options_.fleet.nodes > 1
+                     : i < 2                    ? in_fleet[i]
+                                                : true;
+    stage.outcome = OutcomeOfVariant(by_stage_[i]);
+    stage.saved_month = stage.outcome.dollars_saved_month - before.dollars_saved_month;
+    stage.cost_month = stage.outcome.dollars_cost_month - before.dollars_cost_month;
+    before = stage.outcome;
+    plan->stages.push_back(stage);
+  }
+}
+
+void Planner::FillPurchases(Plan* plan) const {
+  for (size_t i = 0; i < by_purchase_.size(); ++i) {
+    Purchase purchase{.what = purchase_names_[i], .outcome = OutcomeOfVariant(by_purchase_[i])};
+    purchase.net_month = purchase.outcome.net_month() - plan->configured.net_month();
+    plan->purchases.push_back(std::move(purchase));
+  }
+  std::sort(plan->purchases.begin(), plan->purchases.end(),
+            [](const Purchase& a, const Purchase& b) { return a.net_month > b.net_month; });
+}
+
+Result<Plan> Planner::Finish() {
+  if (facts_.requests == 0) {
+    return Status(Code::kInvalid,
+                  "there is no request in it. Next step: give a trace as "
+                  "docs/formats/trace.md has it");
+  }
+  if (!begun_) AQ_RETURN_IF_ERROR(Begin());
+  facts_.seconds = static_cast<double>(last_ms_ - first_ms_) / 1e3;
+  facts_.distinct_blocks = stacks_->distinct_blocks();
+  facts_.sampled_one_in = uint32_t{1} << std::min(stacks_->rate_shift(), 31u);
+  facts_.memory_bytes = stacks_->bytes();
+  Plan plan{.fleet = options_.fleet, .trace = facts_};
+  FillHits(&plan);
+  plan.without = OutcomeOfVariant(without_);
+  plan.configured = OutcomeOfVariant(configured_);
+  if (learned_ != nullptr) {
+    plan.learned = LearnedPlan{.hit_rate = learned_->hit_rate(),
+                               .references = learned_->references(),
+                               .whole = learned_->runs()};
+  }
+  plan.by_dram = Drawn(by_dram_, &TierChoice::dram_bytes);
+  plan.by_nvme = Drawn(by_nvme_, &TierChoice::nvme_bytes);
+  FillStages(&plan);
+  FillPurchases(&plan);
+  Advise(&plan);
+  return plan;
+}
+
+}  // namespace aquifer
