@@ -1,0 +1,69 @@
+#include "cuda/host_pins.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "testing/fake_gpu.h"
+
+namespace aquifer {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+void AwaitNoneWaiting(const HostPins& pins) {
+  while (pins.counts().waiting > 0) {
+  }
+}
+
+TEST(HostPinsTest, WhatIsAddedIsPinnedOnceAGpuIsUsed) {
+  FakeGpuLog log;
+  Bytes early(4096);
+  Bytes late(4096);
+  {
+    HostPins pins;
+    pins.Add(early);
+    EXPECT_EQ(pins.counts().waiting, 1u);
+    EXPECT_TRUE(pins.Around(early).empty());
+    pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{}));
+    pins.Add(late);
+    AwaitNoneWaiting(pins);
+    EXPECT_EQ(log.pinned, 2u);
+    EXPECT_EQ(pins.Around(std::span(late).subspan(100, 50)).data(), late.data());
+    EXPECT_TRUE(pins.Around(std::span(late.data() + 4000, 200)).empty());
+    pins.Remove(early);
+    EXPECT_EQ(log.pinned, 1u);
+    EXPECT_TRUE(pins.Around(early).empty());
+  }
+  EXPECT_EQ(log.pinned, 0u);
+}
+
+TEST(HostPinsTest, WhatCannotBePinnedIsToldAndLeftAlone) {
+  FakeGpuLog log;
+  Bytes memory(4096);
+  HostPins pins;
+  pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{.fail_call = 1}));
+  pins.Add(memory);
+  AwaitNoneWaiting(pins);
+  EXPECT_EQ(pins.counts().failed, 1u);
+  EXPECT_FALSE(pins.failure().ok());
+  EXPECT_TRUE(pins.Around(memory).empty());
+  pins.Remove(memory);
+  EXPECT_EQ(pins.counts().failed, 0u);
+}
+
+TEST(HostPinsTest, ARemovalWaitsForThePinning) {
+  FakeGpuLog log;
+  HostPins pins;
+  pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{}));
+  for (int i = 0; i < 200; ++i) {
+    Bytes memory(4096);
+    pins.Add(memory);
+    if (i % 3 == 0) AwaitNoneWaiting(pins);
+    pins.Remove(memory);
+    ASSERT_EQ(log.pinned, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace aquifer
