@@ -6,6 +6,7 @@
 //   c_api_requests.cc  what is asked
 //   c_api_answers.cc   what is answered
 //   c_api_tensors.cc   an engine's tensors, and copies between them and slots
+//   c_api_gpu.cc       the same where the tensors are in a GPU's memory
 //   c_api_transfers.cc load and store: fetch or reserve, copy, release or commit, in one call
 //
 // A request belongs to the caller; while it is open, its cache knows it, so that either can go
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -28,6 +30,9 @@
 #include "aquifer/status.h"
 #include "block/engine_layout.h"
 #include "block/gather_scatter.h"
+#include "cuda/block_mover.h"
+#include "cuda/device_memory.h"
+#include "cuda/move_tables.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): the C header's name.
 struct aquifer_request {
@@ -60,10 +65,15 @@ struct aquifer_cache {
   void Sweep();
   // Keeps a request whose owner has gone until it is done.
   void Adopt(aquifer_request* request);
+  // What moves blocks to and from that GPU, made when it is first asked for. A device of which that
+  // failed once is not tried again: the path is off, and why.
+  aquifer::Result<aquifer::BlockMover*> MoverFor(int device);
 
   std::unique_ptr<aquifer::Cache> client;
   std::vector<aquifer_request*> open;
   std::vector<std::unique_ptr<aquifer_request>> orphans;  // Also in `open`.
+  std::map<int, std::unique_ptr<aquifer::BlockMover>> movers;
+  std::map<int, aquifer::Status> no_movers;
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming): the C header's name.
@@ -71,6 +81,8 @@ struct aquifer_tensor_map {
   aquifer::EngineMap map;
   // As a commit names them: {0, 0} where they are all heads.
   aquifer::HeadRange committed_heads;
+  int device = aquifer::kHostMemory;  // In whose memory the tensors are.
+  aquifer::MoveTables tables;         // Of a GPU's.
 };
 
 namespace aquifer {
@@ -99,6 +111,11 @@ Status ReadStruct(const T* given, const char* name, T* known) {
   if (given == nullptr) return Status(Code::kInvalid, std::string(name) + " is null");
   AQ_RETURN_IF_ERROR(CheckSize(given, given->size, sizeof(T), name));
   std::memcpy(known, given, sizeof(T));
+  if constexpr (requires { known->reserved; }) {
+    if (known->reserved != 0) {
+      return Status(Code::kInvalid, std::string(name) + ".reserved is not 0; clear the struct");
+    }
+  }
   return Status();
 }
 

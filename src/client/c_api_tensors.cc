@@ -82,6 +82,19 @@ Result<aquifer::EngineLayout> Describe(const aquifer_tensors& given,
                 "tensors.family is " + std::to_string(given.family) + ", which there is not");
 }
 
+// The GPU that has them all, or the host.
+Result<int> DeviceOf(std::span<const EngineTensor> tensors, std::span<const EngineTensor> values) {
+  const int device = aquifer::DeviceOfMemory(tensors.front().memory.data());
+  for (const std::span<const EngineTensor> some : {tensors, values}) {
+    for (const EngineTensor& tensor : some) {
+      if (aquifer::DeviceOfMemory(tensor.memory.data()) != device) {
+        return Status(Code::kInvalid, "the tensors are not all in the memory of one device");
+      }
+    }
+  }
+  return device;
+}
+
 Status MapTensors(const aquifer_tensors& given, aquifer_tensor_map* made) {
   aquifer::Layout layout;
   AQ_RETURN_IF_ERROR(aquifer::ReadLayout(given.layout, &layout));
@@ -101,6 +114,8 @@ Status MapTensors(const aquifer_tensors& given, aquifer_tensor_map* made) {
   AQ_ASSIGN_OR_RETURN(const aquifer::EngineLayout engine, Describe(given, group, tensors, values));
   AQ_ASSIGN_OR_RETURN(made->map, aquifer::CompileEngineLayout(layout, given.group, engine));
   if (!(group.heads == all)) made->committed_heads = group.heads;
+  AQ_ASSIGN_OR_RETURN(made->device, DeviceOf(tensors, values));
+  if (made->device != aquifer::kHostMemory) made->tables = aquifer::MakeMoveTables(made->map);
   return Status();
 }
 
@@ -140,6 +155,10 @@ Status ScatterOne(const aquifer::EngineMap& map, aquifer::Verify verify, aquifer
 template <class Copy>
 Status CopyAll(const aquifer_tensor_map* map, aquifer_copy_op* ops, size_t count, Copy copy) {
   AQ_RETURN_IF_ERROR(CheckNotNull(map, "map"));
+  if (map->device != aquifer::kHostMemory) {
+    return Status(Code::kInvalid,
+                  "the tensors are in a GPU's memory; aquifer_load and aquifer_store copy those");
+  }
   AQ_RETURN_IF_ERROR(aquifer::CheckArray(ops, count, "ops"));
   for (aquifer_copy_op& op : std::span(ops, count)) {
     op.sums = {};

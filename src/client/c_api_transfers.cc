@@ -1,6 +1,7 @@
 // The C ABI's load and store: an engine's pages and the cache's slots, with the copy in between.
-// The caller's thread does all of it; blocks move in windows, so that drives read ahead of the copy
-// and no request holds more slots than it fills.
+// The caller's thread does all of it; blocks move in windows, so that drives read ahead of the
+// copy, a GPU copies one window while the next is fetched or reserved, and no request holds more
+// slots than it fills.
 #include <algorithm>
 #include <array>
 #include <ctime>
@@ -63,26 +64,67 @@ Status CheckTransfer(const aquifer_cache* cache, const Args& args) {
   return aquifer::CheckArray(args.pages, args.page_count, "args.pages");
 }
 
+// Copies the blocks of a window: on the CPU at once, on a GPU while the caller goes on.
+class Copier {
+ public:
+  // `mover` is null where the tensors are in the host's memory.
+  Copier(const aquifer_tensor_map& map, aquifer::BlockMover* mover) : map_(map), mover_(mover) {}
+
+  // Windows whose blocks may be on their way at a time.
+  size_t most() const { return mover_ == nullptr ? 1 : 2; }
+
+  void Begin(aquifer::MoveBatch* batch) {
+    batch->tables = &map_.tables;
+    if (mover_ != nullptr) return mover_->Begin(batch);
+    aquifer::Gather(map_.map, batch->gathers);
+    // What lies behind a block that is damaged is not wanted any more.
+    bool good = true;
+    for (aquifer::ScatterOp& op : batch->scatters) {
+      if (!good) {
+        op.status = Status(Code::kUnavailable);
+        continue;
+      }
+      aquifer::Scatter(map_.map, batch->verify, std::span(&op, 1));
+      good = op.status.ok();
+    }
+    batch->finished = batch->size();
+  }
+
+  void Wait(const aquifer::MoveBatch& batch) {
+    if (mover_ != nullptr) mover_->Wait(batch);
+  }
+
+ private:
+  const aquifer_tensor_map& map_;
+  aquifer::BlockMover* const mover_;
+};
+
 // ---- Load ----
 
+// Windows are begun (asked for), then taken (answered, and being copied), then settled, in order.
 class Loader {
  public:
-  Loader(const aquifer_load_args& args, aquifer::Verify verify, Cache* client)
+  Loader(const aquifer_load_args& args, aquifer::Verify verify, Cache* client, Copier copier)
       : args_(args),
         map_(args.map->map),
         verify_(verify),
         client_(client),
+        copier_(copier),
         sequence_{{args.pages, args.page_count}, args.first_block},
         deadline_(TimeoutOf(args.timeout_nanos, aquifer::kDefaultTimeoutNanos)),
         window_(WindowBlocks(map_)) {}
 
   // Everything that it began is done when it returns.
   aquifer_loaded Run() {
-    while (copied_ < args_.chain.key_count && status_.ok()) {
-      while (Begin()) {
+    do {
+      while (status_.ok() && Begin()) {
       }
-      Take(&windows_[taken_++ % kWindowsAhead]);
-    }
+      while (status_.ok() && taken_ < begun_ && taken_ - settled_ < copier_.most()) {
+        Take(&windows_[taken_++ % kWindows]);
+      }
+      if (settled_ < taken_) Settle(&windows_[settled_++ % kWindows]);
+    } while (status_.ok() && settled_ < begun_);
+    while (settled_ < taken_) Settle(&windows_[settled_++ % kWindows]);
     for (Window& window : windows_) GiveUp(&window);
     if (!status_.ok()) aquifer::Fail(status_.code(), status_.message().c_str());
     loaded_.code = static_cast<aquifer_code>(status_.code());
@@ -92,16 +134,22 @@ class Loader {
   }
 
  private:
+  static constexpr size_t kWindows = kWindowsAhead + 1;
+
   struct Window {
     aquifer::FetchRequest fetch;
+    std::vector<aquifer::ScatterOp> ops;  // Of the blocks that came, up to the first that did not.
+    aquifer::MoveBatch batch;
+    Status status;   // Of that one.
     size_t end = 0;  // The key behind its last one.
     bool open = false;
   };
 
   // Asks for the next window, where there is one and room for it.
   bool Begin() {
-    Window& window = windows_[begun_ % kWindowsAhead];
-    if (window.open || asked_ == args_.chain.key_count) return false;
+    if (begun_ - settled_ == kWindowsAhead + copier_.most() - 1) return false;
+    if (asked_ == args_.chain.key_count) return false;
+    Window& window = windows_[begun_ % kWindows];
     const size_t count = std::min(window_, args_.chain.key_count - asked_);
     window.fetch.chain = {.layout = args_.chain.layout,
                           .group = args_.chain.group,
@@ -119,40 +167,51 @@ class Loader {
   void Take(Window* window) {
     client_->Wait(window->fetch);
     window->open = false;
-    status_ = window->fetch.status;
+    window->status = window->fetch.status;
+    window->ops.clear();
+    for (const aquifer::FetchOp& op : Answered(*window)) {
+      if (window->status.ok()) window->status = op.status;
+      if (!window->status.ok()) break;
+      window->ops.push_back({.place = sequence_.Place(fetched_++),
+                             .slot = op.bytes,
+                             .checksum = op.checksum,
+                             .sums = {},
+                             .status = {}});
+    }
+    if (window->status.ok() && fetched_ < window->end) {
+      window->status = Status(Code::kUnavailable);
+    }
+    window->batch = {.tables = nullptr, .scatters = window->ops, .verify = verify_};
+    copier_.Begin(&window->batch);
+  }
+
+  void Settle(Window* window) {
+    copier_.Wait(window->batch);
     std::vector<aquifer::ReleaseOp> releases;
-    for (const aquifer::FetchOp& op : std::span(window->fetch.ops).first(Answered(*window))) {
-      if (status_.ok()) Copy(op);
-      if (op.lease != 0) {
-        releases.push_back(
-            {.lease = op.lease,
-             .corrupt = status_.code() == Code::kCorrupt && op.status.ok() && &op == failed_});
-      }
+    size_t index = 0;
+    for (const aquifer::FetchOp& op : Answered(*window)) {
+      const Status* const copied =
+          index < window->ops.size() ? &window->ops[index].status : nullptr;
+      ++index;
+      if (copied != nullptr) Count(*copied, op);
+      if (op.lease == 0) continue;
+      releases.push_back(
+          {.lease = op.lease, .corrupt = copied != nullptr && copied->code() == Code::kCorrupt});
     }
     client_->Release(releases);
-    if (status_.ok() && copied_ < window->end) status_ = Status(Code::kUnavailable);
+    if (status_.ok()) status_ = window->status;
   }
 
-  static size_t Answered(const Window& window) {
-    return std::min(window.fetch.completed(), window.fetch.ops.size());
-  }
-
-  void Copy(const aquifer::FetchOp& op) {
-    status_ = op.status;
+  void Count(const Status& copied, const aquifer::FetchOp& op) {
+    if (status_.ok()) status_ = copied;
     if (!status_.ok()) return;
-    aquifer::ScatterOp scatter{.place = sequence_.Place(copied_),
-                               .slot = op.bytes,
-                               .checksum = op.checksum,
-                               .sums = {},
-                               .status = {}};
-    aquifer::Scatter(map_, verify_, std::span(&scatter, 1));
-    status_ = scatter.status;
-    if (!status_.ok()) {
-      failed_ = &op;
-      return;
-    }
     ++copied_;
     ++loaded_.tier_blocks[static_cast<size_t>(op.tier)];
+  }
+
+  static std::span<const aquifer::FetchOp> Answered(const Window& window) {
+    const std::span<const aquifer::FetchOp> ops = window.fetch.ops;
+    return ops.first(std::min(window.fetch.completed(), ops.size()));
   }
 
   void GiveUp(Window* window) {
@@ -161,7 +220,7 @@ class Loader {
     client_->Wait(window->fetch);
     window->open = false;
     std::vector<aquifer::ReleaseOp> releases;
-    for (const aquifer::FetchOp& op : std::span(window->fetch.ops).first(Answered(*window))) {
+    for (const aquifer::FetchOp& op : Answered(*window)) {
       if (op.lease != 0) releases.push_back({.lease = op.lease});
     }
     client_->Release(releases);
@@ -171,41 +230,70 @@ class Loader {
   const aquifer::EngineMap& map_;
   const aquifer::Verify verify_;
   Cache* const client_;
+  Copier copier_;
   const Sequence sequence_;
   const Deadline deadline_;
   const size_t window_;
-  std::array<Window, kWindowsAhead> windows_;  // Used in turn.
-  size_t begun_ = 0;                           // Windows,
+  std::array<Window, kWindows> windows_;  // Used in turn.
+  size_t begun_ = 0;                      // Windows,
   size_t taken_ = 0;
+  size_t settled_ = 0;
   size_t asked_ = 0;  // and blocks.
+  size_t fetched_ = 0;
   size_t copied_ = 0;
-  const aquifer::FetchOp* failed_ = nullptr;  // The one whose copy showed that it is damaged.
   Status status_;
   aquifer_loaded loaded_{};
 };
 
 // ---- Store ----
 
+// Windows are begun (reserved, and being filled), then settled (committed), in order.
 class Storer {
  public:
-  Storer(const aquifer_store_args& args, Cache* client)
+  Storer(const aquifer_store_args& args, Cache* client, Copier copier)
       : args_(args),
         map_(args.map->map),
         client_(client),
+        copier_(copier),
         sequence_{{args.pages, args.page_count}, args.first_block},
         deadline_(TimeoutOf(args.timeout_nanos, kStoreNanos)),
         window_(WindowBlocks(map_)) {}
 
+  // `stored` is how far it got, whatever it returns.
   Status Run(aquifer_stored* stored) {
+    Status status = StoreAll();
+    while (settled_ < begun_) {
+      const Status settled = Settle();
+      if (status.ok()) status = settled;
+    }
+    stored_.bytes = stored_.stored * map_.block_bytes;
+    *stored = stored_;
+    return status;
+  }
+
+ private:
+  static constexpr size_t kWindows = 2;
+
+  struct Window {
+    aquifer::ReserveRequest reserve;
+    std::vector<aquifer::GatherOp> ops;  // Of the blocks that have a slot,
+    std::vector<aquifer::ReservationId> reservations;
+    aquifer::MoveBatch batch;
+    aquifer::CommitRequest commit;
+  };
+
+  Status StoreAll() {
     size_t next = 0;
     const size_t count = args_.chain.key_count;
     while (next < count) {
-      AQ_RETURN_IF_ERROR(Reserve(next, std::min(window_, count - next)));
-      const size_t warming = FirstWarming();
-      Fill(next, warming);
-      AQ_RETURN_IF_ERROR(Commit());
+      Window& window = windows_[begun_ % kWindows];
+      AQ_RETURN_IF_ERROR(Reserve(next, std::min(window_, count - next), &window.reserve));
+      const size_t warming = FirstWarming(window.reserve);
+      Fill(next, warming, &window);
+      ++begun_;
       next += warming;
-      if (warming == reserve_.ops.size()) continue;
+      while (begun_ - settled_ >= copier_.most()) AQ_RETURN_IF_ERROR(Settle());
+      if (warming == window.reserve.ops.size()) continue;
       if (deadline_.Passed()) {
         stored_.refused += count - next;
         break;
@@ -213,34 +301,40 @@ class Storer {
       const std::timespec pause{.tv_sec = 0, .tv_nsec = kWarmingNanos};
       ::nanosleep(&pause, nullptr);
     }
-    stored_.bytes = stored_.stored * map_.block_bytes;
-    *stored = stored_;
     return Status();
   }
 
- private:
-  Status Reserve(size_t first, size_t count) {
-    reserve_.chain = {.layout = args_.chain.layout,
+  Status Reserve(size_t first, size_t count, aquifer::ReserveRequest* reserve) {
+    reserve->chain = {.layout = args_.chain.layout,
                       .group = args_.chain.group,
                       .part = args_.chain.part,
                       .keys = aquifer::KeysOf(args_.chain.keys + first, count)};
     const aquifer_key& parent = first == 0 ? args_.parent : args_.chain.keys[first - 1];
-    std::memcpy(reserve_.parent.bytes.data(), parent.bytes, sizeof(parent.bytes));
-    reserve_.position = args_.position + static_cast<uint32_t>(first);
+    std::memcpy(reserve->parent.bytes.data(), parent.bytes, sizeof(parent.bytes));
+    reserve->position = args_.position + static_cast<uint32_t>(first);
     if (args_.engine_hashes != nullptr) {
-      reserve_.engine_hashes = {args_.engine_hashes + first, count};
+      reserve->engine_hashes = {args_.engine_hashes + first, count};
     }
-    client_->Reserve(&reserve_);
-    client_->Wait(reserve_);
-    return reserve_.status;
+    client_->Reserve(reserve);
+    return Await(reserve);
+  }
+
+  // A node that takes a request and does not answer it keeps the engine's pages for no longer than
+  // the store may take.
+  Status Await(aquifer::Request* request) {
+    if (!client_->Wait(*request, deadline_.Left())) {
+      client_->Cancel(request);
+      client_->Wait(*request);
+    }
+    return request->status;
   }
 
   // What lies behind the first block whose memory is being made is asked for once more.
-  size_t FirstWarming() {
+  size_t FirstWarming(const aquifer::ReserveRequest& reserve) {
     size_t first = 0;
-    while (first < reserve_.ops.size() && !IsWarming(reserve_.ops[first])) ++first;
+    while (first < reserve.ops.size() && !IsWarming(reserve.ops[first])) ++first;
     std::vector<aquifer::ReservationId> behind;
-    for (const aquifer::ReserveOp& op : std::span(reserve_.ops).subspan(first)) {
+    for (const aquifer::ReserveOp& op : std::span(reserve.ops).subspan(first)) {
       if (op.reservation != 0) behind.push_back(op.reservation);
       stored_.refusal = AQUIFER_REFUSAL_WARMING;
     }
@@ -253,13 +347,16 @@ class Storer {
            op.refusal == aquifer::Refusal::kWarming;
   }
 
-  void Fill(size_t first, size_t count) {
-    commit_.ops.clear();
+  void Fill(size_t first, size_t count, Window* window) {
+    window->ops.clear();
+    window->reservations.clear();
     for (size_t i = 0; i < count; ++i) {
-      const aquifer::ReserveOp& op = reserve_.ops[i];
+      const aquifer::ReserveOp& op = window->reserve.ops[i];
       switch (op.outcome) {
         case aquifer::ReserveOutcome::kSlot:
-          Gather(first + i, op);
+          window->ops.push_back(
+              {.place = sequence_.Place(first + i), .slot = op.slot, .sums = {}, .status = {}});
+          window->reservations.push_back(op.reservation);
           break;
         case aquifer::ReserveOutcome::kHave:
           ++stored_.had;
@@ -273,31 +370,39 @@ class Storer {
           break;
       }
     }
+    window->batch = {.tables = nullptr, .gathers = window->ops};
+    copier_.Begin(&window->batch);
   }
 
-  void Gather(size_t key, const aquifer::ReserveOp& op) {
-    aquifer::GatherOp gather{
-        .place = sequence_.Place(key), .slot = op.slot, .sums = {}, .status = {}};
-    aquifer::Gather(map_, std::span(&gather, 1));
+  // Waits for the oldest window's blocks and commits them.
+  Status Settle() {
+    Window& window = windows_[settled_++ % kWindows];
+    copier_.Wait(window.batch);
+    window.commit.ops.clear();
+    for (size_t i = 0; i < window.ops.size(); ++i) AddCommit(window, i, &window.commit);
+    return Commit(&window.commit);
+  }
+
+  void AddCommit(const Window& window, size_t index, aquifer::CommitRequest* request) {
+    const aquifer::GatherOp& gather = window.ops[index];
     if (!gather.status.ok()) {
-      client_->Abort(std::span(&op.reservation, 1));
+      client_->Abort(std::span(&window.reservations[index], 1));
       ++stored_.failed;
       aquifer::Fail(gather.status.code(), gather.status.message().c_str());
       return;
     }
-    aquifer::CommitOp& commit = commit_.ops.emplace_back();
-    commit.reservation = op.reservation;
+    aquifer::CommitOp& commit = request->ops.emplace_back();
+    commit.reservation = window.reservations[index];
     commit.head_begin = args_.map->committed_heads.begin;
     commit.head_end = args_.map->committed_heads.end;
     commit.sums = gather.sums;
   }
 
-  Status Commit() {
-    if (commit_.ops.empty()) return Status();
-    client_->Commit(&commit_);
-    client_->Wait(commit_);
-    AQ_RETURN_IF_ERROR(commit_.status);
-    for (const aquifer::CommitOp& op : commit_.ops) {
+  Status Commit(aquifer::CommitRequest* request) {
+    if (request->ops.empty()) return Status();
+    client_->Commit(request);
+    AQ_RETURN_IF_ERROR(Await(request));
+    for (const aquifer::CommitOp& op : request->ops) {
       if (op.status.ok()) {
         ++stored_.stored;
         stored_.published += op.published ? 1 : 0;
@@ -312,13 +417,22 @@ class Storer {
   const aquifer_store_args& args_;
   const aquifer::EngineMap& map_;
   Cache* const client_;
+  Copier copier_;
   const Sequence sequence_;
   const Deadline deadline_;
   const size_t window_;
-  aquifer::ReserveRequest reserve_;
-  aquifer::CommitRequest commit_;
+  std::array<Window, kWindows> windows_;  // Used in turn.
+  size_t begun_ = 0;                      // Windows.
+  size_t settled_ = 0;
   aquifer_stored stored_{};
 };
+
+// kUnavailable where the tensors are a GPU's and its path is off.
+aquifer::Result<Copier> CopierFor(aquifer_cache* cache, const aquifer_tensor_map& map) {
+  if (map.device == aquifer::kHostMemory) return Copier(map, nullptr);
+  AQ_ASSIGN_OR_RETURN(aquifer::BlockMover* const mover, cache->MoverFor(map.device));
+  return Copier(map, mover);
+}
 
 }  // namespace
 
@@ -331,7 +445,13 @@ aquifer_code aquifer_load(aquifer_cache* cache, const aquifer_load_args* args,
     AQ_RETURN_IF_ERROR(aquifer::WriteStruct(aquifer_loaded{}, "loaded", loaded));
     aquifer::Verify verify = aquifer::Verify::kWhileCopying;
     AQ_RETURN_IF_ERROR(aquifer::ReadVerify(given.verify, &verify));
-    const aquifer_loaded answer = Loader(given, verify, cache->client.get()).Run();
+    aquifer_loaded answer{};
+    const aquifer::Result<Copier> copier = CopierFor(cache, *given.map);
+    if (copier.ok()) {
+      answer = Loader(given, verify, cache->client.get(), *copier).Run();
+    } else {
+      answer.code = aquifer::Fail(copier.status().code(), copier.status().message().c_str());
+    }
     cache->Sweep();
     return aquifer::WriteStruct(answer, "loaded", loaded);
   });
@@ -345,9 +465,15 @@ aquifer_code aquifer_store(aquifer_cache* cache, const aquifer_store_args* args,
     AQ_RETURN_IF_ERROR(CheckTransfer(cache, given));
     AQ_RETURN_IF_ERROR(aquifer::WriteStruct(aquifer_stored{}, "stored", stored));
     aquifer_stored answer{};
-    const Status status = Storer(given, cache->client.get()).Run(&answer);
+    const aquifer::Result<Copier> copier = CopierFor(cache, *given.map);
+    if (!copier.ok()) {
+      answer.failed = given.chain.key_count;
+      aquifer::Fail(copier.status().code(), copier.status().message().c_str());
+      return aquifer::WriteStruct(answer, "stored", stored);
+    }
+    const Status status = Storer(given, cache->client.get(), *copier).Run(&answer);
     cache->Sweep();
-    AQ_RETURN_IF_ERROR(status);
-    return aquifer::WriteStruct(answer, "stored", stored);
+    AQ_RETURN_IF_ERROR(aquifer::WriteStruct(answer, "stored", stored));
+    return status;
   });
 }

@@ -204,14 +204,15 @@ Status Link::TakeOffer(FrameReader* frame) {
   ExtentOffer offer;
   AQ_RETURN_IF_ERROR(Decode(frame, &offer));
   Mapped& mapped = extents_[offer.extent];
-  if (!mapped.memory.bytes().empty()) {
+  if (!mapped.extent.memory.bytes().empty()) {
     return Status(Code::kInvalid, "an extent offered that is mapped already");
   }
   Result<SharedMemory> memory = SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes);
   mapped.status = memory.ok() ? Status() : memory.status();
   if (!memory.ok()) return Status();
-  mapped.memory = *std::move(memory);
-  mapped.memory.CloseDescriptor();
+  mapped.extent.memory = *std::move(memory);
+  mapped.extent.memory.CloseDescriptor();
+  mapped.extent.pin = PinnedExtent(mapped.extent.memory.bytes());
   return Status();
 }
 
@@ -234,7 +235,7 @@ Result<Link::Mapped*> Link::WaitForExtent(uint32_t extent) {
 Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
   AQ_ASSIGN_OR_RETURN(Mapped* const mapped, WaitForExtent(slot.extent));
   AQ_RETURN_IF_ERROR(mapped->status);
-  const std::span<std::byte> bytes = mapped->memory.bytes();
+  const std::span<std::byte> bytes = mapped->extent.memory.bytes();
   if (slot.offset > bytes.size() || slot.bytes > bytes.size() - slot.offset) {
     return Status(Code::kInvalid, "a slot outside of its extent");
   }
@@ -264,14 +265,14 @@ void Link::TellReturned(uint32_t extent) {
   Send(writer_.Finish());
 }
 
-std::vector<SharedMemory> Link::TakeUnheld() {
-  std::vector<SharedMemory> taken;
+std::vector<MappedExtent> Link::TakeUnheld() {
+  std::vector<MappedExtent> taken;
   for (auto entry = extents_.begin(); entry != extents_.end();) {
     if (entry->second.held > 0) {
       ++entry;
       continue;
     }
-    taken.push_back(std::move(entry->second.memory));
+    taken.push_back(std::move(entry->second.extent));
     TellReturned(entry->first);
     entry = extents_.erase(entry);
   }

@@ -13,6 +13,7 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/descriptor.h"
+#include "cuda/host_pins.h"
 #include "net/byte_ring.h"
 #include "net/frame_socket.h"
 #include "net/local_protocol.h"
@@ -23,6 +24,12 @@ namespace aquifer {
 // What a node may announce; one that says more has made a mistake.
 inline constexpr uint32_t kMaxOpenRequests = 1u << 16;
 inline constexpr uint64_t kMaxRingDataBytes = uint64_t{64} << 20;
+
+// An extent's memory, and a GPU's hold on it, which goes first.
+struct MappedExtent {
+  SharedMemory memory;
+  PinnedExtent pin;
+};
 
 class Link {
  public:
@@ -74,12 +81,12 @@ class Link {
   uint64_t held() const { return held_; }
   // Takes out the mappings of extents that nothing is held of. They go when the result does, which
   // takes a while for many.
-  std::vector<SharedMemory> TakeUnheld();
+  std::vector<MappedExtent> TakeUnheld();
   size_t mapped() const { return extents_.size(); }
 
  private:
   struct Mapped {
-    SharedMemory memory;
+    MappedExtent extent;
     Status status;      // Why there is no memory.
     uint64_t held = 0;  // Leases and reservations in it.
     bool wanted_back = false;

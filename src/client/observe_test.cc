@@ -70,5 +70,25 @@ TEST_F(ObserveTest, WhatWouldChangeSomethingIsRefusedInWords) {
   EXPECT_EQ(engine.Recall(chain), Recalled{.right = 4});
 }
 
+TEST_F(ObserveTest, ItsHintsAreNotTaken) {
+  TestEngine engine(cache_.get(), LayoutOfBytes(64 << 10));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  ASSERT_EQ(engine.Store(chain), 4u);
+  const auto name = [&](TestEngine* by, const std::string& session) {
+    SessionForecast forecast;
+    forecast.session = session;
+    forecast.chain = by->Slice(chain);
+    by->cache()->Hint(forecast);
+    by->Stats();  // An answer: the hint came before it.
+  };
+  TestEngine observer(observer_.get(), engine.layout());
+  name(&observer, "theirs");
+  engine.EvictSession("theirs");
+  EXPECT_EQ(engine.Recall(chain), Recalled{.right = 4});
+  name(&engine, "ours");
+  engine.EvictSession("ours");
+  EXPECT_EQ(engine.Recall(chain), Recalled{.missed = 4}) << "nor would it be seen if they were";
+}
+
 }  // namespace
 }  // namespace aquifer

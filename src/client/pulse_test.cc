@@ -33,6 +33,10 @@ TEST(PulseTest, OneThatTookEverythingIsAskedBeforeItIsLost) {
   for (int beat = 1; beat < 100; ++beat) {  // An answer may take its time.
     EXPECT_EQ(pulse.Look(1 + beat * kBeat, 64, true), Finding::kAsk) << beat;
   }
+  for (int missed = 1; missed < Pulse::kMissedBeats; ++missed) {  // Nor is the question taken.
+    EXPECT_EQ(pulse.Look(1 + (99 + missed) * kBeat, 64, false), Finding::kFine) << missed;
+  }
+  EXPECT_EQ(pulse.Look(1 + (99 + Pulse::kMissedBeats) * kBeat, 64, false), Finding::kLost);
 }
 
 TEST(PulseTest, ARestIsNotHeldAgainstIt) {

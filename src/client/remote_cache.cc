@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/random.h"
 #include "client/find_node.h"
 #include "client/wake_event.h"
@@ -27,10 +28,6 @@ constexpr int64_t kNanosPerMilli = 1'000'000;
 std::string NameOf(const std::string& engine) {
   if (!engine.empty()) return engine;
   return fmt::format("unnamed-{:016x}{:016x}", SystemRandom()->Next64(), SystemRandom()->Next64());
-}
-
-int64_t Later(int64_t now_nanos, int64_t nanos) {
-  return nanos > INT64_MAX - now_nanos ? INT64_MAX : now_nanos + nanos;
 }
 
 }  // namespace
@@ -73,7 +70,7 @@ Status RemoteCache::Start() {
                                           "; raise the limit on open files (ulimit -n)");
   }
   AQ_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                      Dial(Later(SystemClock()->NowNanos(), options_.timeout_nanos)));
+                      Dial(DeadlineAfter(SystemClock()->NowNanos(), options_.timeout_nanos)));
   {
     const MutexLock lock(&mutex_);
     Adopt(std::move(link));
@@ -110,7 +107,7 @@ void RemoteCache::EndSession() {
   Link* const link = session_->link();
   ::epoll_ctl(event_.get(), EPOLL_CTL_DEL, link->event(), nullptr);
   link->SetOver();
-  for (SharedMemory& memory : link->TakeUnheld()) unmapped_.push_back(std::move(memory));
+  for (MappedExtent& extent : link->TakeUnheld()) unmapped_.push_back(std::move(extent));
   for (KnownLayout& known : layouts_) known.at_node = 0;
   // Nobody has to poll for it then: an engine may be idle while its node starts over and over.
   if (session_->idle()) session_->SetSettled();
@@ -127,7 +124,7 @@ void RemoteCache::SignalSelf() {
 // ---- Waiting for answers ----
 
 size_t RemoteCache::Poll() {
-  std::vector<SharedMemory> unmapped;
+  std::vector<MappedExtent> unmapped;
   const MutexLock lock(&mutex_);
   size_t moved = Apply();
   while (moved == 0 && !PrepareToSleep()) moved = Apply();
@@ -164,7 +161,7 @@ bool RemoteCache::Spin(int64_t end_nanos) {
 
 bool RemoteCache::Wait(const Request& request, int64_t timeout_nanos) {
   Clock* const clock = SystemClock();
-  const int64_t end_nanos = Later(clock->NowNanos(), timeout_nanos);
+  const int64_t end_nanos = DeadlineAfter(clock->NowNanos(), timeout_nanos);
   while (!request.done()) {
     const int64_t now = clock->NowNanos();
     const bool any = Spin(std::min(end_nanos, now + kSpinNanos));

@@ -185,7 +185,7 @@ class RemoteCache final : public Cache {
   int64_t look_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;      // When the link thread should wake,
   int64_t awaken_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;    // and when it will by itself.
   bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;        // The descriptor.
-  std::vector<SharedMemory> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
+  std::vector<MappedExtent> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
   FrameWriter writer_ AQ_GUARDED_BY(mutex_);
   std::vector<std::byte> frame_ AQ_GUARDED_BY(mutex_);
   std::vector<std::byte> ops_ AQ_GUARDED_BY(mutex_);  // Of a commit, encoded.

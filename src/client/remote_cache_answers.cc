@@ -263,6 +263,8 @@ Status RemoteCache::TakeTooLate(Session* session, SentRequest* sent, const Answe
   }
   SendBack(std::span<const ReleaseOp>(leases), FrameKind::kRelease, session->link());
   SendBack(std::span<const ReservationId>(reservations), FrameKind::kAbort, session->link());
+  const bool was_read = sent->kind == FrameKind::kFetch || sent->kind == FrameKind::kReserve;
+  if (was_read) AQ_RETURN_IF_ERROR(frame->End());
   sent->received += head.count;
   if (head.done) session->End(sent);
   return Status();
@@ -339,7 +341,8 @@ void RemoteCache::SettleUnanswered(const SentRequest& sent, const Status& why,
       for (size_t i = sent.received; i < completed; ++i) {
         commit->ops[i].status = commits;
         commit->ops[i].published = false;
-        EndReservation(commit->ops[i].reservation);
+        // A node that takes the commit after all knows nothing of it then.
+        GiveBack(std::span<const ReservationId>(&commit->ops[i].reservation, 1), FrameKind::kAbort);
       }
       break;
     }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/request_progress.h"
 #include "client/remote_cache.h"
 #include "client/wake_event.h"
@@ -19,8 +20,6 @@ ReservationId WithId(ReservationId, uint64_t id) { return id; }
 
 // The node answers at the deadline; that takes a little, on a busy host a little more.
 constexpr int64_t kGraceNanos = 50'000'000;
-
-int64_t Later(int64_t nanos, int64_t by) { return by > INT64_MAX - nanos ? INT64_MAX : nanos + by; }
 
 // How long a request may take; INT64_MAX: that is the node's affair.
 int64_t TimeoutOf(const Request&) { return INT64_MAX; }
@@ -39,7 +38,8 @@ uint64_t RemoteCache::Begin(Request* request, FrameKind kind, int64_t timeout_na
     return 0;
   }
   const int64_t now = SystemClock()->NowNanos();
-  const int64_t settle = Later(Later(now, std::max<int64_t>(timeout_nanos, 0)), kGraceNanos);
+  const int64_t settle =
+      DeadlineAfter(DeadlineAfter(now, std::max<int64_t>(timeout_nanos, 0)), kGraceNanos);
   const uint64_t number = session_->Begin(request, kind, settle);
   if (number == 0) {
     Settle(request, Status(Code::kBusy, "too many requests under way; wait for some"), 0);
@@ -269,8 +269,9 @@ void RemoteCache::Cancel(Request* request) {
   const uint64_t number = session_ == nullptr ? 0 : session_->NumberOf(request);
   if (number == 0) return;  // It was settled here, or will be with the next Poll().
   SentRequest* const sent = session_->Find(number);
-  // What became of a commit only the node knows; it is answered at once, or lost with the node.
-  if (sent->kind != FrameKind::kCommit && sent->kind != FrameKind::kRegisterLayout) {
+  // A layout is asked for again when there is another node. What became of a commit only the node
+  // knows: to the caller it failed, and at the worst a block is stored that nobody counted.
+  if (sent->kind != FrameKind::kRegisterLayout) {
     const int64_t settle = SystemClock()->NowNanos() + kGraceNanos;
     session_->SettleBy(sent, settle);
     look_nanos_ = std::min(look_nanos_, settle);

@@ -267,6 +267,31 @@ TEST_F(RemoteCacheTest, ACancelledRequestIsDoneThoughTheNodeHangs) {
   EXPECT_EQ(aborted, std::vector<ReservationId>{77});
 }
 
+TEST_F(RemoteCacheTest, ACancelledCommitIsDoneThoughTheNodeHangsAndItsSlotGoesBack) {
+  CommitRequest commit;
+  commit.ops.resize(1);
+  commit.ops[0].reservation = ReserveOne();
+  cache_->Commit(&commit);
+  const uint64_t number = TakeRequest(FrameKind::kCommit);
+  cache_->Cancel(&commit);
+  EXPECT_TRUE(cache_->Wait(commit));
+  EXPECT_EQ(commit.status.code(), Code::kLate);
+  EXPECT_EQ(commit.ops[0].status.code(), Code::kLate);
+  EXPECT_FALSE(commit.ops[0].published);
+  EXPECT_TRUE(node_.Sees(FrameKind::kAbort));
+
+  // What it says later changes nothing, and breaks nothing.
+  node_.Answer(number, 1, [](FrameWriter* to) {
+    Encode(CommitAnswer{.code = Code::kOk, .published = true, .over = true}, to);
+  });
+  cache_->Poll();
+  EXPECT_FALSE(commit.ops[0].published);
+  MatchRequest match;
+  match.chain.keys = keys_;
+  cache_->Match(&match);
+  EXPECT_TRUE(node_.Sees(FrameKind::kMatch));
+}
+
 // It may have hung since: only what it takes can tell.
 TEST_F(RemoteCacheTest, ANodeThatTookEverythingAndDoesNotAnswerIsAskedWhetherItIsThere) {
   MatchRequest match;
@@ -353,6 +378,30 @@ TEST_F(RemoteCacheTest, BlocksInMemoryThatCannotBeMappedAreMissesAndGoBack) {
     EXPECT_EQ(fetch.ops[0].lease, 0u);
     ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
   }
+}
+
+// A tenant's others may have all the layouts that a node remembers by then.
+TEST_F(RemoteCacheTest, ALayoutThatTheNextNodeHasNoRoomForIsMissingUntilItHas) {
+  RegisterLayoutRequest registered;
+  registered.layout = LayoutOfBytes(kExtentBytes);
+  cache_->RegisterLayout(&registered);
+  node_.Answer(TakeRequest(FrameKind::kRegisterLayout), 0,
+               [](FrameWriter* to) { Encode(CountsAnswer{.first = 5}, to); });
+  cache_->Wait(registered);
+  ASSERT_TRUE(registered.status.ok());
+  ASSERT_NO_FATAL_FAILURE(Lose());
+
+  ASSERT_TRUE(node_.Greet([] {}));
+  node_.Refuse(TakeRequest(FrameKind::kRegisterLayout), Code::kBusy);
+  MatchRequest match;
+  match.chain = {.layout = registered.handle, .keys = keys_};
+  cache_->Match(&match);
+  cache_->Wait(match);
+  EXPECT_EQ(match.status.code(), Code::kUnavailable) << match.status.ToString();
+
+  ASSERT_TRUE(node_.Greet([] {}));  // It comes again.
+  node_.Answer(TakeRequest(FrameKind::kRegisterLayout), 0,
+               [](FrameWriter* to) { Encode(CountsAnswer{.first = 9}, to); });
 }
 
 TEST_F(RemoteCacheTest, ALayoutThatTheNodeTookWithItIsKnownToTheNext) {

@@ -54,7 +54,7 @@ void RemoteCache::Watch() {
 
 RemoteCache::Watched RemoteCache::LookAtLinks() {
   std::vector<std::unique_ptr<Session>> gone;  // These two go when it is unlocked.
-  std::vector<SharedMemory> unmapped;
+  std::vector<MappedExtent> unmapped;
   const MutexLock lock(&mutex_);
   Clear(changed_event_);
   Watched watched;
@@ -158,6 +158,8 @@ Status RemoteCache::RegisterLayoutsAt(Link* link, const std::vector<Layout>& lay
     CountsAnswer counts;
     Decode(&reader, &counts);
     AQ_RETURN_IF_ERROR(reader.End());
+    // Misses until there is room for it, and not a handle that nothing is known under.
+    if (head.code != Code::kOk) return Status(head.code, std::string(head.message));
     handles->push_back(static_cast<LayoutHandle>(counts.first));
   }
   return Status();
