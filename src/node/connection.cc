@@ -296,9 +296,11 @@ Status Connection::HandleWhileLingering(FrameReader* frame) {
     case FrameKind::kExtentReturned: {
       uint32_t extent = 0;
       AQ_RETURN_IF_ERROR(DecodeExtent(frame, &extent));
-      if (offered_.erase(extent) == 0) {
+      const auto found = offered_.find(extent);
+      if (found == offered_.end() || found->second > socket_.sent_frames()) {
         return Status(Code::kInvalid, "an extent returned that it does not have");
       }
+      offered_.erase(found);
       host_->core()->ReturnExtent(extent);
       return Status();
     }
@@ -457,12 +459,12 @@ bool Connection::CanLocate(uint64_t loan, bool reservation) {
   if (place.extent == 0 || offered_.contains(place.extent)) return true;
   if (offers_left_ == 0) return false;
   --offers_left_;
-  offered_.insert(place.extent);
   const ExtentInfo extent = host_->core()->OfferExtent(place.extent);
   FrameWriter offer;
   offer.Begin(static_cast<uint16_t>(FrameKind::kExtent), 0);
   Encode(ExtentOffer{.extent = extent.extent, .bytes = extent.bytes}, &offer);
   Send(offer.Finish(), std::span(&extent.descriptor, 1));
+  offered_[place.extent] = socket_.sent_frames() + socket_.unsent_frames();
   return true;
 }
 
@@ -623,7 +625,7 @@ void Connection::Leave() {
 
 void Connection::ReturnExtents() {
   for (size_t i = 0; i < kReturnsPerTurn && !offered_.empty(); ++i) {
-    host_->core()->ReturnExtent(*offered_.begin());
+    host_->core()->ReturnExtent(offered_.begin()->first);
     offered_.erase(offered_.begin());
   }
   if (offered_.empty()) return host_->OnGone(this);

@@ -17,7 +17,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -200,7 +199,9 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   std::vector<ReservationId> aborts_;
   size_t released_ = 0;
   size_t aborted_ = 0;
-  std::set<uint32_t> offered_;  // Extents that the client may have mapped.
+  // Extents that the client may have mapped, and how many frames were sent when it has the
+  // descriptor: one that waits to be sent is not to be closed.
+  std::map<uint32_t, uint64_t> offered_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "net/local_protocol.h"
 #include "node/node.h"
 #include "testing/chain.h"
+#include "testing/own_node.h"
 #include "testing/raw_client.h"
 #include "testing/scratch_directory.h"
 #include "testing/test_engine.h"
@@ -21,7 +25,9 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr uint64_t kHalfExtentBytes = 32 * kMiB;
 constexpr uint64_t kPoolBytes = 512 * kMiB;
+constexpr uint32_t kMaxUnsentFrames = 4;
 
 class ConnectionTest : public testing::Test {
  protected:
@@ -33,6 +39,7 @@ class ConnectionTest : public testing::Test {
     options.ready_extents = 1;
     options.server.socket = socket_;
     options.server.limits.arrival_nanos = 2'000'000'000;
+    options.server.limits.max_unsent_frames = kMaxUnsentFrames;
     options.server.admit = [](const Hello& hello, const PeerCredentials&) -> Result<Admission> {
       const std::string tenant(hello.tenant);
       return Admission{.client = {.tenant = tenant, .engine = std::string(hello.engine)},
@@ -72,6 +79,66 @@ TEST_F(ConnectionTest, NobodyButTheAdministratorDrainsTheNode) {
   EXPECT_TRUE(Drain("administrator").ok());
 }
 
+TEST(OverdueTest, WhoeverHoldsAReservationForTooLongIsCutOff) {
+  CacheOptions options;
+  options.dram_bytes = 128 * kMiB;
+  options.overdue_nanos = 50'000'000;
+  const auto node = OwnNode::Start(options);
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  const auto slow = *Connect({.socket = (*node)->socket()}, {.engine = "slow"});
+  const auto other = *Connect({.socket = (*node)->socket()}, {.engine = "other"});
+  TestEngine holder(slow.get(), LayoutOfBytes(kBlockBytes));
+  TestEngine witness(other.get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(holder.layout(), {.seed = 1, .blocks = 1});
+  const auto reserve = holder.Reserve(chain);
+  ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
+  ASSERT_TRUE(witness.Eventually([&] { return witness.Counter("overdue_reservations") == 1; }));
+  // The node says so to its connection in a task of its own; the answer comes after that.
+  witness.Stats();
+  EXPECT_FALSE(holder.FillAndCommit(chain, {}, *reserve)->ops[0].status.ok());
+  EXPECT_EQ(witness.Recall(chain), Recalled{.missed = 1});
+}
+
+TEST(ConnectionLimitsTest, AUserHasSoManyConnectionsAndNoMore) {
+  ServerOptions server;
+  server.max_connections_per_user = 3;
+  CacheOptions options;
+  options.dram_bytes = 128 * kMiB;
+  const auto node = OwnNode::Start(options, server);
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  const auto connect = [&] { return Connect({.socket = (*node)->socket()}, {}); };
+  std::vector<std::unique_ptr<Cache>> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(*connect());
+  EXPECT_FALSE(connect().ok());
+  TestEngine first(clients[0].get(), LayoutOfBytes(kBlockBytes));
+  clients.pop_back();
+  EXPECT_TRUE(first.Eventually([&] { return connect().ok(); }));
+}
+
+TEST(ConnectionLimitsTest, WhoeverEndedWithMemoryInHandCountsUntilItIsBack) {
+  ServerOptions server;
+  server.max_lingering_per_user = 1;
+  CacheOptions options;
+  options.dram_bytes = 128 * kMiB;
+  options.overdue_nanos = 50'000'000;
+  const auto node = OwnNode::Start(options, server);
+  ASSERT_TRUE(node.ok()) << node.status().ToString();
+  const auto connect = [&] { return Connect({.socket = (*node)->socket()}, {}); };
+  const auto witness_cache = *connect();
+  TestEngine witness(witness_cache.get(), LayoutOfBytes(kBlockBytes));
+  {
+    const auto slow = *connect();
+    TestEngine holder(slow.get(), LayoutOfBytes(kBlockBytes));
+    const Chain chain(holder.layout(), {.seed = 1, .blocks = 1});
+    const auto reserve = holder.Reserve(chain);
+    ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
+    ASSERT_TRUE(witness.Eventually([&] { return witness.Counter("overdue_reservations") == 1; }));
+    EXPECT_TRUE(witness.Eventually([&] { return !connect().ok(); }));
+    slow->Abort(std::span(&reserve->ops[0].reservation, 1));
+  }
+  EXPECT_TRUE(witness.Eventually([&] { return connect().ok(); }));
+}
+
 TEST_F(ConnectionTest, ATenantSeesItsOwnFigures) {
   const auto one = ConnectAs("one");
   TestEngine ones(one.get(), LayoutOfBytes(kBlockBytes));
@@ -86,28 +153,117 @@ TEST_F(ConnectionTest, ATenantSeesItsOwnFigures) {
   EXPECT_EQ(all.Counter("fetch_misses"), 8u);
 }
 
-TEST_F(ConnectionTest, ARequestWhoseEndDoesNotComeCostsTheConnection) {
-  RawClient client(socket_);
-  client.Enter();
-  client.Register(LayoutOfBytes(kBlockBytes));
-  std::vector<Key> keys(8);
+// A client that does not read its socket, where memory is offered to it.
+class DeafClient {
+ public:
+  explicit DeafClient(const std::string& socket) : raw_(socket) {
+    raw_.Enter("deaf");
+    raw_.Register(LayoutOfBytes(kHalfExtentBytes));
+  }
+
+  struct Slot {
+    uint32_t extent = 0;
+    ReservationId reservation = 0;
+    bool was_offered = false;  // Now, and the offer was sent: it is there to be read.
+  };
+  // A slot for a block that it has not reserved before; none when the node answers no more.
+  std::optional<Slot> Reserve() {
+    const size_t before = raw_.BytesToReceive();
+    ReserveAnswer answer;
+    while (answer.reservation == 0) {  // The pool is still being made ready.
+      if (!Ask(&answer)) return std::nullopt;
+    }
+    return Slot{.extent = answer.slot.extent,
+                .reservation = answer.reservation,
+                .was_offered = raw_.BytesToReceive() > before};
+  }
+  void Return(const Slot& slot) {
+    raw_.Write(FrameKind::kAbort, 0, std::span<const ReservationId>(&slot.reservation, 1));
+    raw_.WriteReturned(slot.extent);
+  }
+  // Until there is no room for more: this one's extent was offered to it, but not sent.
+  std::optional<Slot> FillSocket() {
+    std::optional<Slot> slot = Reserve();
+    for (; slot && slot->was_offered; slot = Reserve()) {
+      Return(*slot);
+      ++on_their_way_;
+    }
+    return slot;
+  }
+  uint32_t on_their_way() const { return on_their_way_; }
+  RawClient& raw() { return raw_; }
+
+ private:
+  bool Ask(ReserveAnswer* answer) {
+    Key key;
+    ++number_;
+    std::memcpy(key.bytes.data(), &number_, sizeof(number_));
+    ReserveCall reserve;
+    reserve.chain = {.layout = raw_.layout(),
+                     .total = 1,
+                     .items = {.keys = std::span(&key, 1), .engine_hashes = {}}};
+    raw_.Write(FrameKind::kReserve, number_, reserve);
+    const std::optional<AnswerHead> head = raw_.Answer();
+    if (!head || head->count != 1) return false;
+    Decode(&raw_.reader(), answer);
+    return true;
+  }
+
+  RawClient raw_;
+  uint64_t number_ = 1;
+  uint32_t on_their_way_ = 0;
+};
+
+// By the time the descriptor is sent, the memory would be closed and the number another tenant's
+// memory.
+TEST_F(ConnectionTest, WhoeverReturnsMemoryBeforeItWasSentIsCutOff) {
+  DeafClient deaf(socket_);
+  const auto slot = deaf.FillSocket();
+  ASSERT_TRUE(slot.has_value());
+  deaf.Return(*slot);
+  EXPECT_TRUE(deaf.raw().IsCutOff());
+}
+
+// Where too many are on their way to some, nobody is sent any.
+TEST_F(ConnectionTest, FewDescriptorsAreOnTheirWayToWhoeverReadsNone) {
+  DeafClient deaf(socket_);
+  ASSERT_TRUE(deaf.FillSocket().has_value());
+  EXPECT_LE(deaf.on_their_way(), 16u);
+}
+
+TEST_F(ConnectionTest, WhoeverLetsTooManyFramesWaitIsCutOff) {
+  DeafClient deaf(socket_);
+  ASSERT_TRUE(deaf.FillSocket().has_value());
+  // One of the eight extents waits already. Each has room for two blocks.
+  for (uint32_t i = 1; i < 2 * kMaxUnsentFrames; ++i) ASSERT_TRUE(deaf.Reserve().has_value());
+  deaf.raw().WriteEmpty(FrameKind::kStats, 1);
+  EXPECT_TRUE(deaf.raw().Answer().has_value()) << "as many as may wait are no reason";
+  std::ignore = deaf.Reserve();
+  EXPECT_TRUE(deaf.raw().IsCutOff());
+}
+
+// Fetches so many keys, and sends the first eight of them.
+void BeginFetch(RawClient* client, uint32_t total) {
+  client->Enter();
+  client->Register(LayoutOfBytes(kBlockBytes));
+  const std::vector<Key> keys(8);
   FetchCall fetch;
   fetch.chain = {
-      .layout = client.layout(), .total = 9, .items = {.keys = keys, .engine_hashes = {}}};
-  client.Write(FrameKind::kFetch, 2, fetch);
+      .layout = client->layout(), .total = total, .items = {.keys = keys, .engine_hashes = {}}};
+  client->Write(FrameKind::kFetch, 2, fetch);
+}
+
+TEST_F(ConnectionTest, ARequestWhoseEndDoesNotComeCostsTheConnection) {
+  RawClient client(socket_);
+  BeginFetch(&client, 9);
   EXPECT_TRUE(client.IsCutOff());
 }
 
 TEST_F(ConnectionTest, ARequestThatComesInPartsIsAnswered) {
   RawClient client(socket_);
-  client.Enter();
-  client.Register(LayoutOfBytes(kBlockBytes));
-  std::vector<Key> keys(8);
-  FetchCall fetch;
-  fetch.chain = {
-      .layout = client.layout(), .total = 16, .items = {.keys = keys, .engine_hashes = {}}};
-  client.Write(FrameKind::kFetch, 2, fetch);
-  client.Write(FrameKind::kMore, 2, KeyItems{.keys = keys, .engine_hashes = {}});
+  BeginFetch(&client, 16);
+  const std::vector<Key> rest(8);
+  client.Write(FrameKind::kMore, 2, KeyItems{.keys = rest, .engine_hashes = {}});
   EXPECT_TRUE(client.AwaitDone());
 }
 

@@ -10,11 +10,12 @@
 #include "cache/running_core.h"
 #include "node/insider.h"
 #include "node/json_body.h"
+#include "tenant/key_service.h"
 
 namespace aquifer {
 namespace {
 
-constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxTenantBytes = 64;
 constexpr size_t kMaxSessionBytes = 256;
 constexpr size_t kMaxPathBytes = 4096;
 constexpr size_t kMaxSessionKeys = size_t{1} << 20;
@@ -63,22 +64,6 @@ HttpCode CodeOf(Code code) {
   return {500, "unknown"};
 }
 
-HttpResponse Refuse(const Status& status) {
-  const HttpCode code = CodeOf(status.code());
-  return HttpError(code.status, code.name, status.message());
-}
-
-// What was done is told whether or not that was all.
-HttpResponse Tell(const Status& status, nlohmann::json result) {
-  if (status.code() == Code::kInvalid || status.code() == Code::kNotFound) return Refuse(status);
-  const HttpCode code = CodeOf(status.code());
-  if (!status.ok()) result["error"] = {{"code", code.name}, {"message", status.message()}};
-  HttpResponse response;
-  response.status = code.status;
-  response.body = result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  return response;
-}
-
 Result<std::string> ChooseTenant(const std::optional<std::string>& given,
                                  const HttpContext& context) {
   const std::vector<std::string> tenants = context.tenants();
@@ -93,7 +78,7 @@ Result<std::string> ChooseTenant(const std::optional<std::string>& given,
 
 Result<Blocks> ReadBlocks(JsonBody* body, const HttpContext& context, bool may_be_all) {
   Blocks blocks;
-  const std::optional<std::string> tenant = body->Text("tenant", kMaxNameBytes);
+  const std::optional<std::string> tenant = body->Text("tenant", kMaxTenantBytes);
   blocks.session = body->Text("session", kMaxSessionBytes).value_or("");
   const std::vector<std::string> keys = body->Texts("keys");
   blocks.group = static_cast<uint16_t>(body->Whole("group", 0, UINT16_MAX).value_or(0));
@@ -158,20 +143,23 @@ Status Explained(Status status, const Blocks& blocks) {
   return unknown ? NoSession(blocks) : std::move(status);
 }
 
-// From the root on; a task of the owner's for each slice.
-Result<std::vector<Key>> KeysOfSession(const Blocks& blocks, HttpContext* context) {
+// What the session's name stands for; from the root on, a task of the owner's for each slice.
+Status FindBlocksOfSession(Blocks* blocks, HttpContext* context) {
   RunningCore* const running = context->node->running();
   std::optional<BlockName> next;
-  std::vector<Key> keys;
+  std::vector<Key>& keys = blocks->keys;
   for (bool more = true; more && keys.size() < kMaxSessionKeys;) {
     RunAndWait(running->owner(), [&](const std::function<void()>& done) {
-      more = running->core()->SessionKeys(blocks.tenant, blocks.session, kWalkSlice, &next, &keys);
+      more =
+          running->core()->SessionKeys(blocks->tenant, blocks->session, kWalkSlice, &next, &keys);
       done();
     });
   }
-  if (!next) return NoSession(blocks);
+  if (!next) return NoSession(*blocks);
   std::reverse(keys.begin(), keys.end());
-  return keys;
+  blocks->group = next->group;
+  blocks->part = next->part;
+  return Status();
 }
 
 int64_t TimeoutFrom(JsonBody* body, int64_t otherwise_nanos) {
@@ -182,9 +170,8 @@ int64_t TimeoutFrom(JsonBody* body, int64_t otherwise_nanos) {
 // `seconds` 0 takes pins away.
 HttpResponse PinOrUnpin(Blocks blocks, int64_t seconds, HttpContext* context) {
   if (!blocks.session.empty()) {
-    Result<std::vector<Key>> keys = KeysOfSession(blocks, context);
-    if (!keys.ok()) return Refuse(keys.status());
-    blocks.keys = std::move(*keys);
+    const Status found = FindBlocksOfSession(&blocks, context);
+    if (!found.ok()) return Refuse(found);
   }
   PinRequest request;
   request.chain = blocks.chain();
@@ -207,6 +194,21 @@ nlohmann::json RecordingJson(const Recorder& recorder) {
 }
 
 }  // namespace
+
+HttpResponse Refuse(const Status& status) {
+  const HttpCode code = CodeOf(status.code());
+  return HttpError(code.status, code.name, status.message());
+}
+
+HttpResponse Tell(const Status& status, nlohmann::json result) {
+  if (status.code() == Code::kInvalid || status.code() == Code::kNotFound) return Refuse(status);
+  const HttpCode code = CodeOf(status.code());
+  if (!status.ok()) result["error"] = {{"code", code.name}, {"message", status.message()}};
+  HttpResponse response;
+  response.status = code.status;
+  response.body = result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return response;
+}
 
 HttpResponse PinCall(const HttpRequest& request, HttpContext* context) {
   JsonBody body(request.body);
@@ -250,6 +252,32 @@ HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
   if (!visit.ok()) return Refuse(visit.status());
   (**visit)->Evict(&evict);
   return Tell(Explained(evict.status, *blocks), {{"evicted", evict.evicted}});
+}
+
+// First its blocks, for which the key is needed; then, whatever became of them, the key: without it
+// what is left anywhere is noise.
+HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  const std::string tenant = body.Text("tenant", kMaxTenantBytes).value_or("");
+  if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
+  if (tenant.empty()) return Refuse(Status(Code::kInvalid, "'tenant' is missing; name one"));
+  EvictRequest evict;
+  evict.everything = true;
+  {
+    Result<std::unique_ptr<Visit>> visit = Visit::Begin(tenant, context);
+    if (!visit.ok()) return Refuse(visit.status());
+    (**visit)->Evict(&evict);
+  }
+  const std::vector<std::string> tenants = context->tenants();
+  nlohmann::json answer = {
+      {"key_destroyed", false},
+      {"evicted", evict.evicted},
+      {"still_configured", std::find(tenants.begin(), tenants.end(), tenant) != tenants.end()},
+      {"trouble", evict.status.ok() ? "" : evict.status.message()}};
+  if (context->keys == nullptr) return Tell(evict.status, std::move(answer));
+  const Status destroyed = context->keys->Destroy(TenantIdOf(tenant));
+  answer["key_destroyed"] = destroyed.ok();
+  return Tell(destroyed, std::move(answer));
 }
 
 HttpResponse RecordCall(const HttpRequest&, HttpContext* context) {

@@ -1,7 +1,11 @@
-// What an administrator does to a node over HTTP: pin, unpin, prestage, evict, record, drain. Each
+// What an administrator does to a node over HTTP: pin, unpin, prestage, evict, delete a tenant,
+// record, drain. Each
 // reads its JSON, waits for the cache, and says what became of it. For the table in http_routes.cc.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
+#include "aquifer/status.h"
 #include "node/http_message.h"
 #include "node/http_routes.h"
 
@@ -15,5 +19,11 @@ HttpResponse RecordCall(const HttpRequest& request, HttpContext* context);
 HttpResponse RecordStartCall(const HttpRequest& request, HttpContext* context);
 HttpResponse RecordStopCall(const HttpRequest& request, HttpContext* context);
 HttpResponse DrainCall(const HttpRequest& request, HttpContext* context);
+HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context);
+
+// Nothing was done, and why.
+HttpResponse Refuse(const Status& status);
+// What was done is told whether or not that was all.
+HttpResponse Tell(const Status& status, nlohmann::json result);
 
 }  // namespace aquifer

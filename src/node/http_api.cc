@@ -43,11 +43,14 @@ HttpApi::HttpApi(const HttpApiOptions& options)
       readers_(NewThreadWorkerPool(1, "aq-http-read")),
       actors_(NewThreadWorkerPool(kActors, "aq-http-act")) {
   context_.recorder = options.recorder;
+  context_.stores = options.stores;
+  context_.keys = options.keys;
   context_.version = options.version;
   context_.socket = options.socket;
   context_.started_nanos = SystemClock()->NowNanos();
   context_.started_unix = SystemClock()->UnixSeconds();
-  context_.tenants = [this] { return Tenants(); };
+  context_.tenants = [this] { return TenantNames(); };
+  context_.tenant_options = [this] { return Tenants(); };
 }
 
 HttpApi::~HttpApi() { Stop(); }
@@ -58,7 +61,7 @@ void HttpApi::Serve(Node* node) {
   serving_ = true;
 }
 
-void HttpApi::SetRules(const HttpRules& rules, std::vector<std::string> tenants) {
+void HttpApi::SetRules(const HttpRules& rules, std::vector<TenantOptions> tenants) {
   const MutexLock lock(&mutex_);
   rules_ = rules;
   tenants_ = std::move(tenants);
@@ -91,9 +94,15 @@ HttpRules HttpApi::rules() const {
   return rules_;
 }
 
-std::vector<std::string> HttpApi::Tenants() const {
+std::vector<TenantOptions> HttpApi::Tenants() const {
   const MutexLock lock(&mutex_);
   return tenants_;
+}
+
+std::vector<std::string> HttpApi::TenantNames() const {
+  std::vector<std::string> names;
+  for (const TenantOptions& tenant : Tenants()) names.push_back(tenant.name);
+  return names;
 }
 
 void HttpApi::Finished(bool reads) {

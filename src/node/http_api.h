@@ -23,11 +23,13 @@
 namespace aquifer {
 
 struct HttpApiOptions {
-  Recorder* recorder = nullptr;  // Outlives it; may be null.
+  Recorder* recorder = nullptr;  // These outlive it, and may be null.
+  NodeStores* stores = nullptr;
+  KeyService* keys = nullptr;
   std::string version{};
   std::string socket{};
   HttpRules rules{};
-  std::vector<std::string> tenants{};
+  std::vector<TenantOptions> tenants{};
   std::function<void(const std::string&)> log{};  // Any thread; may be empty.
 };
 
@@ -39,7 +41,7 @@ class HttpApi final : public HttpHandler {
   // Until then it only says that the node is starting. The node outlives Stop().
   void Serve(Node* node);
   // After a reload.
-  void SetRules(const HttpRules& rules, std::vector<std::string> tenants);
+  void SetRules(const HttpRules& rules, std::vector<TenantOptions> tenants);
   // Where HTTP came to be; before the first request.
   void SetAddress(const std::optional<HttpAddress>& address);
   // The node ends: from now on it is not ready.
@@ -53,7 +55,8 @@ class HttpApi final : public HttpHandler {
 
  private:
   HttpRules rules() const;
-  std::vector<std::string> Tenants() const;
+  std::vector<TenantOptions> Tenants() const;
+  std::vector<std::string> TenantNames() const;
   void Finished(bool reads);
   const HttpRoute* Find(const HttpRequest& request, std::string* allowed) const;
   void AnswerHealth(bool readiness, const HttpReply& reply);
@@ -64,7 +67,7 @@ class HttpApi final : public HttpHandler {
   HttpContext context_;
   mutable Mutex mutex_;
   HttpRules rules_ AQ_GUARDED_BY(mutex_);
-  std::vector<std::string> tenants_ AQ_GUARDED_BY(mutex_);
+  std::vector<TenantOptions> tenants_ AQ_GUARDED_BY(mutex_);
   bool serving_ AQ_GUARDED_BY(mutex_) = false;
   bool stopped_ AQ_GUARDED_BY(mutex_) = false;
   int reading_ AQ_GUARDED_BY(mutex_) = 0;  // Calls that wait or run.

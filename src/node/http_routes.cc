@@ -11,7 +11,10 @@
 #include "base/clock.h"
 #include "cache/running_core.h"
 #include "node/http_actions.h"
+#include "node/http_stores.h"
 #include "node/node_metrics.h"
+#include "node/node_stores.h"
+#include "tenant/key_service.h"
 
 namespace aquifer {
 namespace {
@@ -47,6 +50,7 @@ NodeSnapshot Take(HttpContext* context) {
     if (some.empty()) break;
     std::move(some.begin(), some.end(), std::back_inserter(snapshot.tenants));
   }
+  if (context->keys != nullptr) snapshot.keys = context->keys->figures();
   snapshot.started_unix = context->started_unix;
   snapshot.version = context->version;
   return snapshot;
@@ -148,8 +152,39 @@ HttpResponse StatusCall(const HttpRequest&, HttpContext* context) {
                {"counters", CountersJson(core.stats)}});
 }
 
+json DurableJson(const DurableStats& tier, const HttpContext& context) {
+  const BlobStore* const store =
+      context.stores == nullptr ? nullptr : context.stores->Find(tier.name);
+  json counters = json::object();
+  for (const auto& [name, value] : tier.counters) counters[name] = value;
+  return {{"name", tier.name},
+          {"place", store == nullptr ? "" : store->Describe()},
+          {"in_service", tier.in_service},
+          {"why", tier.why},
+          {"capacity_bytes", tier.usage.capacity_bytes},
+          {"used_bytes", tier.usage.used_bytes},
+          {"latency_ms", tier.latency_ms},
+          {"read_bytes_per_second", tier.bytes_per_second},
+          {"looks", tier.looks},
+          {"looks_found", tier.looks_found},
+          {"loaded_blocks", tier.loaded_blocks},
+          {"loaded_bytes", tier.loaded_bytes},
+          {"failed_loads", tier.failed_loads},
+          {"written_blocks", tier.written_blocks},
+          {"written_bytes", tier.written_bytes},
+          {"failed_writes", tier.failed_writes},
+          {"waiting_loads", tier.waiting_loads},
+          {"waiting_writes", tier.waiting_writes},
+          {"waiting_erasures", tier.waiting_erasures},
+          {"oldest_unprotected_seconds", tier.oldest_unprotected_seconds},
+          {"counters", counters}};
+}
+
 HttpResponse TiersCall(const HttpRequest&, HttpContext* context) {
-  return Json({{"tiers", TiersJson(Take(context).core.stats)}});
+  const CoreSnapshot core = Take(context).core;
+  json durable = json::array();
+  for (const DurableStats& tier : core.durable) durable.push_back(DurableJson(tier, *context));
+  return Json({{"tiers", TiersJson(core.stats)}, {"durable", durable}});
 }
 
 json TenantJson(const TenantSnapshot& tenant) {
@@ -164,6 +199,7 @@ json TenantJson(const TenantSnapshot& tenant) {
           {"nvme_floor_bytes", options.nvme_floor_bytes},
           {"nvme_ceiling_bytes", ceiling(options.nvme_ceiling_bytes)},
           {"ttl_seconds", options.ttl_seconds},
+          {"priority", options.priority},
           {"hits_dram", counters.fetch_hits[0]},
           {"hits_nvme", counters.fetch_hits[1]},
           {"hit_bytes_dram", counters.fetch_hit_bytes[0]},
@@ -218,7 +254,10 @@ HttpResponse TenantsCall(const HttpRequest& request, HttpContext* context) {
   const Result<size_t> limit = PageOf(request);
   if (!limit.ok()) return Invalid(limit.status());
   std::map<std::string, TenantSnapshot> by_name;
-  for (const std::string& name : context->tenants()) by_name[name].options.name = name;
+  for (TenantOptions& tenant : context->tenant_options()) {
+    TenantSnapshot& configured = by_name[tenant.name];
+    configured.options = std::move(tenant);
+  }
   for (TenantSnapshot& tenant : Take(context).tenants) {
     if (!tenant.options.name.empty()) by_name[tenant.options.name] = std::move(tenant);
   }
@@ -301,6 +340,11 @@ constexpr HttpRoute kRoutes[] = {
     {"GET", "/v1/record", HttpNeed::kAdministration, HttpPlace::kReading, &RecordCall},
     {"POST", "/v1/record/start", HttpNeed::kAdministration, HttpPlace::kActing, &RecordStartCall},
     {"POST", "/v1/record/stop", HttpNeed::kAdministration, HttpPlace::kActing, &RecordStopCall},
+    {"POST", "/v1/tiers/test", HttpNeed::kAdministration, HttpPlace::kActing, &TierTestCall},
+    {"POST", "/v1/tenants/delete", HttpNeed::kAdministration, HttpPlace::kActing,
+     &TenantDeleteCall},
+    {"GET", "/v1/keys", HttpNeed::kAdministration, HttpPlace::kReading, &KeysCall},
+    {"POST", "/v1/keys/rewrap", HttpNeed::kAdministration, HttpPlace::kActing, &KeysRewrapCall},
     {"POST", "/v1/drain", HttpNeed::kAdministration, HttpPlace::kActing, &DrainCall},
 };
 

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aquifer/cache.h"
 #include "base/mutex.h"
 #include "node/http_guard.h"
 #include "node/http_message.h"
@@ -24,17 +25,23 @@
 
 namespace aquifer {
 
+class KeyService;
+class NodeStores;
+
 // What the calls work on. They run on threads of their own and may wait for the owner.
 struct HttpContext {
   Node* node = nullptr;
   Recorder* recorder = nullptr;  // May be null.
+  NodeStores* stores = nullptr;  // Null: there are no durable tiers.
+  KeyService* keys = nullptr;    // Null: nothing is encrypted.
   std::string version{};
   std::string socket{};                  // The node's.
   std::optional<HttpAddress> address{};  // Of HTTP over TCP.
   int64_t started_nanos = 0;             // Of the system's clock.
   int64_t started_unix = 0;
-  // The tenants that there are; any thread.
+  // The tenants that there are, and what is configured for them; any thread.
   std::function<std::vector<std::string>()> tenants{};
+  std::function<std::vector<TenantOptions>()> tenant_options{};
   // The node is told to end: nothing that waits is worth it any more.
   std::atomic<bool> stopping = false;
 

@@ -12,7 +12,9 @@ Result<std::unique_ptr<Node>> Node::Start(const Options& options) {
   AQ_ASSIGN_OR_RETURN(node->running_, RunningCore::Start({.cache = options.cache,
                                                           .waiter = node->waiter_.get(),
                                                           .warm_bytes = options.warm_bytes,
-                                                          .ready_extents = options.ready_extents}));
+                                                          .ready_extents = options.ready_extents,
+                                                          .durable_tiers = options.durable_tiers,
+                                                          .packer = options.packer}));
   AQ_ASSIGN_OR_RETURN(node->server_,
                       Server::New(options.server, node->running_.get(), node->waiter_.get()));
   return node;

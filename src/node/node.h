@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
@@ -19,6 +20,8 @@ class Node {
     ServerOptions server;
     uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
     uint32_t ready_extents = RunningCore::Options{}.ready_extents;
+    std::vector<DurableTierSource> durable_tiers{};
+    Packer* packer = nullptr;  // See RunningCore::Options.
   };
 
   // Returns when it serves.

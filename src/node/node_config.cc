@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kOff = "off";
+constexpr std::string_view kTier = "tier";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLeastDramBytes = 64 * kMiB;    // One extent.
 constexpr uint64_t kLeastDriveBytes = 257 * kMiB;  // Four segments of 64 MiB, and a little.
@@ -254,6 +255,13 @@ Status ReadWriteBudget(const TomlValue& value, NodeConfig* config) {
   return Status();
 }
 
+Status ReadPolicy(const TomlValue& value, NodeConfig* config) {
+  constexpr std::array<std::string_view, 2> kNames = {"learned", "lru"};
+  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
+  config->policy = index == 0 ? EvictionPolicy::kLearned : EvictionPolicy::kLru;
+  return Status();
+}
+
 Status ReadDrain(const TomlValue& value, NodeConfig* config) {
   AQ_ASSIGN_OR_RETURN(config->drain_seconds, value.Seconds(0));
   return Status();
@@ -289,10 +297,44 @@ Status ReadAdminToken(const TomlValue& value, NodeConfig* config) {
 }
 
 Status ReadEncryption(const TomlValue& value, NodeConfig* config) {
-  constexpr std::array<std::string_view, 2> kNames = {kAuto, kOff};
+  constexpr std::array<std::string_view, 3> kNames = {kAuto, "on", kOff};
   AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  config->encryption = index == 0 ? Encryption::kAuto : Encryption::kOff;
+  config->encryption = static_cast<Encryption>(index);
   return Status();
+}
+
+Status ReadMasterKeyFile(const TomlValue& value, NodeConfig* config) {
+  return PathOr(kOff, value, &config->master_key_file);
+}
+
+// A name is compared with the tiers' when all of them are known.
+Status ReadKeyStore(const TomlValue& value, NodeConfig* config) {
+  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
+  if (text.starts_with('/')) {
+    config->key_store = NormalPath(text);
+  } else {
+    config->key_store = text == kAuto ? "" : text;
+  }
+  return Status();
+}
+
+Status ReadTierList(const TomlValue& value, NodeConfig* config) {
+  AQ_ASSIGN_OR_RETURN(config->tiers, ReadTiers(value));
+  return Status();
+}
+
+// Redis forgets what it has no room for.
+Status CheckKeyStore(const TomlValue& value, const NodeConfig& config) {
+  if (config.key_store.empty() || config.key_store.starts_with('/')) return Status();
+  for (const TierConfig& tier : config.tiers) {
+    if (tier.name != config.key_store) continue;
+    if (tier.kind != StoreKind::kRedis) return Status();
+    return value.Wrong(
+        "keys do not belong in Redis, which may drop them; name another tier, or a directory");
+  }
+  return value.Wrong(
+      fmt::format("there is no [[tier]] of the name '{}'; write one, an absolute path, or \"auto\"",
+                  config.key_store));
 }
 
 template <auto kMember>
@@ -317,12 +359,15 @@ constexpr Setting kKeys[] = {
     {"", "socket", false, &ReadSocket, &Same<&C::socket>},
     {"", "http", false, &ReadHttp, &Same<&C::http>},
     {"", "worker_threads", false, &ReadWorkers, &Same<&C::worker_threads>},
+    {"", "policy", false, &ReadPolicy, &Same<&C::policy>},
     {"", "overdue", false, &ReadOverdue, &Same<&C::overdue_seconds>},
     {"", "drain_budget", true, &ReadDrain, &Same<&C::drain_seconds>},
     {"", "record", true, &ReadRecord, &Same<&C::record_file>},
     {"", "tenants", true, &ReadTenants, &Same<&C::tenants_file>},
     {"", "admin_token_sha256", true, &ReadAdminToken, &Same<&C::admin_token_sha256>},
     {"", "encryption", false, &ReadEncryption, &Same<&C::encryption>},
+    {"", "master_key_file", true, &ReadMasterKeyFile, &Same<&C::master_key_file>},
+    {"", "key_store", false, &ReadKeyStore, &Same<&C::key_store>},
     {"dram", "size", false, &ReadDramSize, &Same<&C::dram>},
     {"dram", "keep_available", false, &ReadKeepAvailable, &Same<&C::keep_available_bytes>},
     {"nvme", "directories", false, &ReadDirectories, &Same<&C::nvme_directories>},
@@ -331,6 +376,7 @@ constexpr Setting kKeys[] = {
     {"nvme", "sync", false, &ReadSync, &Same<&C::nvme_sync>},
     {"nvme", "segment", false, &ReadSegment, &Same<&C::nvme_segment_bytes>},
     {"nvme", "write_budget", false, &ReadWriteBudget, &Same<&C::nvme_write_bytes_per_second>},
+    {"", kTier, false, &ReadTierList, &Same<&C::tiers>},
 };
 
 // The keys of one section, as ReadTable() takes them.
@@ -338,8 +384,10 @@ std::vector<TomlKey> KeysIn(std::string_view section, NodeConfig* config) {
   std::vector<TomlKey> keys;
   for (const Setting& key : kKeys) {
     if (key.section != section) continue;
-    keys.push_back({std::string(key.name),
-                    [&key, config](const TomlValue& value) { return key.read(value, config); }});
+    keys.push_back({std::string(key.name), [&key, config](const TomlValue& value) {
+                      config->places.by_key[key.Name()] = value.where();
+                      return key.read(value, config);
+                    }});
   }
   return keys;
 }
@@ -466,11 +514,8 @@ Result<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& fil
   AQ_RETURN_IF_ERROR(ReadTable(root, keys));
   if (const TomlValue* nvme = Find(root, "nvme"))
     AQ_RETURN_IF_ERROR(At(*nvme, CheckDrives(config)));
-  if (!config.tenants_file.empty() && config.encryption != Encryption::kOff) {
-    return Find(root, "tenants")
-        ->Wrong(
-            "with tenants, what leaves DRAM must be encrypted, and this release cannot do that "
-            "yet; write encryption = \"off\" to accept that it is not");
+  if (const TomlValue* key_store = Find(root, "key_store")) {
+    AQ_RETURN_IF_ERROR(CheckKeyStore(*key_store, config));
   }
   return config;
 }
@@ -488,6 +533,7 @@ Status ApplyOverrides(const NodeOverrides& overrides, NodeConfig* config) {
     if (path.empty()) return Invalid("--socket: the path is empty; write one, or auto");
     AQ_RETURN_IF_ERROR(
         ForOption("--socket", SetSocket(path == kAuto ? "" : AbsolutePath(path), config)));
+    config->places.by_key["socket"] = "--socket";
   }
   if (overrides.http.has_value()) {
     AQ_RETURN_IF_ERROR(ForOption("--http", SetHttp(*overrides.http, config)));
@@ -496,9 +542,13 @@ Status ApplyOverrides(const NodeOverrides& overrides, NodeConfig* config) {
     const Result<SizeChoice> size = ParseDram(*overrides.dram);
     if (!size.ok()) return ForOption("--dram", size.status());
     config->dram = *size;
+    config->places.by_key["dram.size"] = "--dram";
   }
   if (!overrides.nvme.empty()) {
     AQ_RETURN_IF_ERROR(ForOption("--nvme", SetDrives(overrides.nvme, config)));
+    for (const char* const key : {"nvme.directories", "nvme.size"}) {
+      config->places.by_key[key] = "--nvme";
+    }
   }
   if (overrides.record.has_value()) {
     const std::string& path = *overrides.record;
@@ -528,7 +578,11 @@ ReloadChanges CompareForReload(const NodeConfig& running, const NodeConfig& next
 
 std::vector<std::string> NodeConfigKeys() {
   std::vector<std::string> names;
-  for (const Setting& key : kKeys) names.push_back(key.Name());
+  for (const Setting& key : kKeys) {
+    if (key.name != kTier) names.push_back(key.Name());
+  }
+  for (const std::string& name : TierConfigKeys())
+    names.push_back(fmt::format("{}.{}", kTier, name));
   return names;
 }
 

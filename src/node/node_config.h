@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +14,7 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/sha256.h"
+#include "node/tier_config.h"
 
 namespace aquifer {
 
@@ -25,8 +28,8 @@ struct SizeChoice {
 };
 
 // What is done to bytes that leave DRAM. kAuto: encrypted whenever there is a master key, and a
-// node with a tenants file does not start without one.
-enum class Encryption : uint8_t { kAuto, kOff };
+// node with a tenants file does not start without one; kOn: no node does.
+enum class Encryption : uint8_t { kAuto, kOn, kOff };
 
 // Where HTTP is served; a numeric address.
 struct HttpAddress {
@@ -37,6 +40,14 @@ struct HttpAddress {
   std::string Text() const;  // "127.0.0.1:9470", "[::1]:9470"
 
   friend bool operator==(const HttpAddress&, const HttpAddress&) = default;
+};
+
+// Where each key that is set was written: "aquifer.toml:7", or "--dram". For messages of whoever
+// finds later that this host cannot do it; what is configured is the same wherever it is written.
+struct KeyPlaces {
+  std::map<std::string, std::string, std::less<>> by_key{};
+
+  friend bool operator==(const KeyPlaces&, const KeyPlaces&) { return true; }
 };
 
 struct NodeConfig {
@@ -55,6 +66,8 @@ struct NodeConfig {
   uint64_t nvme_segment_bytes = 0;           // 0: chosen from the size.
   uint64_t nvme_write_bytes_per_second = 0;  // 0: no limit.
 
+  EvictionPolicy policy = EvictionPolicy::kLearned;
+
   int64_t drain_seconds = 20;  // Kubernetes gives 30 by default, systemd 90.
   int64_t overdue_seconds = 60;
   uint32_t worker_threads = CacheOptions{}.worker_threads;
@@ -63,6 +76,12 @@ struct NodeConfig {
   std::string tenants_file{};  // Empty: one local tenant.
   std::optional<Sha256Digest> admin_token_sha256{};
   Encryption encryption = Encryption::kAuto;
+  std::string master_key_file{};  // Empty: the environment.
+  std::string key_store{};        // A directory, the name of a tier, or empty: chosen at start.
+
+  std::vector<TierConfig> tiers{};
+
+  KeyPlaces places{};
 
   friend bool operator==(const NodeConfig&, const NodeConfig&) = default;
 };
@@ -108,7 +127,7 @@ struct ReloadChanges {
 };
 ReloadChanges CompareForReload(const NodeConfig& running, const NodeConfig& next);
 
-// Every key that the file may have ("dram.size"), in the order of the documentation.
+// Every key that the file may have ("dram.size", "tier.name"), in the order of the documentation.
 std::vector<std::string> NodeConfigKeys();
 
 }  // namespace aquifer

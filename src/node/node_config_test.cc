@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "settings/hex_text.h"
 #include "testing/example_file.h"
@@ -45,6 +47,7 @@ TEST(NodeConfigTest, EveryKeyIsRead) {
 socket = "/srv/aquifer/socket"
 http = "[::1]:80"
 worker_threads = 5
+policy = "lru"
 overdue = "5m"
 drain_budget = 7
 record = "/srv/trace"
@@ -52,6 +55,8 @@ tenants = "/etc/aquifer/tenants.toml"
 admin_token_sha256 = ")" + std::string(kDigest) +
                                    R"("
 encryption = "off"
+master_key_file = "/etc/aquifer/master"
+key_store = "far"
 [dram]
 size = "40%"
 keep_available = "1GiB"
@@ -62,17 +67,26 @@ engine = "threads"
 sync = true
 segment = "128MiB"
 write_budget = "200MB"
+[[tier]]
+name = "far"
+kind = "object"
+bucket = "kv-cache"
 )");
   EXPECT_EQ(config.socket, "/srv/aquifer/socket");
   EXPECT_EQ(config.http, (HttpAddress{.host = "::1", .port = 80}));
   EXPECT_TRUE(config.http_asked);
   EXPECT_EQ(config.worker_threads, 5u);
+  EXPECT_EQ(config.policy, EvictionPolicy::kLru);
   EXPECT_EQ(config.overdue_seconds, 300);
   EXPECT_EQ(config.drain_seconds, 7);
   EXPECT_EQ(config.record_file, "/srv/trace");
   EXPECT_EQ(config.tenants_file, "/etc/aquifer/tenants.toml");
   EXPECT_EQ(Sha256Text(*config.admin_token_sha256), kDigest);
   EXPECT_EQ(config.encryption, Encryption::kOff);
+  EXPECT_EQ(config.master_key_file, "/etc/aquifer/master");
+  EXPECT_EQ(config.key_store, "far");
+  ASSERT_EQ(config.tiers.size(), 1u);
+  EXPECT_EQ(config.tiers[0].bucket, "kv-cache");
   EXPECT_EQ(config.dram, (SizeChoice{Kind::kPercent, 40}));
   EXPECT_EQ(config.keep_available_bytes, kGiB);
   EXPECT_THAT(*config.nvme_directories, ElementsAre("/mnt/a", "/mnt/b"));
@@ -83,7 +97,8 @@ write_budget = "200MB"
   EXPECT_EQ(config.nvme_write_bytes_per_second, 200'000'000u);
   // Nothing that a reader forgot: every key differs from the default.
   const ReloadChanges changes = CompareForReload(NodeConfig{}, config);
-  EXPECT_EQ(changes.applied.size() + changes.need_restart.size(), NodeConfigKeys().size());
+  EXPECT_EQ(changes.applied.size() + changes.need_restart.size(),
+            NodeConfigKeys().size() - TierConfigKeys().size() + 1);
 }
 
 TEST(NodeConfigTest, SwitchesAreWrittenOut) {
@@ -121,13 +136,14 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   }
   EXPECT_THAT(Refusal("http = 9470"), HasSubstr("a text in quotes"));
   EXPECT_THAT(Refusal("worker_threads = 0"), HasSubstr("from 1 to 1024"));
+  EXPECT_THAT(Refusal("policy = \"fifo\""), HasSubstr("not one of \"learned\", \"lru\""));
   EXPECT_THAT(Refusal("overdue = 0"), HasSubstr("at least 1s"));
   EXPECT_THAT(Refusal("drain_budget = \"soon\""), HasSubstr("'soon' is not a time"));
   EXPECT_THAT(Refusal("record = \"trace\""), HasSubstr("neither an absolute path nor \"off\""));
   EXPECT_THAT(Refusal("admin_token_sha256 = \"secret\""), HasSubstr("sha256sum"));
   const std::string nothing = Sha256Text(Sha256Of({}));
   EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("no token at all"));
-  EXPECT_THAT(Refusal("encryption = \"on\""), HasSubstr("\"auto\", \"off\""));
+  EXPECT_THAT(Refusal("encryption = \"yes\""), HasSubstr("\"auto\", \"on\", \"off\""));
   EXPECT_THAT(Refusal("encryption = false"), HasSubstr("a text in quotes"));
   for (const char* size : {"0%", "101%", "-5%", "%", "x%"}) {
     EXPECT_THAT(Refusal("[dram]\nsize = \"" + std::string(size) + "\""), HasSubstr("1% to 100%"));
@@ -151,13 +167,14 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal(many + "]"), HasSubstr("at most 16"));
 }
 
-TEST(NodeConfigTest, TenantsNeedEncryptionToBeSwitchedOffInSoManyWords) {
-  const std::string tenants = "\ntenants = \"/etc/tenants.toml\"\n";
-  EXPECT_THAT(Refusal(tenants),
-              AllOf(StartsWith("n.toml:2: tenants: "), HasSubstr("write encryption = \"off\"")));
-  EXPECT_THAT(Refusal(tenants + "encryption = \"auto\"\n"), HasSubstr("cannot do that yet"));
-  EXPECT_EQ(Parsed(tenants + "encryption = \"off\"\n").tenants_file, "/etc/tenants.toml");
-  EXPECT_EQ(Parsed("tenants = \"off\"\n").tenants_file, "");
+TEST(NodeConfigTest, KeysLieInADirectoryOrInATierThatKeepsThem) {
+  const std::string redis = "[[tier]]\nname = \"near\"\nkind = \"redis\"\nendpoints = [\"h:1\"]\n";
+  EXPECT_EQ(Parsed("key_store = \"/var/keys/\"").key_store, "/var/keys");
+  EXPECT_EQ(Parsed("key_store = \"auto\"").key_store, "");
+  EXPECT_THAT(Refusal("\nkey_store = \"near\"\n" + redis),
+              AllOf(StartsWith("n.toml:2: key_store: "), HasSubstr("do not belong in Redis")));
+  EXPECT_THAT(Refusal("key_store = \"far\"\n" + redis), HasSubstr("no [[tier]] of the name 'far'"));
+  EXPECT_THAT(Refusal("master_key_file = \"master\""), HasSubstr("absolute path nor \"off\""));
 }
 
 // ---- The command line ----
@@ -275,20 +292,42 @@ TEST(NodeConfigTest, TheExampleShowsTheDefaults) {
   NodeConfig config = Parsed(WithDefaultsWrittenOut(Example()));
   EXPECT_TRUE(config.http_asked);  // It is written out now.
   config.http_asked = false;
+  const std::vector<TierConfig> tiers = std::exchange(config.tiers, {});
   EXPECT_EQ(config, NodeConfig{});
+  // Of the tiers, all but what has no default.
+  const std::vector<TierConfig> least = Parsed(R"(
+[[tier]]
+name = "shared"
+kind = "posix"
+directory = "/mnt/shared/aquifer"
+size = "10TB"
+[[tier]]
+name = "near"
+kind = "redis"
+endpoints = ["10.0.0.7:6379"]
+[[tier]]
+name = "far"
+kind = "object"
+bucket = "kv-cache"
+)")
+                                            .tiers;
+  EXPECT_EQ(tiers, least);
 }
 
 TEST(NodeConfigTest, TheExampleShowsEveryKeyOnceAndWhichCanBeReloaded) {
   std::vector<std::string> shown;
   std::vector<std::string> reloadable;
   for (const ExampleSetting& setting : SettingsIn(Example())) {
-    shown.push_back(setting.name);
+    // What several kinds of tiers have stands with each.
+    const bool again = std::find(shown.begin(), shown.end(), setting.name) != shown.end();
+    EXPECT_TRUE(!again || setting.name.starts_with("tier.")) << setting.name;
+    if (!again) shown.push_back(setting.name);
     if (setting.prose.find("(reload") != std::string::npos) reloadable.push_back(setting.name);
   }
   EXPECT_EQ(shown, NodeConfigKeys());
   NodeConfig next;
   next.drain_seconds = 1;
-  next.record_file = next.tenants_file = "/x";
+  next.record_file = next.tenants_file = next.master_key_file = "/x";
   next.admin_token_sha256 = Sha256Digest{};
   EXPECT_EQ(CompareForReload(NodeConfig{}, next).applied, reloadable);
 }

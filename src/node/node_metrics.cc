@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "metrics/prometheus_text.h"
+#include "node/durable_metrics.h"
 
 namespace aquifer {
 namespace {
@@ -54,8 +55,9 @@ constexpr Row kRows[] = {
     {"dropped_asked", "aquifer_evicted_blocks_total", kCounter, "reason", "asked", ""},
     {"dropped_orphaned", "aquifer_evicted_blocks_total", kCounter, "reason", "orphaned", ""},
     {"dropped_by_tier", "aquifer_evicted_blocks_total", kCounter, "reason", "lost_by_tier", ""},
+    {"dropped_to_durable", "aquifer_evicted_blocks_total", kCounter, "reason", "to_durable", ""},
     {"demoted_blocks", "aquifer_demoted_blocks_total", kCounter, "", "",
-     "Blocks that left DRAM and stayed on NVMe"},
+     "Blocks that left DRAM and stayed in a lower tier"},
     {"nvme_loads", "aquifer_nvme_loads_total", kCounter, "outcome", "loaded",
      "Blocks read from NVMe to DRAM, by what became of it"},
     {"nvme_loads_failed", "aquifer_nvme_loads_total", kCounter, "outcome", "failed", ""},
@@ -70,6 +72,10 @@ constexpr Row kRows[] = {
      "Writes to NVMe that failed and were tried again"},
     {"write_down_refused", "aquifer_write_down_refused_total", kCounter, "", "",
      "Blocks that were not let onto NVMe: not worth it, or over their tenant's ceiling"},
+    {"session_notes", "aquifer_session_notes_total", kCounter, "outcome", "written",
+     "Sessions noted in durable tiers, by what became of it"},
+    {"session_notes_failed", "aquifer_session_notes_total", kCounter, "outcome", "failed", ""},
+    {"session_notes_skipped", "aquifer_session_notes_total", kCounter, "outcome", "skipped", ""},
     {"engines", "aquifer_engines", kGauge, "", "", "Engines that have clients"},
     {"layouts", "aquifer_layouts", kGauge, "", "", "Layouts that have clients or blocks"},
     {"lent_slots", "aquifer_lent_slots", kGauge, "", "", "Leases and reservations that are held"},
@@ -111,6 +117,9 @@ constexpr Row kRows[] = {
     {"nvme_corrupt_sources", "aquifer_disk_corruptions_total", kCounter, "found", "before_write",
      ""},
     {"nvme_corrupt_records", "aquifer_disk_corruptions_total", kCounter, "found", "at_start", ""},
+    {"nvme_refused_seals", "aquifer_disk_seal_problems_total", kCounter, "problem", "refused",
+     "Blocks on the drives whose seal did not hold, or whose tenant's key was not known"},
+    {"nvme_without_key", "aquifer_disk_seal_problems_total", kCounter, "problem", "no_key", ""},
     {"nvme_torn_segments", "aquifer_disk_segments_at_start_total", kCounter, "state", "torn",
      "Segments that were not whole when the drive was opened"},
     {"nvme_skipped_segments", "aquifer_disk_segments_at_start_total", kCounter, "state", "skipped",
@@ -153,15 +162,18 @@ constexpr Row kRows[] = {
 
 // These are in metrics that have more labels, or are one of several uses.
 constexpr std::string_view kElsewhere[] = {
-    "match_keys",         "match_hits",       "fetch_hits_dram",  "fetch_hits_nvme",
-    "fetch_misses",       "fetch_late",       "fetch_failed",     "committed",
-    "write_down_waiting", "pending_erasures", "dram_copied_bytes"};
+    "match_keys", "match_hits", "fetch_hits_dram", "fetch_hits_nvme", "fetch_hits_durable",
+    "fetch_misses", "fetch_late", "fetch_failed", "committed", "write_down_waiting",
+    "pending_erasures", "dram_copied_bytes",
+    // Of each durable tier: durable_metrics.cc.
+    "durable_looks", "durable_loads", "durable_loads_failed", "durable_writes",
+    "durable_writes_failed", "durable_writes_waiting", "durable_erasures_waiting"};
 
-constexpr std::array<std::string_view, kCountedTierKinds> kTierNames = {"dram", "nvme"};
+constexpr std::array<std::string_view, kCountedTierKinds> kTierNames = {"dram", "nvme", "durable"};
 
 std::string_view TierName(TierKind tier) {
-  const auto number = static_cast<size_t>(tier);
-  return number < kTierNames.size() ? kTierNames[number] : "other";
+  constexpr std::string_view kNames[] = {"dram", "nvme", "peer", "durable"};
+  return kNames[static_cast<size_t>(tier)];
 }
 
 void WriteRows(const CacheStats& stats, PrometheusText* text) {
@@ -285,7 +297,7 @@ void WriteTenants(const std::vector<LabelledTenant>& tenants, PrometheusText* te
       "aquifer_committed_bytes_total", "Bytes of those blocks", kCounter, tenants,
       [](const S& tenant) { return tenant.counters.committed_bytes; }, text);
   WriteTenantCounter(
-      "aquifer_reserve_refused_total", "Blocks that a tenant's engines could not store", kCounter,
+      "aquifer_tenant_reservations_refused_total", "Blocks that a tenant's engines could not store", kCounter,
       tenants, [](const S& tenant) { return tenant.counters.reserve_refused; }, text);
   WriteTenantCounter(
       "aquifer_lost_unwritten_total", "Blocks dropped from DRAM before any other tier had them",
@@ -422,6 +434,8 @@ std::string MetricsText(const NodeSnapshot& snapshot) {
   WriteNode(snapshot, &text);
   WriteTenants(Labelled(snapshot.tenants), &text);
   WriteTiers(snapshot.core.stats, &text);
+  WriteDurableMetrics(snapshot.core.durable, &text);
+  WriteKeyMetrics(snapshot.keys, &text);
   WriteTimes(snapshot.core, &text);
   WriteQueues(snapshot, &text);
   WriteMemoryTraffic(snapshot, &text);

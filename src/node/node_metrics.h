@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "cache/core_snapshot.h"
 #include "node/process_usage.h"
 #include "node/server.h"
+#include "tenant/key_service.h"
 
 namespace aquifer {
 
@@ -19,7 +21,8 @@ struct NodeSnapshot {
   std::vector<TenantSnapshot> tenants;  // All.
   ServerStats server;
   ProcessUsage process;
-  double owner_wait_seconds = 0;  // How long the task that took this waited for its turn.
+  std::optional<KeyFigures> keys;  // None: nothing is encrypted.
+  double owner_wait_seconds = 0;   // How long the task that took this waited for its turn.
   int64_t started_unix = 0;
   std::string version;
 };

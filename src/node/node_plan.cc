@@ -275,7 +275,8 @@ Status PlanNvme(const NodeHost& host, NodePlan* plan) {
     if (fs::exists(directory, error) && !fs::is_directory(directory, error)) {
       return Status(
           Code::kInvalid,
-          fmt::format("nvme: {} is no directory; name one, or a path that is free", directory));
+          fmt::format("nvme.directories: {} is no directory; name one, or a path that is free",
+                      directory));
     }
     if (InMemory(ExistingAbove(directory))) {
       plan->warnings.push_back(fmt::format(
@@ -335,6 +336,13 @@ std::string NvmeText(const NodePlan& plan) {
   return text;
 }
 
+// Whether the environment has a key is known only when it is taken from there, which the log tells.
+std::string EncryptionText(const NodeConfig& config) {
+  if (config.encryption == Encryption::kOff) return "off";
+  if (!config.master_key_file.empty()) return "with the master key in " + config.master_key_file;
+  return "only with a master key in the environment";
+}
+
 std::string EnvironmentText(const char* name) {
   const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): once, at start.
   return text == nullptr ? "" : text;
@@ -342,6 +350,22 @@ std::string EnvironmentText(const char* name) {
 
 // What XDG says of relative paths: ignore them.
 std::string AbsoluteOrNone(const std::string& path) { return path.starts_with('/') ? path : ""; }
+
+// What this host cannot do is refused like what is wrong in itself: with its place. Messages begin
+// with the key.
+Status WithPlace(const KeyPlaces& places, const Status& status) {
+  const std::string& message = status.message();
+  const auto found = places.by_key.find(message.substr(0, message.find_first_of(": ")));
+  if (found == places.by_key.end()) return status;
+  return Status(status.code(), found->second + ": " + message);
+}
+
+Status PlanPlaces(const NodeHost& host, NodePlan* plan) {
+  AQ_RETURN_IF_ERROR(PlanDram(host, plan));
+  AQ_RETURN_IF_ERROR(PlanNvme(host, plan));
+  AQ_ASSIGN_OR_RETURN(plan->socket, ChooseSocket(plan->config, host));
+  return Status();
+}
 
 }  // namespace
 
@@ -367,14 +391,13 @@ Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host) {
   }
   plan.cache.keep_available_bytes = config.keep_available_bytes;
   plan.cache.nvme_engine = config.nvme_engine;
+  plan.cache.eviction = config.policy;
   plan.cache.nvme_sync = config.nvme_sync;
   plan.cache.nvme_segment_bytes = config.nvme_segment_bytes;
   plan.cache.write_bytes_per_second = config.nvme_write_bytes_per_second;
   plan.cache.worker_threads = config.worker_threads;
   plan.cache.overdue_nanos = config.overdue_seconds * kNanosPerSecond;
-  AQ_RETURN_IF_ERROR(PlanDram(host, &plan));
-  AQ_RETURN_IF_ERROR(PlanNvme(host, &plan));
-  AQ_ASSIGN_OR_RETURN(plan.socket, ChooseSocket(config, host));
+  AQ_RETURN_IF_ERROR(WithPlace(config.places, PlanPlaces(host, &plan)));
   return plan;
 }
 
@@ -389,13 +412,15 @@ std::string DescribePlan(const NodePlan& plan, const std::string& file) {
                                    SizeText(plan.cache.dram_bytes), InParentheses(plan.dram_reason),
                                    SizeText(plan.cache.keep_available_bytes)));
   text += Line("nvme", NvmeText(plan));
+  text += Line("policy", config.policy == EvictionPolicy::kLru ? "lru" : "learned");
   text += Line("tenants", config.tenants_file.empty()
                               ? fmt::format("one, local, for user {} only", plan.uid)
                               : config.tenants_file);
   text += Line("admin", config.admin_token_sha256.has_value()
                             ? "by token, or by the node's own user on " + admin
                             : "by the node's own user, on " + admin);
-  text += Line("encryption", "off");
+  for (const TierConfig& tier : config.tiers) text += Line("tier", DescribeTier(tier));
+  text += Line("encryption", EncryptionText(config));
   text += Line("workers", fmt::format("{}", plan.cache.worker_threads));
   text += Line("overdue", fmt::format("after {}", SecondsText(config.overdue_seconds)));
   text += Line("drain", fmt::format("within {}", SecondsText(config.drain_seconds)));

@@ -19,6 +19,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::StartsWith;
 
 using Kind = SizeChoice::Kind;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -131,6 +132,16 @@ TEST_F(NodePlanTest, TheCgroupCountsAsTheHost) {
   EXPECT_EQ(Plan().cache.dram_bytes, 2 * kGiB);  // Of the limit.
   config_.dram = {Kind::kBytes, 9 * kGiB};
   EXPECT_THAT(Refusal().message(), AllOf(HasSubstr("dram.size"), HasSubstr("8GiB")));
+}
+
+TEST_F(NodePlanTest, WhatThisHostCannotDoIsRefusedWithItsPlace) {
+  config_ = *ParseNodeConfig("socket = \"/x\"\n[dram]\nsize = \"900GiB\"\n", "aquifer.toml");
+  EXPECT_THAT(Refusal().message(), StartsWith("aquifer.toml:3: dram.size: 900GiB is more"));
+  ASSERT_TRUE(ApplyOverrides({.dram = "800GiB"}, &config_).ok());
+  EXPECT_THAT(Refusal().message(), StartsWith("--dram: dram.size: 800GiB is more"));
+  Block(scratch_.Sub("file"));
+  ASSERT_TRUE(ApplyOverrides({.dram = "1GiB", .nvme = {scratch_.Sub("file")}}, &config_).ok());
+  EXPECT_THAT(Refusal().message(), StartsWith("--nvme: nvme.directories: "));
 }
 
 TEST_F(NodePlanTest, APercentageIsOfAllThatThereIs) {
@@ -312,7 +323,7 @@ TEST_F(NodePlanTest, TheDescriptionNamesEverythingThatIsUsed) {
                           HasSubstr("512MiB of memory always left"), HasSubstr("300MiB in "),
                           HasSubstr("synced")));
   EXPECT_THAT(text, AllOf(HasSubstr("one, local"), HasSubstr("/srv/trace"), HasSubstr("within 20s"),
-                          HasSubstr("encryption   off")));
+                          HasSubstr("encryption   only with a master key")));
   config_ = NodeConfig{};
   config_.nvme_directories = std::vector<std::string>();
   config_.http.reset();

@@ -135,10 +135,15 @@ class Recorder::Recording {
   bool Write(size_t count) AQ_EXCLUDES(mutex_) {
     if (lines_.empty()) return true;
     std::string_view left = lines_;
+    if (status().bytes + lines_.size() > options_.max_bytes) {
+      return GiveUp(fmt::format("it is as long as it may be, {} bytes", options_.max_bytes), 0);
+    }
     while (!left.empty()) {
       const ssize_t written = options_.write(file_.get(), left.data(), left.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return GiveUp(written < 0 ? errno : ENOSPC, lines_.size() - left.size());
+      if (written <= 0) {
+        return GiveUp(std::strerror(written < 0 ? errno : ENOSPC), lines_.size() - left.size());
+      }
       left.remove_prefix(static_cast<size_t>(written));
     }
     const MutexLock lock(&mutex_);
@@ -148,7 +153,7 @@ class Recorder::Recording {
   }
 
   // Keeps the whole lines of what was written of lines_.
-  bool GiveUp(int error, size_t written) AQ_EXCLUDES(mutex_) {
+  bool GiveUp(const std::string& why, size_t written) AQ_EXCLUDES(mutex_) {
     std::string_view whole = std::string_view(lines_).substr(0, written);
     whole = whole.substr(0, whole.rfind('\n') + 1);
     RecordingStatus now;
@@ -156,7 +161,7 @@ class Recorder::Recording {
       const MutexLock lock(&mutex_);
       status_.bytes += whole.size();
       for (const char c : whole) status_.requests += c == '\n' ? 1 : 0;
-      status_.failure = std::strerror(error);
+      status_.failure = why;
       now = status_;
     }
     [[maybe_unused]] const int cut = ::ftruncate(file_.get(), static_cast<off_t>(now.bytes));

@@ -54,7 +54,9 @@ struct RecorderOptions {
   std::function<void(const std::string&)> log{};
   size_t max_queued_calls = 4096;
   size_t max_queued_keys = size_t{1} << 20;  // 32 MiB.
-  int64_t stop_wait_nanos = 5'000'000'000;   // A disk that hangs is not waited for any longer.
+  uint64_t max_bytes = uint64_t{4}
+                       << 30;  // Of the file; a recording ends with its last whole line.
+  int64_t stop_wait_nanos = 5'000'000'000;  // A disk that hangs is not waited for any longer.
   std::function<ssize_t(int, const void*, size_t)> write = ::write;
 };
 

@@ -273,6 +273,21 @@ TEST_F(RecorderTest, AFullDiskEndsItBehindTheLastWholeLine) {
   ::signal(SIGXFSZ, old_handler);
 }
 
+TEST_F(RecorderTest, AFileIsNeverLongerThanItMayBe) {
+  RecorderOptions options = Options();
+  options.max_bytes = 3000;
+  Recorder recorder(options);
+  ASSERT_TRUE(recorder.Start(file_).ok());
+  for (uint64_t seed = 1; recorder.status().running; ++seed) {
+    recorder.Record(Asked(seed));
+    std::this_thread::yield();
+  }
+  const RecordingStatus status = recorder.status();
+  EXPECT_THAT(status.failure, HasSubstr("3000 bytes"));
+  EXPECT_LE(std::filesystem::file_size(file_), 3000u);
+  EXPECT_EQ(LinesOf(file_).size(), status.requests);
+}
+
 TEST_F(RecorderTest, ClientsWithoutANameAreEnginesOfTheirOwn) {
   Random* const random = SystemRandom();
   const RecordedClient one = RecordedClientOf("a", "engine", random);

@@ -92,6 +92,7 @@ void Server::Take(FrameSocket socket) {
     ++stats_.turned_away;
     return FrameSocket::Discard(std::move(socket), closing_);
   }
+  socket.KeepFewOnTheirWay();
   Connection::Host* const host = this;
   auto made = std::make_unique<Connection>(std::move(socket), std::move(process), *peer,
                                            options_.limits, host);
@@ -142,7 +143,7 @@ void Server::Pause(const std::string& why) {
   if (watch_ == 0 || std::exchange(paused_, true)) return;
   waiter_->Change(watch_, 0);
   if (!std::exchange(pause_logged_, true)) {
-    Log(::geteuid(), "no new client can come in for now: " + why);
+    Log(std::nullopt, "no new client can come in for now: " + why);
   }
   owner()->PostAt(clock()->NowNanos() + kPauseNanos, [this, alive = alive_] {
     if (*alive) Resume();
@@ -154,7 +155,7 @@ void Server::Resume() {
   waiter_->Change(watch_, EPOLLIN);
 }
 
-void Server::Log(uid_t user, const std::string& line) const {
+void Server::Log(std::optional<uid_t> user, const std::string& line) const {
   if (options_.log) options_.log(user, line);
 }
 

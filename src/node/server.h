@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "aquifer/cache.h"
@@ -35,8 +36,9 @@ struct ServerOptions {
   ConnectionLimits limits;
   // Who the client is, or why it may not come in. On the owner.
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
-  // A line for the log that this user has caused; may be empty. On the owner.
-  std::function<void(uid_t user, const std::string&)> log;
+  // A line for the log, and which user has caused it, none where it is the node's own; may be
+  // empty. On the owner.
+  std::function<void(std::optional<uid_t> user, const std::string&)> log;
   Recorder* recorder = nullptr;  // Hears what is asked for. Outlives the server; may be null.
 };
 
@@ -108,7 +110,7 @@ class Server final : private Connection::Host {
   // Takes no connection for a while.
   void Pause(const std::string& why);
   void Resume();
-  void Log(uid_t user, const std::string& line) const;
+  void Log(std::optional<uid_t> user, const std::string& line) const;
 
   const ServerOptions options_;
   RunningCore* const running_;

@@ -1,0 +1,62 @@
+// The durable tiers of a node, as its configuration names them: their stores, and what the core
+// makes its tiers of. It owns the stores and the packer that seals for all of them, and outlives
+// the core. A store that cannot be reached is no error: its tier is out of service until it can.
+//
+// Made and destroyed by the thread that runs the node; any thread may ask for a store.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aquifer/status.h"
+#include "block/key_source.h"
+#include "cache/environment.h"
+#include "node/secret_environment.h"
+#include "node/tier_config.h"
+#include "store/blob_store.h"
+#include "store/bucket.h"
+#include "tier/packer.h"
+
+namespace aquifer {
+
+// kInvalid: what in the configuration is wrong, or which file cannot be read. kUnavailable: this
+// build lacks what it needs, with the package's name.
+Result<std::unique_ptr<BlobStore>> NewStore(const TierConfig& tier,
+                                            const SecretEnvironment& environment);
+
+// The bucket of an object tier.
+Result<BucketOptions> BucketOf(const TierConfig& tier, const SecretEnvironment& environment);
+
+class NodeStores {
+ public:
+  // `keys`, which outlives it, is null where nothing is sealed.
+  static Result<std::unique_ptr<NodeStores>> New(const std::vector<TierConfig>& tiers,
+                                                 const SecretEnvironment& environment,
+                                                 KeySource* keys);
+  ~NodeStores();
+
+  // For the core, in the order of the configuration.
+  std::vector<DurableTierSource> Sources();
+
+  // What seals blocks on NVMe as well; null where nothing is sealed.
+  Packer* packer() { return packer_.seals() ? &packer_ : nullptr; }
+
+  // Null: there is none of that name.
+  BlobStore* Find(std::string_view name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  struct One {
+    TierConfig config;
+    std::unique_ptr<BlobStore> store;
+  };
+
+  explicit NodeStores(KeySource* keys);
+
+  Packer packer_;
+  std::vector<One> tiers_;
+};
+
+}  // namespace aquifer

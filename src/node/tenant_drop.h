@@ -1,0 +1,47 @@
+// Drops all that a tenant has here when its data key is gone: nothing of it could be read again.
+// On a thread of its own, because it may take a while; any thread may ask.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/mutex.h"
+#include "block/block_id.h"
+#include "cache/running_core.h"
+#include "node/insider.h"
+
+namespace aquifer {
+
+class TenantDrop {
+ public:
+  explicit TenantDrop(std::function<void(const std::string&)> log);
+  ~TenantDrop();
+  TenantDrop(const TenantDrop&) = delete;
+  TenantDrop& operator=(const TenantDrop&) = delete;
+
+  // Whose blocks there may be, besides those named before: tenants that are gone from the file may
+  // still have some.
+  void AddTenants(const std::vector<std::string>& names) AQ_EXCLUDES(mutex_);
+  // Until then nothing is dropped, for there is nothing. The core outlives Stop().
+  void Serve(RunningCore* running) AQ_EXCLUDES(mutex_);
+  // Ends what is under way.
+  void Stop() AQ_EXCLUDES(mutex_);
+
+  void Drop(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+
+ private:
+  void DropNow(RunningCore* running, const std::string& name) AQ_EXCLUDES(mutex_);
+
+  const std::function<void(const std::string&)> log_;
+  Mutex mutex_;
+  std::map<TenantId, std::string> names_ AQ_GUARDED_BY(mutex_);
+  RunningCore* running_ AQ_GUARDED_BY(mutex_) = nullptr;
+  Insider* dropping_ AQ_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<WorkerPool> thread_;
+};
+
+}  // namespace aquifer
