@@ -135,6 +135,12 @@ std::optional<std::string> ChildProcess::ReadUntil(std::string_view text, millis
   }
 }
 
+void ChildProcess::Stop() {
+  Signal(SIGSTOP);
+  siginfo_t stopped{};
+  AQ_CHECK(::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED) == 0);
+}
+
 void ChildProcess::Signal(int signal) {
   if (pid_ > 0) kill(pid_, signal);
 }

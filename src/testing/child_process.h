@@ -36,6 +36,8 @@ class ChildProcess {
   void Tell(std::string_view line);
   void EndInput();
   void Signal(int signal);
+  // With SIGSTOP; returns when all its threads stand still, which is a moment later.
+  void Stop();
   void Kill();  // SIGKILL.
   // Its exit status, or minus the signal that ended it.
   int Wait();

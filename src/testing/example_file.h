@@ -1,5 +1,5 @@
 // The documented settings files in etc/, as tests read them: prose has a space behind its '#', a
-// setting that is shown with its default has none.
+// setting that is shown with its default, and a table of settings that may be missing, has none.
 #pragma once
 
 #include <fstream>
@@ -41,6 +41,8 @@ inline std::vector<ExampleSetting> SettingsIn(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with('[') && !line.starts_with("[[")) {
       section = line.substr(1, line.find(']') - 1) + ".";
+    } else if (line.starts_with("#[[")) {
+      section = line.substr(3, line.find(']') - 3) + ".";
     } else if (line.empty()) {
       prose.clear();
     } else if (const std::string name = NameSetIn(line); !name.empty()) {
@@ -59,7 +61,8 @@ inline std::string WithDefaultsWrittenOut(const std::string& text,
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::string name = NameSetIn(line);
-    if (!name.empty() && line.starts_with('#') && !without.contains(name)) line.erase(0, 1);
+    const bool shown = line.starts_with("#[[") || (!name.empty() && line.starts_with('#'));
+    if (shown && !without.contains(name)) line.erase(0, 1);
     written += line + "\n";
   }
   return written;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 namespace aquifer {
 namespace {
@@ -97,6 +98,12 @@ std::optional<HeardResponse> HttpPeer::Receive() {
   response.body = input_.substr(0, length);
   input_.erase(0, length);
   return response;
+}
+
+std::string HttpPeer::ReceiveAll() {
+  while (Fill()) {
+  }
+  return std::exchange(input_, {});
 }
 
 bool HttpPeer::WaitForEnd() {

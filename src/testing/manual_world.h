@@ -26,9 +26,11 @@ namespace aquifer {
 
 class ManualWorld {
  public:
-  // `extents` outlives it; by default they are ordinary memory.
-  explicit ManualWorld(const CoreOptions& options, ExtentSource* extents = nullptr)
-      : options_(options), real_extents_(extents) {
+  // `extents` outlives it; by default they are ordinary memory. So does what the durable tiers
+  // stand on, which are made anew with every start.
+  explicit ManualWorld(const CoreOptions& options, ExtentSource* extents = nullptr,
+                       std::vector<DurableTierSource> durable_tiers = {})
+      : options_(options), real_extents_(extents), durable_tiers_(std::move(durable_tiers)) {
     Start();
   }
   ~ManualWorld() { Stop(); }
@@ -120,6 +122,7 @@ class ManualWorld {
     environment.owner = owner_.get();
     environment.workers = workers_.get();
     environment.extents = real_extents_ != nullptr ? real_extents_ : &extents_;
+    environment.durable_tiers = durable_tiers_;
     environment.meter = &meter_;
     owner_->after_task = [this] {
       meter_.EndTask();
@@ -163,6 +166,7 @@ class ManualWorld {
   SeededRandom random_{7};
   MemoryExtents extents_;
   ExtentSource* const real_extents_;
+  const std::vector<DurableTierSource> durable_tiers_;
   TaskMeter meter_;
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,14 +20,16 @@ constexpr int64_t kPatienceNanos = 30'000'000'000;
 
 RawClient::RawClient(const std::string& path) : socket_(*ConnectTo(path)) {}
 
-void RawClient::SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors) {
-  AQ_CHECK(socket_.Send(frame, descriptors).ok());
+bool RawClient::SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors) {
+  const bool sent = socket_.Send(frame, descriptors).ok();
+  AQ_CHECK(sent || !descriptors.empty());
+  return sent;
 }
 
-void RawClient::SayHello(const Hello& hello, std::span<const int> descriptors) {
+bool RawClient::SayHello(const Hello& hello, std::span<const int> descriptors) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kHello), 0);
   Encode(hello, &writer_);
-  SendOnSocket(writer_.Finish(), descriptors);
+  return SendOnSocket(writer_.Finish(), descriptors);
 }
 
 void RawClient::Enter(std::string_view tenant, bool observe) {
@@ -56,6 +59,12 @@ std::vector<std::byte> RawClient::Receive() {
   }
   ADD_FAILURE() << "the node says nothing";
   return {};
+}
+
+size_t RawClient::BytesToReceive() const {
+  int bytes = 0;
+  AQ_CHECK(::ioctl(socket_.descriptor(), FIONREAD, &bytes) == 0);
+  return static_cast<size_t>(bytes);
 }
 
 bool RawClient::IsCutOff() {

@@ -25,8 +25,9 @@ class RawClient {
  public:
   explicit RawClient(const std::string& path);
 
-  void SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {});
-  void SayHello(const Hello& hello, std::span<const int> descriptors = {});
+  // False: the kernel does not let it send the descriptors.
+  bool SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {});
+  bool SayHello(const Hello& hello, std::span<const int> descriptors = {});
   // Says hello and takes all that the welcome brings.
   void Enter(std::string_view tenant = "local", bool observe = false);
 
@@ -34,6 +35,8 @@ class RawClient {
   Status TryReceive(std::vector<std::byte>* frame) { return socket_.Receive(frame, true); }
   // The next frame on the socket; empty when it was closed.
   std::vector<std::byte> Receive();
+  // What the node has sent on the socket and nobody has received.
+  size_t BytesToReceive() const;
   bool IsCutOff();
   Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
   void HangUp() { socket_.EndSending(); }

@@ -81,6 +81,11 @@ void ScriptedNode::Answer(uint64_t number, uint32_t count,
   WriteAnswer(number, {.done = true, .message = {}, .count = count}, encode);
 }
 
+void ScriptedNode::Refuse(uint64_t number, Code why) {
+  WriteAnswer(number, {.done = true, .code = why, .message = {}, .count = 0},
+              [](FrameWriter* to) { Encode(CountsAnswer{}, to); });
+}
+
 void ScriptedNode::BeginAnswer(uint64_t number, uint32_t count,
                                const std::function<void(FrameWriter*)>& encode) {
   WriteAnswer(number, {.done = false, .message = {}, .count = count}, encode);

@@ -43,6 +43,7 @@ class ScriptedNode {
 
   // A whole answer of `count` items, whose body `encode` writes.
   void Answer(uint64_t number, uint32_t count, const std::function<void(FrameWriter*)>& encode);
+  void Refuse(uint64_t number, Code why);
   // Of an answer that goes on: its first items.
   void BeginAnswer(uint64_t number, uint32_t count,
                    const std::function<void(FrameWriter*)>& encode);
