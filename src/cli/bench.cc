@@ -55,9 +55,21 @@ std::vector<Row> AllRows() {
 #endif
   AddNvmeRows(&rows);
   AddRecoverRows(&rows);
+  AddPosixRows(&rows);
   AddKeyRows(&rows);
   AddChecksumRows(&rows);
+  AddCodecRows(&rows);
+  AddSealRows(&rows);
+  AddRedisRows(&rows);
+#ifdef AQUIFER_HAS_S3
+  AddObjectRows(&rows);
+#endif
   AddIndexRows(&rows);
+  AddPolicyRows(&rows);
+  AddGpuRows(&rows);
+#ifdef AQUIFER_HAS_NODE
+  AddGpuNodeRows(&rows);
+#endif
   return rows;
 }
 

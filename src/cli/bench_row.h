@@ -53,12 +53,21 @@ struct Row {
 
 // The families. Each adds its rows in the order they are shown.
 void AddDramRows(std::vector<Row>* rows);
-void AddNodeRows(std::vector<Row>* rows);  // Where there is a node.
+void AddNodeRows(std::vector<Row>* rows);     // Where there is a node.
+void AddGpuRows(std::vector<Row>* rows);      // Where there is a GPU.
+void AddGpuNodeRows(std::vector<Row>* rows);  // Where there are both.
 void AddNvmeRows(std::vector<Row>* rows);
+void AddPosixRows(std::vector<Row>* rows);
 void AddRecoverRows(std::vector<Row>* rows);
 void AddKeyRows(std::vector<Row>* rows);
 void AddChecksumRows(std::vector<Row>* rows);
+void AddCodecRows(std::vector<Row>* rows);
+void AddSealRows(std::vector<Row>* rows);
+void AddRedisRows(std::vector<Row>* rows);  // Where there is hiredis to compare with.
+// None where the server that they need is not installed.
+void AddObjectRows(std::vector<Row>* rows);
 void AddIndexRows(std::vector<Row>* rows);
+void AddPolicyRows(std::vector<Row>* rows);
 
 // The block sizes that rows come in.
 inline constexpr uint64_t kBenchBlockBytes[] = {uint64_t{64} << 10, uint64_t{1} << 20,

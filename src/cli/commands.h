@@ -13,14 +13,16 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // It was asked the right thing and could not do it.
 inline constexpr int kExitUsage = 2;   // The command line is wrong.
 
-void AddDemoCommand(CLI::App* app, int* exit_status);
 void AddBenchCommand(CLI::App* app, int* exit_status);
 void AddSimCommand(CLI::App* app, int* exit_status);
 void AddDoctorCommand(CLI::App* app, int* exit_status);
 void AddCompletionCommand(CLI::App* app, int* exit_status);  // Completes what is declared on `app`.
 void AddServeCommand(CLI::App* app, int* exit_status);
+void AddReferenceCommand(CLI::App* app, int* exit_status);
+void AddDemoCommand(CLI::App* app, int* exit_status);
 void AddCtlCommand(CLI::App* app, int* exit_status);
 void AddTopCommand(CLI::App* app, int* exit_status);
+void AddPlanCommand(CLI::App* app, int* exit_status);
 
 // --socket, --http and --token-file, for the commands that ask a node.
 struct NodeClientOptions;

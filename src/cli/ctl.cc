@@ -14,10 +14,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/random.h"
 #include "cli/commands.h"
 #include "cli/ctl_text.h"
 #include "cli/node_client.h"
+#include "node/http_stores.h"
+#include "node/node_config.h"
+#include "node/node_stores.h"
+#include "node/secret_environment.h"
 #include "settings/duration_text.h"
+#include "store/store_check.h"
 
 namespace aquifer {
 namespace {
@@ -34,6 +41,9 @@ with the administrator's token. Blocks are named by the session that an engine g
 Examples:
   aquifer ctl status
   aquifer ctl tenants --json
+  aquifer ctl tiers test shared                   whether that store works, and how fast
+  aquifer ctl tiers test shared --config FILE     the same, where no node runs
+  aquifer ctl tenants delete acme --yes           destroys its key, so nothing of it can be read again
   aquifer ctl prestage --session chat-7           bring it to DRAM before its next turn
   aquifer ctl pin --session system-prompt --for 8h
   aquifer ctl evict --tenant acme --everything --yes
@@ -41,7 +51,8 @@ Examples:
   aquifer ctl drain --timeout 60s                 before the node is stopped
   aquifer ctl status --http 10.0.0.7:9470 --token-file /etc/aquifer/admin-token)";
 
-constexpr auto kSlack = seconds(15);      // For the answer, beyond what the node was given.
+constexpr auto kSlack = seconds(15);  // For the answer, beyond what the node was given.
+constexpr auto kTestLimit = minutes(3);
 constexpr auto kLongLimit = minutes(65);  // For what has no limit of its own.
 constexpr int64_t kMsPerSecond = 1000;
 
@@ -59,13 +70,15 @@ struct CtlOptions {
   bool yes = false;
   std::string after;
   uint32_t limit = 100;
-  std::string action;  // start, stop or status
+  std::string action;  // start, stop or status; test; delete; rewrap
+  std::string name;    // Of a tier, or of a tenant.
+  std::string config;  // --config
   std::string file;
 };
 
 Status Usage(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
-Result<json> BlocksFrom(const CtlOptions& options) {
+Result<json> BlocksFrom(const CtlOptions& options, bool may_be_all = false) {
   json body = json::object();
   if (!options.tenant.empty()) body["tenant"] = options.tenant;
   if (!options.session.empty()) body["session"] = options.session;
@@ -77,7 +90,10 @@ Result<json> BlocksFrom(const CtlOptions& options) {
   if (options.everything) body["everything"] = true;
   const int ways = (options.session.empty() ? 0 : 1) + (options.keys.empty() ? 0 : 1) +
                    (options.everything ? 1 : 0);
-  if (ways != 1) return Usage("name blocks in one way: --session NAME, or KEY...");
+  if (ways != 1) {
+    return Usage(may_be_all ? "name blocks in one way: --session NAME, KEY... or --everything"
+                            : "name blocks in one way: --session NAME, or KEY...");
+  }
   return body;
 }
 
@@ -127,12 +143,67 @@ Status ShowStatus(NodeClient* node, const CtlOptions& options) {
   return Show(options, node->Get("/v1/status"), {}, StatusText);
 }
 
-Status ShowTiers(NodeClient* node, const CtlOptions& options) {
+// A store that does not work is not what the person hoped for.
+Status ShowTest(const CtlOptions& options, const json& report) {
+  fmt::print("{}", options.json ? JsonText(report) : StoreReportText(report));
+  if (report.at("works").get<bool>()) return Status();
+  return Status(Code::kUnavailable, fmt::format("tier {} does not work", options.name));
+}
+
+Status TestTier(NodeClient* node, const CtlOptions& options) {
+  json partial;
+  AQ_ASSIGN_OR_RETURN(const json report,
+                      node->Post("/v1/tiers/test", {{"tier", options.name}}, kTestLimit, &partial));
+  return ShowTest(options, report);
+}
+
+// Without a node, with what a node would be told.
+Status TestTierOf(const CtlOptions& options) {
+  AQ_ASSIGN_OR_RETURN(const NodeConfig config, ReadNodeConfig(options.config));
+  for (const TierConfig& tier : config.tiers) {
+    if (tier.name != options.name) continue;
+    AQ_ASSIGN_OR_RETURN(const auto store, NewStore(tier, SecretEnvironment::Take()));
+    const StoreReport report = CheckStore(store.get(), {}, SystemClock(), SystemRandom());
+    return ShowTest(options, StoreReportJson(tier.name, store->Describe(), report));
+  }
+  return Usage(
+      fmt::format("there is no [[tier]] of the name '{}' in {}", options.name, options.config));
+}
+
+Status Tiers(NodeClient* node, const CtlOptions& options) {
+  if (options.action == "test") {
+    if (options.name.empty()) return Usage("name the tier to test: aquifer ctl tiers test NAME");
+    return TestTier(node, options);
+  }
   return Show(options, node->Get("/v1/tiers"), {}, TiersText);
+}
+
+Status DeleteTenant(NodeClient* node, const CtlOptions& options) {
+  if (options.name.empty()) return Usage("name the tenant: aquifer ctl tenants delete NAME --yes");
+  if (!options.yes) {
+    return Usage(
+        "this destroys the tenant's key and deletes all that it has, for good; add --yes "
+        "if that is meant");
+  }
+  return Act(node, options, "/v1/tenants/delete", {{"tenant", options.name}}, kLongLimit,
+             [](const json& answer) {
+               std::string text =
+                   fmt::format("{} blocks are gone from this node; {}\n", Number(answer, "evicted"),
+                               answer.value("key_destroyed", false)
+                                   ? "the key is destroyed, and other nodes notice within a minute"
+                                   : "there was no key, for nothing is encrypted here");
+               const std::string trouble = answer.value("trouble", std::string());
+               if (!trouble.empty()) text += fmt::format("Not all could be dropped: {}\n", trouble);
+               if (answer.value("still_configured", false)) {
+                 text += "It is still in the tenants file, and begins anew with what it stores.\n";
+               }
+               return text;
+             });
 }
 
 // All pages: tenants are few enough.
 Status ShowTenants(NodeClient* node, const CtlOptions& options) {
+  if (options.action == "delete") return DeleteTenant(node, options);
   json all = {{"tenants", json::array()}, {"next", ""}};
   std::string after;
   do {
@@ -179,12 +250,28 @@ Status Prestage(NodeClient* node, const CtlOptions& options) {
 }
 
 Status Evict(NodeClient* node, const CtlOptions& options) {
-  AQ_ASSIGN_OR_RETURN(const json body, BlocksFrom(options));
+  AQ_ASSIGN_OR_RETURN(const json body, BlocksFrom(options, /*may_be_all=*/true));
   if (options.everything && !options.yes) {
     return Usage("--everything deletes all that the tenant has; add --yes if that is meant");
   }
   return Act(node, options, "/v1/evict", body, kLongLimit, [](const json& answer) {
     return fmt::format("{} blocks are gone from every tier\n", Number(answer, "evicted"));
+  });
+}
+
+std::string KeysText(const json& answer) {
+  if (!answer.at("encryption").get<bool>()) return "nothing is encrypted\n";
+  const std::string trouble = answer.at("trouble").get<std::string>();
+  return fmt::format("encrypted: {} data keys known, {} wanted, {} forgotten{}\n",
+                     Number(answer, "known"), Number(answer, "wanted"), Number(answer, "forgotten"),
+                     trouble.empty() ? "" : "; the key store: " + trouble);
+}
+
+Status Keys(NodeClient* node, const CtlOptions& options) {
+  if (options.action != "rewrap") return Show(options, node->Get("/v1/keys"), {}, KeysText);
+  return Act(node, options, "/v1/keys/rewrap", json::object(), kLongLimit, [](const json& answer) {
+    return fmt::format("{} data keys were wrapped by the current master key\n",
+                       Number(answer, "rewrapped"));
   });
 }
 
@@ -233,6 +320,9 @@ enum Takes : unsigned {
   kEverything = 8,
   kPage = 16,
   kRecord = 32,
+  kTest = 64,
+  kDelete = 128,
+  kRewrap = 256,
 };
 
 struct CtlAction {
@@ -244,8 +334,9 @@ struct CtlAction {
 
 constexpr CtlAction kActions[] = {
     {"status", "The node at a glance", kNone, &ShowStatus},
-    {"tiers", "Where blocks are kept, and how full that is", kNone, &ShowTiers},
-    {"tenants", "Who has how much, and what it did for them", kNone, &ShowTenants},
+    {"tiers", "Where blocks are kept, how full that is, and whether a store works", kTest, &Tiers},
+    {"tenants", "Who has how much, and what it did for them; deletes one", kDelete, &ShowTenants},
+    {"keys", "The data keys of tenants, and to wrap them anew", kRewrap, &Keys},
     {"sessions", "The sessions that a tenant's engines named", kPage, &ShowSessions},
     {"pin", "Keep blocks from being evicted for some time", kBlocks | kTime, &Pin},
     {"unpin", "Take such pins away", kBlocks, &Unpin},
@@ -290,6 +381,23 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
         ->check(CLI::IsMember({"start", "stop", "status"}));
     command->add_option("FILE", options->file, "Where to, on the node's host");
   }
+  if ((action.takes & kTest) != 0) {
+    command->add_option("ACTION", options->action, "What to do instead of showing them")
+        ->check(CLI::IsMember({"test"}));
+    command->add_option("NAME", options->name, "The durable tier to test");
+    command->add_option("--config", options->config, "Test what this file says, without a node")
+        ->type_name("FILE");
+  }
+  if ((action.takes & kDelete) != 0) {
+    command->add_option("ACTION", options->action, "What to do instead of showing them")
+        ->check(CLI::IsMember({"delete"}));
+    command->add_option("NAME", options->name, "The tenant to delete");
+    command->add_flag("--yes", options->yes, "That is really meant");
+  }
+  if ((action.takes & kRewrap) != 0) {
+    command->add_option("ACTION", options->action, "What to do instead of showing them")
+        ->check(CLI::IsMember({"rewrap"}));
+  }
   if ((action.takes & kPage) != 0) {
     command->add_option("--after", options->after, "Begin behind this session")->type_name("NAME");
     command->add_option("--limit", options->limit, "At most so many, up to 1000 (default: 100)")
@@ -298,6 +406,12 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
 }
 
 Status RunAction(const CtlAction& action, const CtlOptions& options) {
+  if (!options.config.empty()) {
+    if (options.action != "test" || options.name.empty()) {
+      return Usage("--config is for: aquifer ctl tiers test NAME --config FILE");
+    }
+    return TestTierOf(options);
+  }
   AQ_ASSIGN_OR_RETURN(NodeClient node, NodeClient::New(options.node));
   try {
     return action.run(&node, options);

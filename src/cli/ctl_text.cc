@@ -73,6 +73,38 @@ std::string FetchText(const json& counters) {
                      Count(counters, "fetch_failed"));
 }
 
+std::string PaceText(double bytes_per_second) {
+  return SizeText(static_cast<uint64_t>(bytes_per_second)) + "/s";
+}
+
+// What is shared has no count of blocks, and its use may not be known.
+std::string DurableText(const json& tiers) {
+  if (tiers.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{"durable tier", "used", "of", "latency", "pace",
+                                                 "loaded", "written", "waiting", "failed",
+                                                 "state"}};
+  std::string more;
+  for (const json& tier : tiers) {
+    const uint64_t waiting = tier.at("waiting_loads").get<uint64_t>() +
+                             tier.at("waiting_writes").get<uint64_t>() +
+                             tier.at("waiting_erasures").get<uint64_t>();
+    const uint64_t failed =
+        tier.at("failed_loads").get<uint64_t>() + tier.at("failed_writes").get<uint64_t>();
+    const bool capped = tier.at("capacity_bytes").get<uint64_t>() > 0;
+    rows.push_back({Printable(tier, "name"), Size(tier, "used_bytes"),
+                    capped ? Size(tier, "capacity_bytes") : "-",
+                    fmt::format("{:.1f} ms", tier.at("latency_ms").get<double>()),
+                    PaceText(tier.at("read_bytes_per_second").get<double>()),
+                    Size(tier, "loaded_bytes"), Size(tier, "written_bytes"),
+                    fmt::format("{}", waiting), fmt::format("{}", failed),
+                    tier.at("in_service").get<bool>() ? "in service" : "OUT OF SERVICE"});
+    const std::string why = Printable(tier, "why");
+    more += fmt::format("  {}: {}{}\n", Printable(tier, "name"), Printable(tier, "place"),
+                        why.empty() ? "" : ": " + why);
+  }
+  return "\n" + Table(rows) + more;
+}
+
 }  // namespace
 
 std::string SpanText(int64_t seconds) {
@@ -90,6 +122,8 @@ std::string TiersText(const json& answer) {
   std::vector<std::vector<std::string>> rows = {{"tier", "used", "of", "full", "blocks", "state"}};
   std::string drives;
   for (const json& tier : answer.at("tiers")) {
+    const bool durable = tier.at("tier") == "durable";
+    if (durable && answer.contains("durable")) continue;  // With more of them below.
     rows.push_back(
         {tier.at("tier").get<std::string>(), Size(tier, "used_bytes"), Size(tier, "capacity_bytes"),
          PartText(tier.at("used_bytes").get<double>(), tier.at("capacity_bytes").get<double>()),
@@ -103,7 +137,24 @@ std::string TiersText(const json& answer) {
                             why.empty() ? "" : ": " + why);
     }
   }
-  return Table(rows) + drives;
+  return Table(rows) + drives + DurableText(answer.value("durable", json::array()));
+}
+
+std::string StoreReportText(const json& report) {
+  std::string text =
+      fmt::format("tier {}, {}\n", Printable(report, "tier"), Printable(report, "place"));
+  std::vector<std::vector<std::string>> rows = {
+      {"", "size", "at once", "median", "worst", "bytes/s"}};
+  for (const json& measure : report.at("measures")) {
+    rows.push_back({Printable(measure, "what"), Size(measure, "bytes"), Count(measure, "at_once"),
+                    fmt::format("{:.2f} ms", measure.at("median_ms").get<double>()),
+                    fmt::format("{:.2f} ms", measure.at("worst_ms").get<double>()),
+                    PaceText(measure.at("bytes_per_second").get<double>())});
+  }
+  if (rows.size() > 1) text += Table(rows);
+  if (report.at("works").get<bool>()) return text + "It works: every byte came back.\n";
+  return text + fmt::format("It does not work: {}: {}\n", Printable(report, "failed"),
+                            Printable(report, "trouble"));
 }
 
 std::string StatusText(const json& status) {

@@ -8,6 +8,8 @@ namespace aquifer {
 
 std::string StatusText(const nlohmann::json& status);
 std::string TiersText(const nlohmann::json& answer);
+// What a check of a durable tier's store found.
+std::string StoreReportText(const nlohmann::json& report);
 std::string TenantsText(const nlohmann::json& answer);
 std::string SessionsText(const nlohmann::json& answer);
 

@@ -1,372 +1,340 @@
-// aquifer demo: conversations are stored, the cache is restarted, everything is recalled and
-// compared byte by byte; then one bit is flipped on the disk, and that block alone is refused.
-// With --socket: a few blocks through a node that runs (demo_node.h).
-#include <fcntl.h>
+// aquifer demo: a node and two replicas of the reference engine; a long document, questions about
+// it, a replica and the node killed and started again. Every answer is checked, and every recalled
+// one compared with the same one recomputed. With --socket: a few blocks through a node that runs
+// (demo_node.h). With --stay: everything stays up afterwards (./run).
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cerrno>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "aquifer/cache.h"
-#include "cli/bench_memory.h"
-#include "cli/cache_caller.h"
+#include "base/random.h"
 #include "cli/commands.h"
+#include "cli/demo_client.h"
 #include "cli/demo_node.h"
-#include "cli/machine.h"
+#include "cli/demo_process.h"
 #include "cli/progress.h"
 #include "cli/temporary_directory.h"
+#include "reference/directory_text.h"
 #include "settings/size_text.h"
 
 namespace aquifer {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kSegmentBytes = 64 * kMiB;
-constexpr uint64_t kSpareSegments = 4;  // The log keeps some free, and one is being filled.
-constexpr size_t kConversationBlocks = 8;
+using nlohmann::json;
+using std::chrono::seconds;
+
+constexpr size_t kLeastTokens = 1024;
+constexpr size_t kMostTokens = 30'000;
+constexpr auto kStartLimit = seconds(60);
 
 struct DemoOptions {
   std::string directory;
-  std::string dram;
-  std::string nvme;
+  std::string dram = "256MiB";
+  std::string nvme = "1GiB";
   std::string socket;
+  std::string replica;  // A program; none: this one.
+  size_t tokens = 16'384;
+  bool as_json = false;
+  bool stay = false;
+  std::vector<std::string> node;  // Arguments of `aquifer serve`; with --stay.
 };
 
-// How large everything is.
-struct Plan {
-  uint64_t dram_bytes = 0;
-  uint64_t nvme_bytes = 0;
-  size_t conversations = 0;
-};
+// Set by Ctrl-C and the like; looked at between steps.
+std::atomic<bool> interrupted = false;
 
-// Llama-3-8B's KV: 32 layers, 8 KV heads of 128 elements, bf16.
-Layout DemoLayout() {
-  Layout layout{.groups = {{.layers = 32, .kv_heads = 8, .key_dim = 128, .value_dim = 128}},
-                .kv_format = "demo"};
-  layout.tokens_per_block = TokensPerBlock(layout);
-  return layout;
+sigset_t EndingSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
 }
 
-Result<Plan> MakePlan(const DemoOptions& options, const Machine& machine,
-                      const std::string& directory, uint64_t block_bytes) {
-  constexpr uint64_t kUsualDram = 256 * kMiB;
-  constexpr uint64_t kLeastDram = 128 * kMiB;
-  constexpr uint64_t kDataPerDram = 4;
-  const uint64_t conversation_bytes = kConversationBlocks * block_bytes;
-  const uint64_t disk_free = FreeDiskBytes(directory);
-  Plan plan;
-  plan.dram_bytes = machine.memory_available_bytes / 8 >= kUsualDram ? kUsualDram : kLeastDram;
-  if (!options.dram.empty()) {
-    AQ_ASSIGN_OR_RETURN(plan.dram_bytes, ParseSize(options.dram));
-    if (plan.dram_bytes < kLeastDram) {
-      return Status(Code::kInvalid, fmt::format("--dram is {}; the demo needs {}", options.dram,
-                                                SizeText(kLeastDram)));
+// The first signal ends the demonstration in order: its processes, its files. One that comes later
+// ends it at once; its processes die with it.
+void TakeSignals() {
+  const sigset_t signals = EndingSignals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    int signal = 0;
+    while (::sigwait(&signals, &signal) != 0) {
     }
-  }
-  uint64_t data_bytes = kDataPerDram * plan.dram_bytes;
-  if (!options.nvme.empty()) {
-    AQ_ASSIGN_OR_RETURN(plan.nvme_bytes, ParseSize(options.nvme));
-    const uint64_t spare = kSpareSegments * kSegmentBytes;
-    data_bytes = std::min(data_bytes, plan.nvme_bytes - std::min(plan.nvme_bytes, spare));
-  } else {
-    data_bytes = std::min(data_bytes, disk_free / 2);
-    plan.nvme_bytes = data_bytes + data_bytes / 8 + kSpareSegments * kSegmentBytes;
-  }
-  plan.conversations = data_bytes / conversation_bytes;
-  if (plan.conversations * conversation_bytes <= plan.dram_bytes) {
-    return Status(
-        Code::kNoSpace,
-        fmt::format("the data must not fit in {} of DRAM, and {} on disk hold too little; "
-                    "{}",
-                    SizeText(plan.dram_bytes), SizeText(plan.nvme_bytes),
-                    options.nvme.empty() ? "name a directory with more free space with "
-                                           "--directory"
-                                         : "give --nvme at least twice as much as --dram"));
-  }
-  if (plan.nvme_bytes > disk_free) {
-    return Status(Code::kNoSpace,
-                  fmt::format("{} has {} free and {} are needed; name another directory with "
-                              "--directory",
-                              directory, SizeText(disk_free), SizeText(plan.nvme_bytes)));
-  }
-  return plan;
+    interrupted = true;
+    // A terminal and a script may both tell us of the same Ctrl-C.
+    const timespec same{.tv_sec = 1, .tv_nsec = 0};
+    while (::sigtimedwait(&signals, nullptr, &same) > 0) {
+    }
+    while (::sigwait(&signals, &signal) != 0) {
+    }
+    ::_exit(128 + signal);
+  }).detach();
 }
 
-struct Recalled {
-  size_t from_dram = 0;
-  size_t from_nvme = 0;
-  size_t refused = 0;  // Corrupt.
-  size_t missed = 0;
-  double seconds = 0;  // Spent on fetching; comparing is not counted.
-
-  size_t blocks() const { return from_dram + from_nvme; }
+// One question, and what became of it.
+struct Asked {
+  std::string step{};
+  std::string replica{};
+  std::string question{};
+  std::string answer{};
+  size_t prompt_tokens = 0;
+  size_t computed_tokens = 0;
+  size_t recalled_tokens = 0;
+  std::string tier{};
+  double recomputed_ms = 0;
+  double first_token_ms = 0;
+  bool correct = false;
 };
+
+json JsonOf(const Asked& asked) {
+  return {{"step", asked.step},
+          {"replica", asked.replica},
+          {"question", asked.question},
+          {"answer", asked.answer},
+          {"prompt_tokens", asked.prompt_tokens},
+          {"prefilled_tokens", asked.computed_tokens},
+          {"recalled_tokens", asked.recalled_tokens},
+          {"tier", asked.tier},
+          {"ttft_recomputed_ms", asked.recomputed_ms},
+          {"ttft_ms", asked.first_token_ms},
+          {"correct", asked.correct}};
+}
 
 class Demo {
  public:
-  Demo(const Plan& plan, std::string directory)
-      : plan_(plan),
+  Demo(const DemoOptions& options, std::string directory)
+      : options_(options),
         directory_(std::move(directory)),
-        layout_(DemoLayout()),
-        block_bytes_(BlockBytes(layout_, 0)) {}
+        book_(options.tokens, SystemRandom()->Next64()),
+        salt_(fmt::format("demo {:x}", SystemRandom()->Next64())) {}
 
   Status Run() {
-    AQ_ASSIGN_OR_RETURN(expected_, BenchMemory::New(block_bytes_));
-    AQ_RETURN_IF_ERROR(Open().status());
-    AQ_RETURN_IF_ERROR(Store());
-    AQ_RETURN_IF_ERROR(RecallWarm());
-    AQ_RETURN_IF_ERROR(Restart());
-    AQ_RETURN_IF_ERROR(RecallCold());
-    return Corrupt();
+    AQ_RETURN_IF_ERROR(Start());
+    AQ_RETURN_IF_ERROR(Ask("first question", &a_, 1));
+    AQ_RETURN_IF_ERROR(Ask("follow-up elsewhere", &b_, 2));
+    AQ_RETURN_IF_ERROR(KillAndRestart());
+    AQ_RETURN_IF_ERROR(Ask("after the crash", &a_, 8));
+    Show();
+    for (const Asked& asked : asked_) {
+      if (!asked.correct) return Wrong();
+    }
+    return Status();
+  }
+
+  const std::string& socket() const { return socket_; }
+  uint16_t port() const { return a_.port; }
+
+  // A short question for a person to try, with its answer.
+  std::string Example() const { return book_.ExamplePrompt(); }
+
+  // In order: those who ask first. Nothing of the demonstration stays in the node.
+  void End() {
+    a_.process.reset();
+    b_.process.reset();
+    if (node_ == nullptr) return;
+    if (!node_->silent() && !socket_.empty()) Forget();
+    node_->End(SIGTERM);
+    node_.reset();
   }
 
  private:
-  static void Step(std::string_view title) {
-    fmt::print("\n{}\n", title);
-    std::fflush(stdout);
-  }
-  void Say(std::string_view what, const std::string& text) {
+  struct Replica {
+    std::string name;
+    std::unique_ptr<DemoProcess> process;
+    uint16_t port = 0;
+  };
+
+  // For people only: whoever asks for JSON gets nothing else.
+  void Say(const std::string& text) {
     progress_.Clear();
-    fmt::print("  {:<10} {}\n", what, text);
-    std::fflush(stdout);
-  }
-
-  // Seconds.
-  Result<double> Open() {
-    CacheOptions options;
-    options.dram_bytes = plan_.dram_bytes;
-    options.nvme_directories = {directory_};
-    options.nvme_bytes = plan_.nvme_bytes;
-    options.nvme_segment_bytes = kSegmentBytes;
-    const Stopwatch watch;
-    AQ_ASSIGN_OR_RETURN(caller_, CacheCaller::Open(options, layout_));
-    return watch.Seconds();
-  }
-
-  uint64_t BytesOf(size_t blocks) const { return blocks * block_bytes_; }
-
-  // A block's bytes follow from its key, so whoever has the key can tell whether they are right.
-  void Generate(const Key& key, std::span<std::byte> bytes) const {
-    FillFromSeed(bytes, key.Prefix64());
-  }
-
-  Status Store() {
-    Step(fmt::format("1. Store {} conversations of {} tokens", plan_.conversations,
-                     kConversationBlocks * layout_.tokens_per_block));
-    conversations_.resize(plan_.conversations);
-    size_t stored = 0;
-    const Stopwatch watch;
-    for (size_t i = 0; i < conversations_.size(); ++i) {
-      progress_.Show(fmt::format("  storing {} of {}", i + 1, conversations_.size()));
-      AQ_ASSIGN_OR_RETURN(conversations_[i],
-                          MakeChain(layout_, ClientOptions{}.tenant,
-                                    fmt::format("conversation {}", i), kConversationBlocks));
-      const NamedChain& chain = conversations_[i];
-      AQ_ASSIGN_OR_RETURN(const size_t blocks,
-                          caller_->Store(chain, [&](size_t block, std::span<std::byte> slot) {
-                            Generate(chain.keys[block], slot);
-                            return SumLanes(slot, 0);
-                          }));
-      stored += blocks;
-      // What is stored faster than the disk takes it is dropped unwritten. An engine can live with
-      // that; a demonstration waits.
-      AQ_RETURN_IF_ERROR(caller_->Flush());
+    if (!options_.as_json) {
+      fmt::print("{}\n", text);
+      std::fflush(stdout);
     }
-    const double seconds = watch.Seconds();
-    Say("stored", fmt::format("{} blocks, {}, through {} of DRAM and down to disk: {:.1f} s, "
-                              "{:.1f} GB/s",
-                              stored, SizeText(BytesOf(stored)), SizeText(plan_.dram_bytes),
-                              seconds, GigabytesPerSecond(BytesOf(stored), seconds)));
-    return Status();
   }
 
-  // Where a match says that the conversations are: what an engine asks before it decides.
-  Status ShowMatches() {
-    size_t in_dram = 0;
-    size_t on_nvme = 0;
-    const Stopwatch watch;
-    for (const NamedChain& chain : conversations_) {
-      match_.chain = caller_->Slice(chain.keys);
-      caller_->cache()->Match(&match_);
-      AQ_RETURN_IF_ERROR(caller_->Finish(match_));
-      for (const MatchRun& run : match_.runs) {
-        if (run.state == RunState::kReady) {
-          (run.tier == TierKind::kDram ? in_dram : on_nvme) += run.count;
-        }
-      }
-    }
-    Say("matched",
-        fmt::format("{} blocks in DRAM, {} on NVMe; {:.0f} us a conversation", in_dram, on_nvme,
-                    watch.Seconds() * 1e6 / static_cast<double>(conversations_.size())));
-    return Status();
-  }
-
-  // Newest first, so that what is still in DRAM is used before it is displaced.
-  Result<Recalled> Recall() {
-    Recalled recalled;
-    for (size_t i = conversations_.size(); i-- > 0;) {
-      progress_.Show(fmt::format("  recalling, {} left", i));
-      AQ_RETURN_IF_ERROR(RecallOne(conversations_[i], &recalled));
-    }
-    return recalled;
-  }
-
-  Status RecallOne(const NamedChain& chain, Recalled* recalled) {
-    fetch_.chain = caller_->Slice(chain.keys);
-    fetch_.timeout_nanos = 60 * kDefaultTimeoutNanos;
-    const Stopwatch watch;
-    caller_->cache()->Fetch(&fetch_);
-    AQ_RETURN_IF_ERROR(caller_->Finish(fetch_));
-    recalled->seconds += watch.Seconds();
-    std::vector<ReleaseOp> releases;
-    Status wrong;
-    for (size_t i = 0; i < fetch_.ops.size(); ++i) {
-      const FetchOp& op = fetch_.ops[i];
-      if (op.status.code() == Code::kCorrupt) {
-        ++recalled->refused;
-      } else if (!op.status.ok()) {
-        ++recalled->missed;
-      } else {
-        ++(op.tier == TierKind::kDram ? recalled->from_dram : recalled->from_nvme);
-        Generate(chain.keys[i], expected_.bytes());
-        if (std::memcmp(expected_.data(), op.bytes.data(), block_bytes_) != 0) {
-          wrong = Status(Code::kCorrupt, "the cache served wrong bytes; please report this");
-        }
-      }
-      if (op.lease != 0) releases.push_back({.lease = op.lease});
-    }
-    caller_->cache()->Release(releases);
-    return wrong;
-  }
-
-  std::string Text(const Recalled& recalled) const {
-    return fmt::format("{} blocks, {}: {} from DRAM, {} from NVMe; {:.1f} GB/s", recalled.blocks(),
-                       SizeText(BytesOf(recalled.blocks())), recalled.from_dram, recalled.from_nvme,
-                       GigabytesPerSecond(BytesOf(recalled.blocks()), recalled.seconds));
-  }
-
-  size_t all_blocks() const { return conversations_.size() * kConversationBlocks; }
-
-  Status ExpectAll(const Recalled& recalled) const {
-    if (recalled.blocks() == all_blocks()) return Status();
-    return Status(Code::kNotFound, fmt::format("{} of {} blocks were not recalled",
-                                               all_blocks() - recalled.blocks(), all_blocks()));
-  }
-
-  Status RecallWarm() {
-    Step("2. Recall them");
-    AQ_RETURN_IF_ERROR(ShowMatches());
-    AQ_ASSIGN_OR_RETURN(const Recalled recalled, Recall());
-    Say("recalled", Text(recalled));
-    AQ_RETURN_IF_ERROR(ExpectAll(recalled));
-    Say("verified", "every byte");
-    return Status();
-  }
-
-  Status Restart() {
-    Step("3. Restart");
-    const Stopwatch watch;
-    caller_.reset();
-    const double closing = watch.Seconds();
-    AQ_ASSIGN_OR_RETURN(const double opening, Open());
-    AQ_ASSIGN_OR_RETURN(const CacheStats stats, caller_->Stats());
-    size_t found = 0;
-    for (const TierStats& tier : stats.tiers) {
-      if (tier.tier == TierKind::kNvme) found = tier.blocks;
-    }
-    Say("closed", fmt::format("in {:.0f} ms", closing * 1e3));
-    Say("reopened", fmt::format("in {:.0f} ms; {} blocks found again without reading them",
-                                opening * 1e3, found));
-    return Status();
-  }
-
-  Status RecallCold() {
-    Step("4. Recall everything after the restart");
-    AQ_RETURN_IF_ERROR(ShowMatches());
-    AQ_ASSIGN_OR_RETURN(const Recalled recalled, Recall());
-    Say("recalled", Text(recalled));
-    AQ_RETURN_IF_ERROR(ExpectAll(recalled));
-    Say("verified", "every byte");
-    return Status();
-  }
-
-  Status Corrupt() {
-    Step("5. Flip one bit on the disk");
-    caller_.reset();
-    const size_t conversation = conversations_.size() / 2;
-    const size_t block = kConversationBlocks / 2;
-    progress_.Show("  looking for the block");
-    AQ_ASSIGN_OR_RETURN(const std::string where,
-                        FlipBitOf(conversations_[conversation].keys[block]));
-    Say("flipped", fmt::format("{} (conversation {}, block {})", where, conversation, block));
-    AQ_RETURN_IF_ERROR(Open().status());
-    AQ_ASSIGN_OR_RETURN(const Recalled recalled, Recall());
-    AQ_ASSIGN_OR_RETURN(const CacheStats stats, caller_->Stats());
-    Say("refused", fmt::format("{} block; corrupt_blocks = {}", recalled.refused,
-                               stats.Counter("corrupt_blocks")));
-    Say("recalled", Text(recalled));
-    Say("verified", "every byte");
-    if (recalled.refused != 1 || recalled.blocks() + 1 != all_blocks() ||
-        stats.Counter("corrupt_blocks") != 1) {
-      return Status(Code::kCorrupt,
-                    "exactly one block should have been refused and counted; please report this");
+  Status Start() {
+    Say(fmt::format(
+        "Aquifer demo: a directory of {} entries, {} tokens; a node and two replicas of "
+        "the reference engine",
+        book_.entries(), options_.tokens));
+    progress_.Show("  starting the node");
+    AQ_RETURN_IF_ERROR(StartNode());
+    if (options_.stay) AQ_RETURN_IF_ERROR(DemonstrateNode(socket_));
+    for (Replica* const replica : {&a_, &b_}) {
+      progress_.Show("  starting replica " + replica->name);
+      AQ_RETURN_IF_ERROR(StartReplica(replica));
     }
     return Status();
   }
 
-  // Finds the block by its content, whatever the format around it is. Says where it was.
-  Result<std::string> FlipBitOf(const Key& key) const {
-    Generate(key, expected_.bytes());
-    const std::string_view begin(reinterpret_cast<const char*>(expected_.data()), 64);
-    std::vector<char> buffer(16 * kMiB);
-    for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
-      if (!entry.is_regular_file()) continue;
-      const int file = open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
-      if (file < 0) continue;
-      // Payloads begin on a page, so none straddles two reads.
-      off_t at = 0;
-      ssize_t got = 0;
-      while ((got = pread(file, buffer.data(), buffer.size(), at)) > 0) {
-        const size_t found = std::string_view(buffer.data(), static_cast<size_t>(got)).find(begin);
-        if (found != std::string_view::npos) {
-          const off_t target = at + static_cast<off_t>(found) + 12'345;
-          unsigned char byte = 0;
-          const bool flipped = pread(file, &byte, 1, target) == 1 &&
-                               (byte ^= 1, pwrite(file, &byte, 1, target) == 1) && fsync(file) == 0;
-          const int error = errno;
-          posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-          close(file);
-          if (!flipped) return Status(Code::kUnavailable, std::strerror(error));
-          return fmt::format("bit 0 of byte {} of {}", target, entry.path().filename().string());
-        }
-        at += got;
-      }
-      posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-      close(file);
+  std::vector<std::string> NodeWords() const {
+    std::vector<std::string> words = {"serve"};
+    if (options_.stay) {
+      words.insert(words.end(), options_.node.begin(), options_.node.end());
+      return words;
     }
-    return Status(Code::kNotFound, "the block is not on the disk");
+    for (const std::string& word :
+         {std::string("--socket"), directory_ + "/node.sock", std::string("--dram"), options_.dram,
+          std::string("--nvme"), directory_ + "/nvme:" + options_.nvme, std::string("--http"),
+          std::string("off")}) {
+      words.push_back(word);
+    }
+    return words;
   }
 
-  const Plan plan_;
+  Status StartNode() {
+    AQ_ASSIGN_OR_RETURN(node_, DemoProcess::Start({}, NodeWords(), options_.stay));
+    constexpr std::string_view kReady = " ready on ";
+    const auto line = node_->AwaitLine(kReady, kStartLimit);
+    if (!line) return Failed("the node", node_.get());
+    socket_ = line->substr(line->find(kReady) + kReady.size());
+    return Status();
+  }
+
+  Status StartReplica(Replica* replica) {
+    AQ_ASSIGN_OR_RETURN(replica->process,
+                        DemoProcess::Start(options_.replica,
+                                           {"reference", "--port", fmt::format("{}", replica->port),
+                                            "--socket", socket_, "--model", "constructed"},
+                                           false));
+    constexpr std::string_view kServing = "serving on http://127.0.0.1:";
+    const auto line = replica->process->AwaitLine(kServing, kStartLimit);
+    if (!line) return Failed("replica " + replica->name, replica->process.get());
+    replica->port = static_cast<uint16_t>(std::stoul(line->substr(kServing.size())));
+    return Status();
+  }
+
+  static Status Wrong() {
+    return Status(Code::kCorrupt,
+                  "an answer was wrong, or another one than when it was recomputed; "
+                  "please report this");
+  }
+
+  static Status Failed(const std::string& what, DemoProcess* process) {
+    if (interrupted) return Status(Code::kLate, "interrupted");
+    const std::string last = process->LastLine();
+    const int status = process->silent() ? process->Wait() : process->End(SIGKILL);
+    return Status(status == kExitUsage ? Code::kInvalid : Code::kUnavailable,
+                  fmt::format("{} does not start: {}", what, last));
+  }
+
+  json Body(bool recall) const {
+    json body = {{"model", "constructed"}, {"temperature", 0},    {"messages", messages_},
+                 {"max_tokens", 600},      {"cache_salt", salt_}, {"user", salt_}};
+    body["aquifer"] = {{"recall", recall}, {"store", recall}};
+    return body;
+  }
+
+  // The same prompt once more with everything recomputed, where something was recalled.
+  Status Ask(const std::string& step, Replica* replica, size_t lookups) {
+    const reference::DirectoryQuestion question = book_.Ask(lookups);
+    messages_.push_back(
+        {{"role", "user"},
+         {"content", messages_.empty() ? book_.text() + question.text : question.text}});
+    progress_.Show(fmt::format("  {}: asking replica {}", step, replica->name));
+    AQ_ASSIGN_OR_RETURN(const DemoReply reply, AskReplica(replica->port, Body(true), &interrupted));
+    Asked asked{
+        .step = step, .replica = replica->name, .question = question.text, .answer = reply.text};
+    asked.first_token_ms = asked.recomputed_ms = reply.first_token_ms;
+    asked.correct = reply.text == question.answer;
+    Account(reply, &asked);
+    if (asked.recalled_tokens > 0) {
+      progress_.Show(fmt::format("  {}: the same, recomputed", step));
+      AQ_ASSIGN_OR_RETURN(const DemoReply again,
+                          AskReplica(replica->port, Body(false), &interrupted));
+      asked.recomputed_ms = again.first_token_ms;
+      asked.correct = asked.correct && again.text == reply.text;
+    }
+    messages_.push_back({{"role", "assistant"}, {"content", reply.text}});
+    Say(fmt::format("  {:<20} replica {} answered in {:.0f} ms", step, replica->name,
+                    asked.first_token_ms));
+    asked_.push_back(std::move(asked));
+    return Status();
+  }
+
+  static void Account(const DemoReply& reply, Asked* asked) {
+    asked->prompt_tokens = reply.usage.value("prompt_tokens", size_t{0});
+    const json own = reply.usage.value("aquifer", json::object());
+    asked->computed_tokens = own.value("computed_tokens", size_t{0});
+    const auto dram = own.value("dram_tokens", size_t{0});
+    const auto nvme = own.value("nvme_tokens", size_t{0});
+    asked->recalled_tokens = dram + nvme;
+    asked->tier = dram > 0 && nvme > 0 ? "dram+nvme"
+                  : dram > 0           ? "dram"
+                  : nvme > 0           ? "nvme"
+                                       : "none";
+  }
+
+  // What a crash takes is what the node had not yet written; a demonstration waits for that.
+  Status KillAndRestart() {
+    progress_.Show("  waiting until the blocks are on NVMe");
+    AQ_ASSIGN_OR_RETURN(const std::unique_ptr<Cache> client, Connect({.socket = socket_}, {}));
+    FlushRequest flush;
+    client->Flush(&flush);
+    client->Wait(flush);
+    AQ_RETURN_IF_ERROR(flush.status);
+    a_.process->End(SIGKILL);
+    node_->End(SIGKILL);
+    Say("  killed               replica A and the node (kill -9)");
+    progress_.Show("  starting them again");
+    AQ_RETURN_IF_ERROR(StartNode());
+    AQ_RETURN_IF_ERROR(StartReplica(&a_));
+    Say("  restarted            both");
+    return Status();
+  }
+
+  void Forget() {
+    const auto client = Connect({.socket = socket_}, {});
+    if (!client.ok()) return;
+    EvictRequest evict;
+    evict.session = salt_;
+    (*client)->Evict(&evict);
+    (*client)->Wait(evict, 10 * kDefaultTimeoutNanos);
+  }
+
+  void Show() {
+    progress_.Clear();
+    if (options_.as_json) {
+      for (const Asked& asked : asked_) fmt::print("{}\n", JsonOf(asked).dump());
+      return;
+    }
+    fmt::print("\n{:<20} {:>7} {:>9} {:>8} {:>5} {:>14} {:>11} {:>6}  {}\n", "asked", "replica",
+               "prefilled", "recalled", "tier", "recomputed, ms", "TTFT, ms", "faster", "answer");
+    for (const Asked& asked : asked_) {
+      const std::string faster =
+          asked.recalled_tokens > 0
+              ? fmt::format("{:.0f}x", asked.recomputed_ms / asked.first_token_ms)
+              : "";
+      fmt::print("{:<20} {:>7} {:>9} {:>8} {:>5} {:>14.0f} {:>11.1f} {:>6}  {}\n", asked.step,
+                 asked.replica, asked.computed_tokens, asked.recalled_tokens,
+                 asked.tier == "none" ? "" : asked.tier, asked.recomputed_ms, asked.first_token_ms,
+                 faster, asked.correct ? "correct" : "WRONG: " + asked.answer);
+    }
+  }
+
+  const DemoOptions options_;
   const std::string directory_;
-  const Layout layout_;
-  const uint64_t block_bytes_;
-  BenchMemory expected_;
-  std::unique_ptr<CacheCaller> caller_;
-  std::vector<NamedChain> conversations_;
-  MatchRequest match_;
-  FetchRequest fetch_;
+  reference::DirectoryText book_;
+  // Nothing of an earlier run is recalled. Also the session's name, to delete it by.
+  const std::string salt_;
   Progress progress_;
+  std::string socket_;
+  std::unique_ptr<DemoProcess> node_;
+  Replica a_{.name = "A", .process = nullptr};
+  Replica b_{.name = "B", .process = nullptr};
+  json messages_ = json::array();
+  std::vector<Asked> asked_;
 };
 
 int Refuse(const Status& status) {
@@ -374,27 +342,67 @@ int Refuse(const Status& status) {
   return status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
 }
 
+Status CheckOptions(const DemoOptions& options) {
+  if (options.tokens < kLeastTokens || options.tokens > kMostTokens) {
+    return Status(Code::kInvalid, fmt::format("--document is {}; it may be {} to {} tokens",
+                                              options.tokens, kLeastTokens, kMostTokens));
+  }
+  AQ_RETURN_IF_ERROR(ParseSize(options.dram).status());
+  AQ_RETURN_IF_ERROR(ParseSize(options.nvme).status());
+  if (!options.stay && !options.node.empty()) {
+    return Status(Code::kInvalid, "arguments for the node are only taken with --stay");
+  }
+  return Status();
+}
+
+void SayWhatToTry(const Demo& demo) {
+  const std::string& socket = demo.socket();
+  std::error_code ignored;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+  fmt::print(
+      "\nEverything is up. Ctrl-C ends it. What to try meanwhile, in another terminal:\n"
+      "  curl -s http://127.0.0.1:{}/v1/chat/completions -d '{{\"model\": \"constructed\",\n"
+      "    \"temperature\": 0, \"messages\": [{{\"role\": \"user\", \"content\": \"{}\"}}]}}'\n"
+      "      ask replica A; it speaks OpenAI's API, so any client of that will do\n"
+      "  {} ctl status --socket {}\n"
+      "      what the node has and does; ctl --help for the rest\n"
+      "  {} top --socket {}\n"
+      "      the same, live\n"
+      "  {} demo --socket {}\n"
+      "      a few blocks through the node\n"
+      "  {} bench node --quick\n"
+      "      what shared memory costs, measured on a node of its own\n"
+      "  {} doctor\n"
+      "      what this host can do, and what to change\n"
+      "An engine connects with Connect({{.socket = \"{}\"}}, {{}}): include/aquifer/cache.h\n",
+      demo.port(), demo.Example(), program, socket, program, socket, program, socket, program,
+      program, socket);
+  std::fflush(stdout);
+}
+
 int RunDemo(const DemoOptions& options) {
+  TakeSignals();
+  if (const Status status = CheckOptions(options); !status.ok()) return Refuse(status);
   const auto directory = TemporaryDirectory::New(options.directory, "aquifer-demo-");
   if (!directory.ok()) return Refuse(directory.status());
-  const std::string& path = (*directory)->path();
-  const Layout layout = DemoLayout();
-  const Machine machine = DescribeMachine();
-  const Result<Plan> plan = MakePlan(options, machine, path, BlockBytes(layout, 0));
-  if (!plan.ok()) return Refuse(plan.status());
-
-  fmt::print(
-      "Aquifer demo: conversations whose KV cache outlives the process\n"
-      "  model      Llama-3-8B's shape: {} tokens a block, {} each\n"
-      "  memory     {} of DRAM\n"
-      "  disk       {} in {} ({}), removed at the end\n",
-      layout.tokens_per_block, SizeText(BlockBytes(layout, 0)), SizeText(plan->dram_bytes),
-      SizeText(plan->nvme_bytes), path, FileSystemOf(path));
-  const Stopwatch watch;
-  Demo demo(*plan, path);
-  if (const Status status = demo.Run(); !status.ok()) return Refuse(status);
-  fmt::print("\nDone in {:.1f} s. Next step: aquifer bench --quick\n", watch.Seconds());
-  return kExitOk;
+  const auto began = std::chrono::steady_clock::now();
+  Demo demo(options, (*directory)->path());
+  const Status status = demo.Run();
+  if (!status.ok() && !interrupted) {
+    const int exit_status = Refuse(status);
+    demo.End();
+    return exit_status;
+  }
+  if (!interrupted && !options.as_json) {
+    const auto taken = std::chrono::steady_clock::now() - began;
+    fmt::print("\nDone in {:.1f} s.\n", std::chrono::duration<double>(taken).count());
+  }
+  if (options.stay && !interrupted) {
+    SayWhatToTry(demo);
+    while (!interrupted) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  demo.End();
+  return interrupted && !options.stay ? kExitFailed : kExitOk;
 }
 
 int RunNodeDemo(const std::string& socket) {
@@ -408,27 +416,35 @@ Sizes are written like 512MiB or 2GiB. All files are removed at the end.
 
 Examples:
   aquifer demo
-  aquifer demo --directory /mnt/nvme0 --dram 1GiB --nvme 8GiB
+  aquifer demo --json --document 4096
+  aquifer demo --stay -- --dram 2GiB               and leave it up; what follows -- is for aquifer serve
   aquifer demo --socket /run/aquifer/node.sock     a few blocks through a node that runs)";
 
 }  // namespace
 
 void AddDemoCommand(CLI::App* app, int* exit_status) {
-  CLI::App* const command =
-      app->add_subcommand("demo", "Fill a cache, restart it, and recall everything");
+  CLI::App* const command = app->add_subcommand(
+      "demo", "Ask two engines about a long document, kill one and the node, and ask again");
   const auto options = std::make_shared<DemoOptions>();  // The callback's, and CLI11's targets.
   command
       ->add_option("--directory", options->directory,
                    "Where to make a temporary directory (default: /var/tmp)")
       ->type_name("DIR");
-  command->add_option("--dram", options->dram,
-                      "DRAM to use (default: 256MiB, less on small hosts)");
-  command->add_option("--nvme", options->nvme,
-                      "Disk space to use (default: a bit more than four times the DRAM)");
+  command->add_option("--document", options->tokens, "Its length in tokens (default: 16384)")
+      ->type_name("TOKENS");
+  command->add_option("--dram", options->dram, "The node's DRAM (default: 256MiB)");
+  command->add_option("--nvme", options->nvme, "The node's disk space (default: 1GiB)");
+  command
+      ->add_option("--replica", options->replica,
+                   "Another engine's program, started and asked as `aquifer reference` is")
+      ->type_name("PROGRAM");
+  command->add_flag("--json", options->as_json, "One object a question, and nothing else");
+  command->add_flag("--stay", options->stay, "Leave everything up until interrupted");
   command
       ->add_option("--socket", options->socket,
                    "Instead: store and recall a few blocks through the node on this socket")
       ->type_name("PATH");
+  command->add_option("node", options->node, "With --stay: arguments for aquifer serve");
   command->footer(kFooter);
   command->callback([options, exit_status] {
     *exit_status = options->socket.empty() ? RunDemo(*options) : RunNodeDemo(options->socket);

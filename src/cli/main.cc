@@ -17,12 +17,13 @@ namespace {
 
 constexpr const char* kFooter = R"(
 Examples:
-  aquifer demo                     fill a cache, restart it, recall everything
+  aquifer demo                     two engines, a long document, a crash, the same answers
   aquifer bench --list             what can be measured
   aquifer bench dram --quick       the DRAM rows, in a few seconds
   aquifer sim fuzz                 check every promise, fault after fault, in simulated time
   aquifer serve                    run the node of this host
   aquifer ctl status               ask it how it is; aquifer top watches it
+  aquifer plan trace.jsonl         how much DRAM and NVMe, and whether it pays at all
   aquifer doctor                   what this host can do, and what to change
   aquifer bench --help             all about one command)";
 
@@ -77,9 +78,11 @@ int RefuseParse(CLI::App& app, const CLI::ParseError& error,
 }
 
 int Main(int argc, char** argv) {
-  // These make none, and wait for their signals themselves.
+  // These take their signals themselves.
   const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first != "serve" && first != "top") RemoveTemporariesOnSignals();
+  if (first != "serve" && first != "top" && first != "reference" && first != "demo") {
+    RemoveTemporariesOnSignals();
+  }
   int exit_status = kExitOk;
   CLI::App app("Aquifer keeps the KV caches of LLM inference engines in DRAM and on NVMe.",
                "aquifer");
@@ -90,8 +93,10 @@ int Main(int argc, char** argv) {
   AddServeCommand(&app, &exit_status);
   AddCtlCommand(&app, &exit_status);
   AddTopCommand(&app, &exit_status);
-#endif
+  AddPlanCommand(&app, &exit_status);
+  AddReferenceCommand(&app, &exit_status);
   AddDemoCommand(&app, &exit_status);
+#endif
   AddBenchCommand(&app, &exit_status);
   AddSimCommand(&app, &exit_status);
   AddDoctorCommand(&app, &exit_status);

@@ -1,6 +1,7 @@
 // `aquifer serve`: a node, with its configuration, log and signals.
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,13 +28,18 @@
 #include "cli/commands.h"
 #include "net/default_socket.h"
 #include "node/drive_watch.h"
+#include "node/encryption.h"
 #include "node/http_api.h"
 #include "node/http_server.h"
 #include "node/insider.h"
 #include "node/node.h"
 #include "node/node_config.h"
 #include "node/node_plan.h"
+#include "node/node_stores.h"
 #include "node/recorder.h"
+#include "node/secret_environment.h"
+#include "node/tenant_drop.h"
+#include "tenant/key_service.h"
 #include "tenant/tenants.h"
 #include "tenant/token.h"
 
@@ -42,6 +49,18 @@ namespace {
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr uint32_t kReadyExtents = 4;                   // 256 MiB; two workers make 13 GB/s.
 constexpr auto kLeaveWithin = std::chrono::seconds(2);  // Once it has drained.
+
+constexpr const char* kFooter = R"(
+Without options it uses what this host has: a quarter of the available memory and a directory for NVMe.
+It says first what it will use, and then serves until SIGTERM, which drains it. On SIGHUP it reads
+its file again.
+
+Examples:
+  aquifer serve
+  aquifer serve --dram 64GiB --nvme /mnt/nvme0:2TB --nvme /mnt/nvme1:2TB
+  aquifer serve --config /etc/aquifer/aquifer.toml
+  aquifer serve --record /var/tmp/requests.jsonl              what aquifer plan reads
+  aquifer serve --socket /tmp/try.sock --http off --nvme off  beside the host's own node)";
 
 // Never waits: the node's owner logs too.
 LineLog* TheLog() {
@@ -60,8 +79,11 @@ std::string Stamped(const std::string& line) {
 
 void Log(const std::string& line) { TheLog()->Write(Stamped(line)); }
 
-// What a user of the host has caused, who may do so as often as they like.
-void LogFor(uid_t user, const std::string& line) { TheLog()->WriteFor(user, Stamped(line)); }
+// What a user of the host has caused, who may do so as often as they like; none: the node itself.
+void LogFor(std::optional<uid_t> user, const std::string& line) {
+  if (!user) return Log(line);
+  TheLog()->WriteFor(*user, Stamped(line));
+}
 
 // Every connection takes seven descriptors, and each extent of the pool one.
 void RaiseOpenFileLimit() {
@@ -144,8 +166,9 @@ Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCr
       .token_digest = DigestOfToken(hello.token)};
 }
 
-std::string DrainedText(const DrainRequest& request, bool has_nvme) {
-  if (!has_nvme) return "drained: there is no NVMe, so nothing outlives this process";
+std::string DrainedText(const DrainRequest& request, bool has_nvme, bool has_tiers) {
+  if (has_tiers && request.left == 0) return "drained: every block is in a lower tier";
+  if (!has_nvme && !has_tiers) return "drained: there is no NVMe, so nothing outlives this process";
   if (request.left == 0) return "drained: every block is on NVMe";
   return fmt::format("drained in part: {} blocks are lost with this process ({})", request.left,
                      request.status.ToString());
@@ -166,21 +189,31 @@ void LeaveEvenIfADriveHangs() {
   });
 }
 
+// A process that holds keys is not for others to look into, and leaves no core file with them.
+void HideMemory() {
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) Log("warning: a core file of this process may hold keys");
+}
+
 class Serving {
  public:
-  Serving(const NodeOverrides& overrides, NodePlan plan)
-      : overrides_(overrides), plan_(std::move(plan)) {}
+  Serving(const NodeOverrides& overrides, NodePlan plan, SecretEnvironment environment)
+      : overrides_(overrides), environment_(std::move(environment)), plan_(std::move(plan)) {}
 
   ~Serving() {
     if (api_ != nullptr) api_->Stop();
     http_.reset();
     api_.reset();
+    dropper_.Stop();
   }
 
   Status Start() {
     AQ_ASSIGN_OR_RETURN(tenants_, ReadTenants(plan_));
+    AQ_RETURN_IF_ERROR(StartKeys());
+    AQ_ASSIGN_OR_RETURN(stores_, NodeStores::New(plan_.config.tiers, environment_, keys_.get()));
     AQ_RETURN_IF_ERROR(StartHttp());
     Node::Options options;
+    options.durable_tiers = stores_->Sources();
+    options.packer = stores_->packer();
     options.cache = plan_.cache;
     options.cache.tenants = tenants_->Options();
     // Serves at once, and is small while nobody is there. The first who is going to store has all
@@ -198,6 +231,8 @@ class Serving {
     options.server.recorder = &recorder_;
     if (!plan_.config.record_file.empty()) AQ_RETURN_IF_ERROR(StartRecording(plan_.config));
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
+    KnowTenants();
+    dropper_.Serve(node_->running());
     drives_ = std::make_unique<DriveWatch>(node_->running(), Log);
     if (api_ != nullptr) api_->Serve(node_.get());
     return Status();
@@ -222,10 +257,44 @@ class Serving {
     DrainRequest request;
     request.timeout_nanos = std::max<int64_t>(1, seconds * kNanosPerSecond);
     (*insider)->Drain(&request);
-    Log(DrainedText(request, !plan_.cache.nvme_directories.empty()));
+    Log(DrainedText(request, !plan_.cache.nvme_directories.empty(), !plan_.config.tiers.empty()));
   }
 
  private:
+  // What the log says of keys was said at the start: see DescribePlan().
+  Status StartKeys() {
+    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
+                        MasterKeysFor(plan_.config, environment_, plan_.uid));
+    if (masters.empty()) return Status();
+    HideMemory();
+    AQ_ASSIGN_OR_RETURN(const KeyPlace place, PlaceOfKeys(plan_.config, ThisHost()));
+    AQ_ASSIGN_OR_RETURN(auto store, OpenKeys(place, environment_));
+    KeyServiceOptions options;
+    options.log = Log;
+    options.on_forgotten = [this](const TenantId& tenant) { dropper_.Drop(tenant); };
+    AQ_ASSIGN_OR_RETURN(keys_, KeyService::Start(std::move(store), masters, options));
+    Log("what leaves DRAM is encrypted; data keys are " + place.Describe());
+    return Status();
+  }
+
+  // Keys are looked for before a tenant's first block wants one.
+  void KnowTenants() {
+    dropper_.AddTenants(TenantNames());
+    if (keys_ == nullptr) return;
+    for (const std::string& name : TenantNames()) keys_->KeyOf(TenantIdOf(name));
+  }
+
+  // Before anything else of a reload is done: without a master key there may be no tenants.
+  Status ReloadKeys(const NodeConfig& next) {
+    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
+                        MasterKeysFor(next, environment_, plan_.uid));
+    if (keys_ != nullptr && !masters.empty()) return keys_->SetMasters(masters);
+    if (keys_ != nullptr || !masters.empty()) {
+      Log("reload: whether there is a master key differs; restart the node to change it");
+    }
+    return Status();
+  }
+
   Status StartRecording(const NodeConfig& config) {
     AQ_ASSIGN_OR_RETURN(const std::string file, recorder_.Start(config.record_file));
     Log("recording what is asked for, without its content, to " + file);
@@ -277,10 +346,12 @@ class Serving {
                       std::exchange(options.socket, {})));
     }
     api_ = std::make_unique<HttpApi>(HttpApiOptions{.recorder = &recorder_,
+                                                    .stores = stores_.get(),
+                                                    .keys = keys_.get(),
                                                     .version = AQUIFER_VERSION,
                                                     .socket = plan_.socket,
                                                     .rules = Rules(),
-                                                    .tenants = TenantNames(),
+                                                    .tenants = tenants_->Options(),
                                                     .log = Log});
     Result<std::unique_ptr<HttpServer>> server = StartHttpServer(options, api_.get());
     if (!server.ok() && options.address && !plan_.config.http_asked) {
@@ -303,6 +374,7 @@ class Serving {
     NodePlan plan = plan_;
     plan.config = next;
     AQ_ASSIGN_OR_RETURN(std::shared_ptr<const Tenants> tenants, ReadTenants(plan));
+    AQ_RETURN_IF_ERROR(ReloadKeys(next));
     Status changed;
     RunAndWait(node_->running()->owner(), [&](const std::function<void()>& done) {
       changed = SetTenants(std::move(tenants));
@@ -311,9 +383,11 @@ class Serving {
     AQ_RETURN_IF_ERROR(changed);
     plan_.config.tenants_file = next.tenants_file;
     plan_.config.drain_seconds = next.drain_seconds;
+    plan_.config.master_key_file = next.master_key_file;
+    KnowTenants();
     ChangeRecording(next);
     plan_.config.admin_token_sha256 = next.admin_token_sha256;
-    if (api_ != nullptr) api_->SetRules(Rules(), TenantNames());
+    if (api_ != nullptr) api_->SetRules(Rules(), tenants_->Options());
     Log(fmt::format("reload: done, {}", tenants_->from_file()
                                             ? fmt::format("{} tenants", tenants_->all().size())
                                             : std::string("no tenants but this user")));
@@ -337,9 +411,14 @@ class Serving {
   }
 
   const NodeOverrides overrides_;
+  const SecretEnvironment environment_;
   NodePlan plan_;
   std::shared_ptr<const Tenants> tenants_;  // Shared with nobody: it may be kept by what it gave.
   Recorder recorder_{{.log = Log}};
+  // What the node stands on goes after it; the dropper, which the keys call, last of all.
+  TenantDrop dropper_{Log};
+  std::unique_ptr<KeyService> keys_;  // Null: nothing is encrypted.
+  std::unique_ptr<NodeStores> stores_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<DriveWatch> drives_;
   std::unique_ptr<HttpApi> api_;
@@ -357,6 +436,7 @@ Status CheckIsThere(const NodeConfig& config) {
 }
 
 Status Serve(const NodeOverrides& overrides) {
+  SecretEnvironment environment = SecretEnvironment::Take();
   const sigset_t signals = BlockSignals();
   ::signal(SIGPIPE, SIG_IGN);  // Whoever reads what we write may end before we do.
   RaiseOpenFileLimit();
@@ -366,7 +446,7 @@ Status Serve(const NodeOverrides& overrides) {
   AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, ThisHost()));
   fmt::print(stderr, "{}", DescribePlan(plan, overrides.config.value_or("")));
   const std::string socket = plan.socket;
-  Serving serving(overrides, std::move(plan));
+  Serving serving(overrides, std::move(plan), std::move(environment));
   AQ_RETURN_IF_ERROR(serving.Start());
   Notify("READY=1");
   Log("ready on " + socket);
@@ -391,6 +471,7 @@ void AddServeCommand(CLI::App* app, int* exit_status) {
   auto overrides = std::make_shared<NodeOverrides>();
   CLI::App* const serve = app->add_subcommand(
       "serve", "Run the node: the host's cache, which every engine of the host shares");
+  serve->footer(kFooter);
   for (const NodeOption& option : NodeOptions()) {
     CLI::Option* const added =
         option.once != nullptr

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/sim_replay.h"
 #include "cli/temporary_directory.h"
 #include "sim/fuzz.h"
 #include "sim/minimise.h"
@@ -39,7 +40,8 @@ faults come when. The same seed does the same on every machine.
 Examples:
   aquifer sim fuzz                   a thousand seeds, with the promises checked as they run
   aquifer sim fuzz --minutes 30      as many as half an hour allows
-  aquifer sim trace --seed 7         all that happens in seed 7)";
+  aquifer sim trace --seed 7         all that happens in seed 7
+  aquifer sim replay trace.jsonl     eviction policies, judged on a request trace)";
 
 constexpr const char* kFuzzFooter = R"(
 Ends at the first seed that breaks a promise: says which, shows what happened before, makes the seed
@@ -166,7 +168,7 @@ int RunTrace(const SimOptions& options) {
 
 void AddSimCommand(CLI::App* app, int* exit_status) {
   CLI::App* const command = app->add_subcommand(
-      "sim", "Run the whole cache on simulated time, drives and engines, and check its promises");
+      "sim", "Run the whole cache on simulated time, drives and engines; replay request traces");
   command->require_subcommand(1);
   command->footer(kSimFooter);
   const auto options = std::make_shared<SimOptions>();  // The callbacks', and CLI11's targets.
@@ -193,6 +195,8 @@ void AddSimCommand(CLI::App* app, int* exit_status) {
   trace->add_option("--steps", options->reduction.steps, "End the faults after so many steps");
   trace->footer(kTraceFooter);
   trace->callback([options, exit_status] { *exit_status = RunTrace(*options); });
+
+  AddSimReplayCommand(command, exit_status);
 }
 
 }  // namespace aquifer

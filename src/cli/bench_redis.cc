@@ -1,0 +1,234 @@
+// Blocks into a Redis of this host and back, against hiredis with values of the same size.
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/mutex.h"
+#include "cli/bench_memory.h"
+#include "cli/bench_row.h"
+#include "cli/hiredis_client.h"
+#include "cli/server_process.h"
+#include "settings/size_text.h"
+#include "store/redis_store.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kRoundBytes = 128 * kMiB;
+constexpr size_t kHeadBytes = 4096;
+constexpr size_t kUnderWay = 32;  // Blocks, as a tier asks.
+
+Result<uint16_t> FreePort() {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(socket.get(), any, bytes) != 0 || getsockname(socket.get(), any, &bytes) != 0) {
+    return Status(Code::kUnavailable, "there is no free port");
+  }
+  return ntohs(address.sin_port);
+}
+
+// Submits requests, so many at a time, and waits for all of them.
+class Runner {
+ public:
+  Runner(BlobStore* store, std::vector<BlobRequest>* requests)
+      : store_(store), requests_(requests), left_(requests->size()) {}
+
+  Status Run() {
+    for (BlobRequest& request : *requests_) {
+      request.on_done = [this](BlobRequest& done) { Done(done); };
+    }
+    for (size_t i = 0; i < std::min(kUnderWay, requests_->size()); ++i) SubmitNext();
+    const MutexLock lock(&mutex_);
+    while (left_ > 0) all_done_.Wait(&mutex_);
+    return status_;
+  }
+
+ private:
+  void SubmitNext() {
+    BlobRequest* next = nullptr;
+    {
+      const MutexLock lock(&mutex_);
+      if (next_ == requests_->size()) return;
+      next = &(*requests_)[next_++];
+    }
+    store_->Submit(next);
+  }
+
+  void Done(const BlobRequest& request) {
+    SubmitNext();
+    const MutexLock lock(&mutex_);
+    if (!request.status.ok()) status_ = request.status;
+    if (request.existed) status_ = Status(Code::kInvalid, "a block is there already");
+    if (--left_ == 0) all_done_.NotifyAll();
+  }
+
+  BlobStore* const store_;
+  std::vector<BlobRequest>* const requests_;
+  Mutex mutex_;
+  Condition all_done_;
+  size_t next_ AQ_GUARDED_BY(mutex_) = 0;
+  size_t left_ AQ_GUARDED_BY(mutex_);
+  Status status_ AQ_GUARDED_BY(mutex_);
+};
+
+class RedisContest final : public Contest {
+ public:
+  static Result<std::unique_ptr<Contest>> New(uint64_t block_bytes, bool writes) {
+    auto contest = std::make_unique<RedisContest>(block_bytes, writes);
+    AQ_RETURN_IF_ERROR(contest->Start());
+    AQ_RETURN_IF_ERROR(contest->Prove());
+    AQ_RETURN_IF_ERROR(contest->ChooseLimit());
+    return std::unique_ptr<Contest>(std::move(contest));
+  }
+
+  RedisContest(uint64_t block_bytes, bool writes)
+      : block_bytes_(block_bytes), blocks_(kRoundBytes / block_bytes), writes_(writes) {}
+
+  Result<double> Limit() override { return Measure(limit_); }
+
+  Result<double> Ours() override {
+    if (writes_) AQ_RETURN_IF_ERROR(one_->Ask("FLUSHALL"));
+    std::vector<BlobRequest> requests =
+        Requests(writes_ ? BlobKind::kWrite : BlobKind::kRead, writes_ ? memory_ : target_);
+    Runner runner(store_.get(), &requests);
+    const Stopwatch watch;
+    AQ_RETURN_IF_ERROR(runner.Run());
+    return GigabytesPerSecond(blocks_ * Stride(), watch.Seconds());
+  }
+
+  std::string Note() const override {
+    return fmt::format(
+        "loopback; ours with {0} threads of {1} connections, hiredis with {2}, which was better; "
+        "ours are blobs with a head of 4 KiB, {3}",
+        options_.threads, options_.connections, limit_ == one_.get() ? "one" : "as many",
+        writes_ ? "that must be absent"
+                : "read to where they belong; hiredis's answers stay where "
+                  "it put them");
+  }
+
+ private:
+  Status Start() {
+    AQ_ASSIGN_OR_RETURN(memory_, BenchMemory::New(blocks_ * Stride()));
+    AQ_ASSIGN_OR_RETURN(target_, BenchMemory::New(blocks_ * Stride()));
+    FillFromSeed(memory_.bytes(), 1);
+    AQ_ASSIGN_OR_RETURN(const uint16_t port, FreePort());
+    AQ_ASSIGN_OR_RETURN(server_, ServerProcess::Start([port](const std::string& directory) {
+                          return std::vector<std::string>{
+                              "redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1",
+                              "--save",       "",       "--appendonly",       "no",     "--dir",
+                              directory};
+                        }));
+    AQ_RETURN_IF_ERROR(server_->Await([&]() -> Status {
+      AQ_ASSIGN_OR_RETURN(one_, HiredisClient::Connect({.port = port}));
+      return Status();
+    }));
+    options_.servers = {fmt::format("127.0.0.1:{}", port)};
+    AQ_ASSIGN_OR_RETURN(many_, HiredisClient::Connect({.port = port,
+                                                       .threads = options_.threads,
+                                                       .connections = options_.connections}));
+    AQ_ASSIGN_OR_RETURN(store_, NewRedisStore(options_));
+    for (size_t i = 0; i < blocks_; ++i) {
+      keys_.push_back(fmt::format("block{:08}", i));
+      values_.push_back(memory_.bytes().subspan(i * Stride(), Stride()));
+    }
+    return Status();
+  }
+
+  // Both have their blocks there, and ours come back as they were.
+  Status Prove() {
+    AQ_RETURN_IF_ERROR(one_->Set(keys_, values_));
+    std::vector<BlobRequest> writes = Requests(BlobKind::kWrite, memory_);
+    AQ_RETURN_IF_ERROR(Runner(store_.get(), &writes).Run());
+    std::vector<BlobRequest> reads = Requests(BlobKind::kRead, target_);
+    AQ_RETURN_IF_ERROR(Runner(store_.get(), &reads).Run());
+    if (std::ranges::equal(memory_.bytes(), target_.bytes())) return Status();
+    return Status(Code::kCorrupt, "other bytes came back");
+  }
+
+  Result<double> Measure(HiredisClient* client) {
+    if (writes_) AQ_RETURN_IF_ERROR(one_->Ask("FLUSHALL"));
+    const Stopwatch watch;
+    AQ_RETURN_IF_ERROR(writes_ ? client->Set(keys_, values_) : client->Get(keys_, Stride()));
+    return GigabytesPerSecond(blocks_ * Stride(), watch.Seconds());
+  }
+
+  // One connection, or as many threads and connections as ours has. Once, and not in each round:
+  // the better of two that vary is better than either.
+  Status ChooseLimit() {
+    constexpr int kTries = 5;
+    double best = 0;
+    for (int i = 0; i < kTries; ++i) {
+      for (HiredisClient* client : {one_.get(), many_.get()}) {
+        AQ_ASSIGN_OR_RETURN(const double rate, Measure(client));
+        if (rate > best) limit_ = client;
+        best = std::max(best, rate);
+      }
+    }
+    return Status();
+  }
+
+  uint64_t Stride() const { return kHeadBytes + block_bytes_; }
+
+  std::vector<BlobRequest> Requests(BlobKind kind, const BenchMemory& memory) const {
+    std::vector<BlobRequest> requests(blocks_);
+    for (size_t i = 0; i < blocks_; ++i) {
+      requests[i].kind = kind;
+      requests[i].name = fmt::format("bench/{}", i);
+      requests[i].head = memory.bytes().subspan(i * Stride(), kHeadBytes);
+      requests[i].body = memory.bytes().subspan(i * Stride() + kHeadBytes, block_bytes_);
+      requests[i].body_bytes = block_bytes_;
+      requests[i].if_absent = true;
+    }
+    return requests;
+  }
+
+  const uint64_t block_bytes_;
+  const size_t blocks_;
+  const bool writes_;
+  RedisStoreOptions options_;
+  BenchMemory memory_;
+  BenchMemory target_;
+  std::vector<std::string> keys_;
+  std::vector<std::span<std::byte>> values_;
+  std::unique_ptr<ServerProcess> server_;
+  std::unique_ptr<HiredisClient> one_;
+  std::unique_ptr<HiredisClient> many_;
+  HiredisClient* limit_ = nullptr;  // One of the two.
+  std::unique_ptr<BlobStore> store_;
+};
+
+Row RedisRow(uint64_t block_bytes, bool writes) {
+  return {
+      .name = fmt::format("redis.{}/{}", writes ? "write" : "read", SizeText(block_bytes)),
+      .unit = "GB/s",
+      .limit_is =
+          fmt::format("pipelined {} of the same size through hiredis", writes ? "SET" : "GET"),
+      .goal = 1.0,
+      .prepare = [block_bytes, writes](
+                     const BenchEnvironment&) { return RedisContest::New(block_bytes, writes); },
+      .rounds = 15,
+      .quick_rounds = 5};
+}
+
+}  // namespace
+
+void AddRedisRows(std::vector<Row>* rows) {
+  for (const uint64_t block_bytes : {2 * kMiB, kMiB / 16}) {
+    rows->push_back(RedisRow(block_bytes, /*writes=*/false));
+    rows->push_back(RedisRow(block_bytes, /*writes=*/true));
+  }
+}
+
+}  // namespace aquifer

@@ -1,0 +1,7 @@
+#include "cli/other_codec.h"
+
+namespace aquifer {
+
+void AddZstdCodecs(OtherCodecs* /*codecs*/) {}
+
+}  // namespace aquifer
