@@ -14,6 +14,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from array import array
 from typing import Any, Callable, Generic, Iterator, Optional, Sequence, TypeVar, Union
 
@@ -175,7 +176,10 @@ def _nanos(seconds: Optional[float]) -> int:
 
 
 def _encoded(text: Optional[str]) -> Optional[bytes]:
-    return None if text is None else text.encode()
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{text!r} cannot be written as UTF-8") from None
 
 
 def _counts(request: Any) -> _native.Counts:
@@ -300,6 +304,19 @@ class Fetch:
         check(library.aquifer_release(self._cache._handle, ops, unseen))
 
 
+_caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In the child of a fork: threads that held them are not there. The child may only close what it has, and hear
+    that it is not its own."""
+    for cache in list(_caches):
+        cache._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 class Cache:
     """One client of a cache: one tenant, and one engine or one rank of one. See connect() and
     open_cache()."""
@@ -310,6 +327,7 @@ class Cache:
         self._lock = threading.RLock()  # Freeing a Pending can happen inside of any call.
         self._spare: list[Any] = []
         self._pid = os.getpid()
+        _caches.add(self)
 
     # ---- Its life ----
 
@@ -373,13 +391,13 @@ class Cache:
 
     # ---- Layouts ----
 
-    def register(self, layout: Layout) -> Registered:
+    def register(self, layout: Layout, timeout: Optional[float] = None) -> Registered:
         def read(request: Any) -> Registered:
             handle = ctypes.c_uint32()
             check(library.aquifer_request_layout(request, ctypes.byref(handle)))
             return Registered(handle.value, layout)
         native = layout.native()
-        return self._begin(read, library.aquifer_register_layout, ctypes.byref(native)).result()
+        return self._begin(read, library.aquifer_register_layout, ctypes.byref(native)).result(timeout)
 
     # ---- Recall ----
 
@@ -514,11 +532,11 @@ class Cache:
         """Returns when all that this tenant committed before has reached the tier; else raises."""
         self._begin(lambda _: None, library.aquifer_flush, tier, _nanos(timeout)).result()
 
-    def pin(self, chain: Chain, seconds: int) -> int:
+    def pin(self, chain: Chain, seconds: int, timeout: Optional[float] = None) -> int:
         """Keeps blocks from being evicted for so long, 0 takes it back; how many were there."""
         args = _native.PinArgs(size=ctypes.sizeof(_native.PinArgs), chain=chain.native(), seconds=seconds)
         return self._begin(lambda request: _counts(request).pinned, library.aquifer_pin,
-                           ctypes.byref(args)).result()
+                           ctypes.byref(args)).result(timeout)
 
     def evict(self, chain: Optional[Chain] = None, session: Optional[str] = None,
               everything: bool = False) -> int:
@@ -535,7 +553,7 @@ class Cache:
         """What the engine knows about a conversation: its chain (the last key is enough), whether it goes
         on, how much it matters (-8 to 7), and when it is to be deleted."""
         args = _native.HintArgs(size=ctypes.sizeof(_native.HintArgs), state=state, chain=chain.native(),
-                                session=session.encode(), ttl_seconds=ttl_seconds, priority=priority)
+                                session=_encoded(session), ttl_seconds=ttl_seconds, priority=priority)
         with self._lock:
             check(library.aquifer_hint(self._live(), ctypes.byref(args)))
 

@@ -39,15 +39,27 @@ class Node:
         self._folder = tempfile.mkdtemp(prefix="aquifer-node-") if socket is None else None
         self.socket = socket or os.path.join(str(self._folder), "node.sock")
         self.log = log or self.socket + ".log"
-        command = [str(program_path()), "serve", "--socket", self.socket, "--http", http, "--dram", dram]
+        self._command = [str(program_path()), "serve", "--socket", self.socket, "--http", http, "--dram", dram]
         for drive in nvme or ("off",):
-            command += ["--nvme", drive]
+            self._command += ["--nvme", drive]
         if config is not None:
-            command += ["--config", config]
+            self._command += ["--config", config]
+        self._start()
+
+    def _start(self) -> None:
         with open(self.log, "ab") as log_file:
-            self._process = subprocess.Popen(["/bin/sh", "-c", _KEEPER, "sh", self._folder or "", *command],
+            self._process = subprocess.Popen(["/bin/sh", "-c", _KEEPER, "sh", self._folder or "", *self._command],
                                              stdin=subprocess.PIPE, stdout=log_file, stderr=log_file)
         self._wait_until_ready()
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def start_again(self) -> None:
+        """One that has ended, at the same socket, where its clients look for it."""
+        if self._folder is not None:
+            os.mkdir(self._folder, 0o700)  # It went with the node.
+        self._start()
 
     def _wait_until_ready(self) -> None:
         def ready() -> bool:

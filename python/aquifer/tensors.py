@@ -49,8 +49,8 @@ class _Memory:
 
 def _memory_of(tensor: Any) -> _Memory:
     if hasattr(tensor, "data_ptr"):
-        if tensor.device.type != "cpu":
-            raise Invalid(f"a tensor is on {tensor.device}; only memory of the host can be described")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise Invalid(f"a tensor is on {tensor.device}; only memory of the host and of CUDA can be described")
         size = tensor.element_size()
         end = tensor.untyped_storage().nbytes() - tensor.storage_offset() * size
         return _Memory(tensor.data_ptr(), end, tuple(tensor.shape), tensor.stride(), size)

@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import copy
 import ctypes
 import dataclasses
+import functools
 import hashlib
-import json
 import os
 import queue
 import threading
 import time
 import weakref
+import zlib
 from array import array
 from typing import Any, Optional
 
@@ -34,6 +36,7 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from .cache import Cache, Chain, Registered
+from .configuration import configuration_bytes
 from .errors import Error, Invalid
 from .layout import DType, KvGroup, Layout, derive_keys
 from .tensors import Family, TensorMap
@@ -45,12 +48,6 @@ KV_FORMAT = "transformers.dynamic.v1"
 
 _DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 
-# What a configuration says that no number in the KV depends on.
-_HARMLESS = frozenset([
-    "_name_or_path", "_commit_hash", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype",
-    "bos_token_id", "eos_token_id", "pad_token_id", "return_dict", "output_attentions", "output_hidden_states",
-    "id2label", "label2id", "problem_type", "_attn_implementation_autoset", "initializer_range"])
-
 # Rotary embeddings whose angles depend on how long the text is by now: the same tokens have another KV.
 _MOVING_ROPES = ("dynamic", "longrope")
 
@@ -61,7 +58,10 @@ _KNOWN_INPUTS = frozenset([
 
 _LEAST_DEADLINE = 0.05  # Seconds.
 _UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
+_MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
+_REGISTER_SECONDS = 2.0  # In the middle of a forward pass.
 _WAITING_STORES = 64
+_SAMPLE_BYTES = 1024
 
 
 @dataclasses.dataclass
@@ -92,16 +92,6 @@ def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:
     return digest.digest()
 
 
-def _configuration(model: Any) -> bytes:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(k): plain(v) for k, v in value.items() if k not in _HARMLESS}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
-    return json.dumps(plain(model.config.to_dict()), sort_keys=True).encode()
-
-
 def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
     """Parameters and buffers, those that no checkpoint holds included: rotary frequencies are among them."""
     return dict(sorted([*model.named_parameters(remove_duplicate=False),
@@ -111,7 +101,7 @@ def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
 def model_digest(model: Any) -> bytes:
     """The model's identity: its class, its effective configuration, and every byte of its weights."""
     whole = hashlib.sha256(b"aquifer.transformers.model.v1\0")
-    for text in (type(model).__name__.encode(), _configuration(model)):
+    for text in (type(model).__name__.encode(), configuration_bytes(model.config)):
         whole.update(len(text).to_bytes(8, "little") + text)
     tensors = _tensors_of(model)
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -121,8 +111,16 @@ def model_digest(model: Any) -> bytes:
 
 
 def _weights_version(model: Any) -> int:
-    """Another number when a weight was replaced or written to."""
-    return hash(tuple((tensor.data_ptr(), tensor._version) for tensor in _tensors_of(model).values()))
+    """Another number when a weight was replaced or written to. What is written through `.data` torch does not count,
+    so a look at the beginning of each tensor tells of most of that."""
+    return hash(tuple((tensor.data_ptr(), tensor._version, _sample(tensor))
+                      for tensor in _tensors_of(model).values()))
+
+
+def _sample(tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return 0
+    return zlib.crc32(_memory_of(tensor)[:_SAMPLE_BYTES])
 
 
 # ---- What it keeps ----
@@ -246,9 +244,11 @@ class _RowToStore:
 @dataclasses.dataclass(frozen=True)
 class _Store:
     """Tensors that are as they are for good, and what of them is new."""
+    known: Registered  # Whose they are: the model may be another by the time that they are stored.
     rows: list[_RowToStore]
     layers: list[tuple[torch.Tensor, torch.Tensor]]
     origin: int  # The column that is the tensors' first.
+    computed: Optional[torch.cuda.Event] = None  # On a GPU: behind the work that fills them.
 
 
 class AquiferCache(DynamicCache):
@@ -265,6 +265,7 @@ class AquiferCache(DynamicCache):
         self._salt = cache_salt
         self._rows: list[_Row] = []
         self._length = 0
+        self._version: Optional[int] = None  # Of the weights that its KV was computed with.
         self._waiting: Optional[_Store] = None  # Taken by the storing thread; the Recall's lock guards it.
 
     # What changes a cache from outside.
@@ -291,6 +292,15 @@ class AquiferCache(DynamicCache):
         self._give_up("its batch was cut")
         super().batch_select_indices(indices)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AquiferCache":
+        """How one beginning is kept for several texts: a cache of its own, of the same Recall."""
+        copied = AquiferCache.__new__(AquiferCache)
+        memo[id(self)] = copied
+        memo[id(self.recall)] = self.recall
+        memo[id(self._waiting)] = None  # The one that it was copied from stores that.
+        copied.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return copied
+
     def _give_up(self, why: str) -> None:
         if self.plain is None:
             self.plain = why
@@ -306,6 +316,11 @@ class AquiferCache(DynamicCache):
             self._give_up(why)
             return
         if self._length == 0:
+            why = self.recall._why_not_known()
+            if why is not None:
+                self._give_up(why)
+                return
+            self._version = self.recall._version
             self._rows = [_Row(padding, self.recall.root(self._salt), self.recall.layout.tokens_per_block)
                           for padding in self._padding_of(inputs)]
         why = self._why_moved(inputs)
@@ -313,7 +328,7 @@ class AquiferCache(DynamicCache):
             self._give_up(why)
             return
         self._append(inputs["input_ids"])
-        if self._length == 0 and not self.recall.busy_identifying:
+        if self._length == 0:
             self._recall_into(inputs)
 
     def _why_unknown(self, inputs: dict[str, Any]) -> Optional[str]:
@@ -324,12 +339,15 @@ class AquiferCache(DynamicCache):
         if ids is None or ids.dim() != 2 or inputs.get("use_cache") is False:
             return "a forward pass without token ids or without a cache"
         mask = inputs.get("attention_mask")
-        if mask is not None and (mask.dim() != 2 or mask.shape[1] != self._length + ids.shape[1]):
+        if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dim() == 2
+                                     and mask.shape[1] == self._length + ids.shape[1]):
             return "an attention mask that is not the batch's padding"
         if self.get_seq_length() != self._length:
             return "it was changed from outside"
         if self.recall.model.training or torch.is_grad_enabled():
             return "gradients"
+        if torch.is_autocast_enabled(ids.device.type):
+            return "autocast"  # Its KV is of another type than the model's, or was computed in one.
         return None
 
     @staticmethod
@@ -360,6 +378,7 @@ class AquiferCache(DynamicCache):
 
     def _append(self, ids: torch.Tensor) -> None:
         for row, tokens in zip(self._rows, ids.tolist()):
+            row.truncate(self._length - row.padding)  # A forward pass that failed did not compute what it was given.
             row.extend(tokens[max(row.padding - self._length, 0):])
 
     def _recall_into(self, inputs: dict[str, Any]) -> None:
@@ -386,16 +405,19 @@ class AquiferCache(DynamicCache):
     def _take_new(self) -> _Store:
         """What is not stored yet, with the tensors that hold it. They are never written to again: a layer
         grows by making new ones."""
-        block = self.recall.layout.tokens_per_block
+        known = self.recall._known_storing
+        block = known.layout.tokens_per_block
         rows = [_RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
                             self._name(index))
                 for index, row in enumerate(self._rows) if row.blocks > row.stored]
         origin = 0
         layers = [(layer.keys, layer.values) for layer in self.layers]
+        if self.recall._gpu is not None:
+            return _Store(known, rows, layers, origin, torch.cuda.current_stream(self.recall._gpu).record_event())
         if any(keys.device.type != "cpu" for keys, _ in layers):
             origin = min(row.padding + row.first * block for row in rows)
             layers = [(keys[:, :, origin:].to("cpu"), values[:, :, origin:].to("cpu")) for keys, values in layers]
-        return _Store(rows, layers, origin)
+        return _Store(known, rows, layers, origin)
 
     def _name(self, row: int) -> Optional[str]:
         if self.session is None:
@@ -416,11 +438,9 @@ class Recall:
         until then. `deadline` is for a recall, in seconds; None: as long as computing would take, at least
         50 ms. `always`: recall also what would be computed faster.
         """
-        _check_kind(model)
         self.model = model
         self.statistics = Statistics()
-        self.layout: Layout = None  # type: ignore[assignment]
-        self._shape = _try(model)
+        self._look()
         self._cache = cache.join()
         self._storing = cache.join()
         self._salt = cache_salt
@@ -430,22 +450,21 @@ class Recall:
         self._roots: dict[str, bytes] = {}
         self._known: Registered = None  # type: ignore[assignment]
         self._known_storing: Registered = None  # type: ignore[assignment]
-        self._version = 0
+        self._version: Optional[int] = None  # Of the weights that are identified; None: none are.
         self.busy_identifying = False
         self._lock = threading.Lock()
         self._queue: queue.Queue[Optional[AquiferCache]] = queue.Queue(_WAITING_STORES)
         self._generate: Any = None
-        # A layout to count tokens per block by; nothing is found under it.
-        self.layout = Layout(model=bytes(32), kv_format=KV_FORMAT, groups=(self._shape.group(),))
         self._identify(background)
-        self._hooks = [model.register_forward_pre_hook(_before_forward, with_kwargs=True),
-                       model.register_forward_hook(_after_forward, with_kwargs=True)]
-        self._thread = threading.Thread(target=_store_for_ever, args=(weakref.ref(self), self._queue),
+        of = weakref.ref(self)
+        self._hooks = [model.register_forward_pre_hook(functools.partial(_before_forward, of), with_kwargs=True),
+                       model.register_forward_hook(functools.partial(_after_forward, of), with_kwargs=True)]
+        self._thread = threading.Thread(target=_store_for_ever, args=(of, self._queue),
                                         name="aquifer-store", daemon=True)
         self._thread.start()
         self._at_exit = weakref.WeakMethod(self.close)
         atexit.register(_call, self._at_exit)
-        weakref.finalize(self, _end, self._queue)
+        weakref.finalize(self, _let_go, self._queue, self._hooks)
 
     # ---- For its user ----
 
@@ -469,9 +488,7 @@ class Recall:
             return
         self.__exit__()
         self.flush(10.0)
-        for hook in self._hooks:
-            hook.remove()
-        self._queue.put(None)
+        _let_go(self._queue, self._hooks)
         self._thread.join(10.0)
         self._thread = None  # type: ignore[assignment]
         atexit.unregister(self._at_exit)
@@ -487,7 +504,7 @@ class Recall:
     def __exit__(self, *_: object) -> None:
         if self._generate is not None:
             self._generate = None
-            del self.model.generate
+            self.model.__dict__.pop("generate", None)
 
     def root(self, cache_salt: str) -> bytes:
         found = self._roots.get(cache_salt)
@@ -499,27 +516,61 @@ class Recall:
 
     # ---- Identity ----
 
+    def _look(self) -> None:
+        """At the model as it is now. Raises Invalid for one that cannot be recalled."""
+        _check_kind(self.model)
+        self._shape = _try(self.model)
+        # Where all of the KV is on one GPU it is copied from and to there; else by way of the host's memory.
+        devices = set(self._shape.devices)
+        self._gpu = devices.pop() if len(devices) == 1 and self._shape.devices[0].type == "cuda" else None
+        # A layout to count tokens per block by; nothing is found under it.
+        self.layout = Layout(model=bytes(32), kv_format=KV_FORMAT, groups=(self._shape.group(),))
+
     def _identify(self, background: bool) -> None:
         self.busy_identifying = True
-        self._version = _weights_version(self.model)
         if background and self._given_digest is None:
-            threading.Thread(target=self._identify_now, name="aquifer-identify", daemon=True).start()
+            threading.Thread(target=self._identify_later, name="aquifer-identify", daemon=True).start()
         else:
             self._identify_now()
 
-    def _identify_now(self) -> None:
-        digest = self._given_digest if self._given_digest is not None else model_digest(self.model)
-        layout = dataclasses.replace(self.layout, model=digest)
-        self._known = self._cache.register(layout)
-        self._known_storing = self._storing.register(layout)
-        self._roots = {}
-        self.layout = layout
-        self.busy_identifying = False
+    def _identify_now(self, timeout: Optional[float] = None) -> None:
+        try:
+            version = _weights_version(self.model)
+            digest = self._given_digest if self._given_digest is not None else model_digest(self.model)
+            layout = dataclasses.replace(self.layout, model=digest)
+            self._known = self._cache.register(layout, timeout)
+            self._known_storing = self._storing.register(layout, timeout)
+            self._roots = {}
+            self.layout = layout
+            self._version = version
+        finally:
+            self.busy_identifying = False
 
-    def _check_weights(self) -> None:
-        """Somebody may have trained the model, or loaded other weights into it."""
-        if self._given_digest is None and not self.busy_identifying and _weights_version(self.model) != self._version:
-            self._identify(background=False)
+    def _identify_later(self) -> None:
+        try:
+            self._identify_now()
+        except Error:
+            pass  # The node refuses it for now. The next prompt tries again.
+
+    def _why_not_known(self) -> Optional[str]:
+        """None: it is known which model it is. Somebody may have trained it, loaded other weights into it, or moved it,
+        since it was looked at."""
+        if self.busy_identifying:
+            return "nobody knew yet which model it is"
+        if self._version is not None and (self._given_digest is not None
+                                          or _weights_version(self.model) == self._version):
+            return None
+        self._version = None
+        try:
+            self._look()
+            self._identify_now(_REGISTER_SECONDS)
+            return None
+        except Error as error:  # The node is silent, or it is a model now that cannot be recalled.
+            return f"nobody knows which model it is: {error}"
+
+    def _has_other_weights(self, cache: AquiferCache) -> bool:
+        """Than those that it began with: what it holds is of neither the one nor the other."""
+        return self._given_digest is None and _weights_version(self.model) != cache._version
 
     # ---- Recall ----
 
@@ -534,7 +585,9 @@ class Recall:
     def _load_columns(self, cache: AquiferCache, rows: list[_Row], most: int) -> int:
         block = self.layout.tokens_per_block
         chains = [Chain(self._known, row.keys) for row in rows]
-        matches = [self._cache.match(chain) if len(chain) else None for chain in chains]
+        asked = [self._cache.begin_match(chain) if len(chain) else None for chain in chains]
+        wait = self._deadline or _MATCH_SECONDS
+        matches = [pending.result(wait) if pending is not None else None for pending in asked]
         counts = [0 if match is None else match.matched if self._always else match.pays for match in matches]
         columns = min(most, *(row.padding + count * block for row, count in zip(rows, counts)))
         # Whole blocks are loaded, and the last is used as far as the columns go.
@@ -543,13 +596,15 @@ class Recall:
             return 0
         width = max(row.padding + count * block for row, count in zip(rows, needed))
         layers = self._empty_layers(len(rows), max(width, columns))
+        if self._gpu is not None:
+            torch.cuda.current_stream(self._gpu).synchronize()  # Whoever had that memory before is done with it.
         estimate = sum(match.recompute_ms for match in matches if match is not None) / 1000
         deadline = self._deadline or (max(estimate, _LEAST_DEADLINE) if estimate else _UNKNOWN_DEADLINE)
         end = time.monotonic() + deadline
         for index, (row, chain, count) in enumerate(zip(rows, chains, needed)):
             if count == 0:
                 continue
-            tensors = self._row_map(layers, index, row.padding)
+            tensors = _row_map(self.layout, layers, index, row.padding)
             loaded = self._cache.load(chain.part_of(0, count), tensors, [0],
                                       timeout=max(end - time.monotonic(), 0.001))
             if loaded.blocks < count:
@@ -560,14 +615,9 @@ class Recall:
     def _empty_layers(self, batch: int, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Zeros, for what is in front of a row is masked but must be a number."""
         shape = self._shape
-        return [(torch.zeros(batch, shape.kv_heads, width, shape.key_dim, dtype=shape.dtype),
-                 torch.zeros(batch, shape.kv_heads, width, shape.value_dim, dtype=shape.dtype))
+        return [(torch.zeros(batch, shape.kv_heads, width, shape.key_dim, dtype=shape.dtype, device=self._gpu),
+                 torch.zeros(batch, shape.kv_heads, width, shape.value_dim, dtype=shape.dtype, device=self._gpu))
                 for _ in range(shape.layers)]
-
-    def _row_map(self, layers: list[tuple[torch.Tensor, torch.Tensor]], row: int, column: int) -> TensorMap:
-        return TensorMap(self.layout, Family.SEQUENCES,
-                         [keys[row:row + 1, :, column:] for keys, _ in layers],
-                         [values[row:row + 1, :, column:] for _, values in layers])
 
     def _install(self, cache: AquiferCache, layers: list[tuple[torch.Tensor, torch.Tensor]], columns: int,
                  rows: list[_Row]) -> int:
@@ -589,6 +639,12 @@ class Recall:
     def _store_later(self, cache: AquiferCache) -> None:
         if self.busy_identifying:
             return
+        if self._has_other_weights(cache):
+            cache._give_up("the weights changed while it was used")
+            return
+        if any(layer.keys.dtype != self._shape.dtype for layer in cache.layers):
+            cache._give_up("its KV is of another type than the model's was")
+            return
         new = cache._take_new()
         with self._lock:
             queued = cache._waiting is not None
@@ -607,10 +663,12 @@ class Recall:
             work, cache._waiting = cache._waiting, None
         if work is None or cache.plain is not None:
             return
+        if work.computed is not None:
+            work.computed.synchronize()
         for row in work.rows:
             try:
                 self._store_row(work, row)
-            except Error:
+            except Exception:  # Whatever it was: the next row's blocks are others.
                 self.statistics.dropped_stores += 1
             self._note_stored(cache, row)
 
@@ -624,21 +682,26 @@ class Recall:
                 row.stored = max(row.stored, done.first + len(done.keys) // 32)
 
     def _store_row(self, work: _Store, row: _RowToStore) -> None:
-        block = self.layout.tokens_per_block
-        column = row.padding + row.first * block - work.origin
-        tensors = self._row_map(work.layers, row.index, column)
-        chain = Chain(self._known_storing, row.keys)
+        layout = work.known.layout
+        column = row.padding + row.first * layout.tokens_per_block - work.origin
+        tensors = _row_map(layout, work.layers, row.index, column)
+        chain = Chain(work.known, row.keys)
         stored = self._storing.store(chain, row.parent, tensors, [0], position=row.first)
         self.statistics.stored_blocks += stored.stored
         if row.name is not None:
             self._storing.hint(chain.part_of(len(chain) - 1), row.name)
 
 
-# ---- Hooks. A Recall that nobody holds any more leaves nothing behind but these, which then do nothing. ----
+def _row_map(layout: Layout, layers: list[tuple[torch.Tensor, torch.Tensor]], row: int, column: int) -> TensorMap:
+    return TensorMap(layout, Family.SEQUENCES, [keys[row:row + 1, :, column:] for keys, _ in layers],
+                     [values[row:row + 1, :, column:] for _, values in layers])
 
-def _before_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+
+# ---- Hooks, of one Recall each: a model may have several. They and the thread do not keep it alive. ----
+
+def _before_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cache = kwargs.get("past_key_values")
-    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall.model is not model:
+    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall is not of():
         return None
     if args:
         if len(args) != 1 or "input_ids" in kwargs:
@@ -647,16 +710,14 @@ def _before_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         kwargs = {**kwargs, "input_ids": args[0]}
     else:
         kwargs = dict(kwargs)
-    if cache._length == 0:
-        cache.recall._check_weights()
     cache._before(kwargs)
     cache._started = time.perf_counter()
     return (), kwargs
 
 
-def _after_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+def _after_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     cache = kwargs.get("past_key_values")
-    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall.model is not model:
+    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall is not of():
         return
     recall, context = cache.recall, cache._length
     rows, computed = kwargs["input_ids"].shape
@@ -694,7 +755,9 @@ def _store_for_ever(of: Any, waiting: "queue.Queue[Optional[AquiferCache]]") -> 
         del cache, recall
 
 
-def _end(waiting: "queue.Queue[Optional[AquiferCache]]") -> None:
+def _let_go(waiting: "queue.Queue[Optional[AquiferCache]]", hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
     try:
         waiting.put_nowait(None)
     except queue.Full:

@@ -3,11 +3,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pathlib
 import re
+import signal
+import sys
 
 import pytest
 
-import aquifer
+# The processes of an engine read thousands of modules each: compiled once, a start takes a third of the time.
+sys.dont_write_bytecode = False
+sys.pycache_prefix = str(pathlib.Path(__file__).resolve().parents[2] / "build" / "pycache")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+import aquifer  # noqa: E402
+from aquifer._native import program_path  # noqa: E402
 
 TOKENS = 16
 
@@ -19,6 +29,24 @@ def pytest_collection_modifyitems(config, items):
         left = [item for item in items if not re.search(wanted, item.name)]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if re.search(wanted, item.name)]
+
+
+def node_process(keeper):
+    """The node below the shell that keeps it."""
+    for pid in pathlib.Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
+        try:
+            if os.path.samefile(f"/proc/{pid}/exe", program_path()):
+                return int(pid)
+        except OSError:
+            pass  # It has just ended.
+    raise AssertionError("there is no node")
+
+
+def stand_still(pid):
+    """Stops a process, and returns when no thread of it runs any more: it goes on for a moment after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    aquifer.cache.wait_for(lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T"
+                                       for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")), 60)
 
 
 @pytest.fixture

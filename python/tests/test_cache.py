@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -177,6 +178,33 @@ def test_a_child_process_makes_its_own(cache, layout):
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert cache.stats().tiers
+
+
+def test_a_child_does_not_wait_for_threads_that_it_has_not(cache, layout):
+    """The fork comes while another thread is in the middle of a call."""
+    begun, end = threading.Event(), threading.Event()
+
+    def call():
+        with cache._lock:
+            begun.set()
+            end.wait(60)
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert begun.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            cache.stats()
+        except aquifer.Invalid:
+            cache.close()
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    end.set()
+    thread.join()
+    assert status == 0
+    assert cache.stats().counters  # Nothing was taken from the parent.
 
 
 def test_a_private_node_ends_with_the_process_that_started_it(tmp_path):

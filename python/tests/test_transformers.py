@@ -1,9 +1,13 @@
 """aquifer.transformers over real, small models with random weights, and a real node."""
 from __future__ import annotations
 
+import copy
+import gc
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -12,6 +16,7 @@ pytest.importorskip("transformers")
 
 import aquifer
 import aquifer.transformers
+from conftest import node_process, stand_still
 from models import KINDS, Counting, make_model, prompt
 from transformers import DynamicCache
 
@@ -222,6 +227,115 @@ def test_weights_that_change_are_another_model(client):
     recall.close()
 
 
+@pytest.mark.parametrize("write", [lambda weight: weight.mul_(1.5), lambda weight: weight.data.mul_(1.5)])
+def test_a_conversation_whose_weights_change_is_stored_no_more(write, client):
+    """Its second turn is of other weights on top of the first one's KV: neither model's."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    cache = recall.cache()
+    first, _, _ = generate(model, prompt(300), cache)
+    assert recall.flush() and recall.statistics.stored_blocks == 1
+    with torch.no_grad():
+        write(model.model.layers[0].self_attn.k_proj.weight)
+    generate(model, torch.cat([first, prompt(300, seed=2)], dim=1), cache)
+    assert recall.flush() and recall.statistics.stored_blocks == 1
+    assert cache.plain == "the weights changed while it was used"
+    recall.close()
+
+
+@pytest.mark.parametrize("recalled", [False, True])
+def test_a_forward_pass_that_fails_leaves_no_wrong_text_behind(recalled, client):
+    """It was given tokens that it did not compute; the conversation goes on with them, or with others."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    first = prompt(300 if recalled else 40)
+    cache = recall.cache()
+    if recalled:
+        generate(model, first, recall.cache())
+        assert recall.flush()
+    else:
+        generate(model, first, cache)
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+    following = torch.cat([first, prompt(100, seed=8)], dim=1) if recalled else prompt(1, seed=9)
+    hook = model.model.layers[0].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        with torch.no_grad():
+            model(input_ids=following, past_key_values=cache, logits_to_keep=1)
+    hook.remove()
+    start = cache.get_seq_length()
+    assert (start == BLOCK) is recalled
+    rest = prompt(2 * BLOCK, seed=10)
+    with torch.no_grad():
+        model(input_ids=rest, past_key_values=cache, logits_to_keep=1)
+    computed = list(cache._rows[0].tokens) if cache.plain is None else None
+    assert computed is None or computed[start:] == rest[0].tolist()
+    recall.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_makes_another_kv(dtype, client):
+    """float16 has as many bits as bfloat16: nobody else would see the difference."""
+    model = make_model("llama", dtype)
+    recall = recalling(model, client)
+    ids = prompt(600)
+    cache = recall.cache()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        model(input_ids=ids, past_key_values=cache)
+    assert cache.plain == "autocast"
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    recall.close()
+
+
+def test_adapters_that_come_later_are_seen(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    model.peft_config = {}
+    model.model.layers[0].self_attn.lora = torch.nn.Linear(2, 2)
+    cache = recall.cache()
+    generate(model, prompt(300), cache)
+    assert "PEFT adapters" in cache.plain
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    recall.close()
+
+
+def test_masks_of_another_kind_are_left_alone(client):
+    model = make_model("qwen2")
+    recall = recalling(model, client)
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=prompt(300), attention_mask={"full_attention": None}, past_key_values=cache)
+    assert "mask" in cache.plain
+    recall.close()
+
+
+def test_a_store_that_fails_is_not_the_last(client):
+    """A name that is no text: the library refuses it, and what comes later is stored."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    generate(model, prompt(300), recall.cache(session="\ud800"))
+    assert recall.flush()
+    generate(model, prompt(300, seed=2), recall.cache(session="chat"))
+    assert recall.flush()
+    assert recall.statistics.stored_blocks == 2 and recall.statistics.dropped_stores > 0
+    assert client.prestage(session="chat") == (1, 1)
+    recall.close()
+
+
+def test_the_storing_thread_survives_whatever_happens(client, monkeypatch):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    with monkeypatch.context() as broken:
+        broken.setattr(recall, "_store_row", lambda *_: 1 / 0)
+        generate(model, prompt(300), recall.cache())
+        assert recall.flush()
+    assert recall.statistics.dropped_stores > 0 and recall.statistics.stored_blocks == 0
+    generate(model, prompt(300), recall.cache())
+    assert recall.flush() and recall.statistics.stored_blocks == 1
+    recall.close()
+
+
 def test_a_damaged_block_is_computed(tmp_path):
     """In an embedded cache, whose memory is this process's: one byte changes where it lies."""
     import ctypes
@@ -291,6 +405,52 @@ def test_every_generate_inside_of_a_recall_uses_it(client):
     recall.close()
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_model_may_have_several_recalls(closed, client):
+    """Also one after the other, where nobody closed the first: each looks after its own caches."""
+    model = make_model("llama")
+    first = recalling(model, client, cache_salt="first")
+    if closed:
+        hooks = len(model._forward_pre_hooks)
+        del first
+        gc.collect()
+        assert len(model._forward_pre_hooks) == hooks - 1
+    second = recalling(model, client, cache_salt="second")
+    plain, _, _ = generate(model, prompt(300))
+    for recalled in (0, BLOCK):
+        cache = second.cache()
+        sequences, _, computed = generate(model, prompt(300), cache)
+        assert (cache.plain, cache.recalled_tokens, computed) == (None, recalled, 300 - recalled + 7)
+        assert torch.equal(sequences, plain) and second.flush()
+    if not closed:
+        with first, second:
+            model.generate(prompt(20), max_new_tokens=2, pad_token_id=0)
+        assert "generate" not in model.__dict__
+        first.close()
+    second.close()
+
+
+def test_a_copy_goes_its_own_way(client):
+    """As transformers' own caches do when many texts have one beginning."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    beginning = recall.cache()
+    with torch.no_grad():
+        model(input_ids=prompt(200), past_key_values=beginning)
+    for seed in (2, 3):
+        copied = copy.deepcopy(beginning)
+        text = torch.cat([prompt(200), prompt(100, seed=seed)], dim=1)
+        sequences, _, computed = generate(model, text, copied)
+        assert computed == 100 + 7 and copied.plain is None and copied.recall is recall
+        assert torch.equal(sequences, generate(model, text)[0])
+        assert recall.flush()
+        again = recall.cache()
+        generate(model, text, again)
+        assert again.recalled_tokens == BLOCK
+    assert beginning.get_seq_length() == 200
+    recall.close()
+
+
 def test_what_is_not_understood_is_left_to_a_plain_cache(client):
     model = make_model("llama")
     recall = recalling(model, client)
@@ -344,6 +504,103 @@ def test_models_that_cannot_be_recalled_are_refused_by_name(client):
     with torch.device("meta"):
         empty = make_model("llama")
     refused("meta|has no bytes", empty)
+
+
+def test_a_text_that_began_before_the_model_was_known_is_not_stored(client, monkeypatch):
+    """Its keys are nobody's."""
+    known, digest = threading.Event(), aquifer.transformers.model_digest
+    monkeypatch.setattr(aquifer.transformers, "model_digest", lambda model: known.wait(60) and digest(model))
+    model = make_model("llama")
+    recall = recalling(model, client, background=True)
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=prompt(300), past_key_values=cache)
+        known.set()
+        aquifer.cache.wait_for(lambda: not recall.busy_identifying, 30)
+        model(input_ids=prompt(300, seed=2), past_key_values=cache)
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    cache.reset()  # And from now on it is like any other.
+    generate(model, prompt(300), cache)
+    assert recall.flush() and recall.statistics.stored_blocks == 1
+    recall.close()
+
+
+def test_a_model_that_changes_while_the_node_stands_still_is_known_later(tmp_path, monkeypatch):
+    model = make_model("llama")
+    ids = prompt(300)
+    with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB") as node:
+        recall = recalling(model, node.connect())
+        before = recall.layout.model
+        monkeypatch.setattr(aquifer.transformers, "_REGISTER_SECONDS", 0.2)
+        with torch.no_grad():
+            model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+        stand_still(node_process(node._process.pid))
+        cache = recall.cache()
+        sequences, _, _ = generate(model, ids, cache)
+        assert cache.plain.startswith("nobody knows which model it is")
+        assert torch.equal(sequences, generate(model, ids)[0])
+        os.kill(node_process(node._process.pid), signal.SIGCONT)
+        monkeypatch.setattr(aquifer.transformers, "_REGISTER_SECONDS", 30.0)
+
+        def stored():
+            generate(model, ids, recall.cache())
+            return recall.flush() and recall.statistics.stored_blocks > 0
+        aquifer.cache.wait_for(stored, 60)
+        assert recall.layout.model not in (before, bytes(32))
+        recall.close()
+
+
+def test_a_node_that_stands_still_is_waited_for_a_moment(tmp_path, monkeypatch):
+    """And not until it is given up as lost."""
+    model = make_model("llama")
+    ids = prompt(300)
+    with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB") as node:
+        recall = aquifer.transformers.Recall(model, node.connect(), always=True)
+        generate(model, ids, recall.cache())
+        assert recall.flush()
+        failed, load = [], recall._load_columns
+
+        def watched(*args):
+            try:
+                return load(*args)
+            except aquifer.Error as error:
+                failed.append(type(error))
+                raise
+        monkeypatch.setattr(recall, "_load_columns", watched)
+        stand_still(node_process(node._process.pid))
+        cache = recall.cache()
+        sequences, _, _ = generate(model, ids, cache)
+        os.kill(node_process(node._process.pid), signal.SIGCONT)
+        assert failed == [aquifer.Late] and cache.recalled_tokens == 0
+        assert torch.equal(sequences, generate(model, ids)[0])
+        recall.close()
+
+
+def test_a_model_that_becomes_another_type_is_looked_at_again(client):
+    """float16 has as many bits as bfloat16, and a recalled KV would be read as the wrong one."""
+    model = make_model("llama", torch.float16)
+    recall = recalling(model, client)
+    model.to(torch.bfloat16)
+    ids = prompt(300)
+    for recalled in (0, BLOCK):
+        cache = recall.cache()
+        generate(model, ids, cache)
+        assert cache.recalled_tokens == recalled
+        assert all(layer.keys.dtype == torch.bfloat16 for layer in cache.layers)
+        assert recall.flush()
+    assert recall.layout.groups[0].dtype == aquifer.DType.BFLOAT16
+    recall.close()
+
+
+def test_whoever_names_a_model_does_not_name_its_type(client):
+    model = make_model("llama", torch.float16)
+    recall = recalling(model, client, digest=bytes(range(32)))
+    model.to(torch.bfloat16)
+    cache = recall.cache()
+    generate(model, prompt(300), cache)
+    assert "another type" in cache.plain
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    recall.close()
 
 
 def test_identifying_in_the_background_recalls_nothing_until_it_is_done(client):

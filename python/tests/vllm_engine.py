@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import select
+import signal
 import subprocess
 import sys
-import threading
 import time
 
 MODEL = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
              num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, initializer_range=0.12,
              bos_token_id=1, eos_token_id=2)
+_HERE = pathlib.Path(__file__).parent
+# For the engine's processes: vllm_gates.py, and a sitecustomize.py that shows their threads.
+_MODULES = [str(_HERE), str(_HERE / "dumps")]
+_START_SECONDS = 600
+_SILENT_SECONDS = 90  # Then it is asked what it does,
+_HUNG_SECONDS = 300  # and then it hangs.
 
 
 def make_model(folder):
@@ -22,47 +30,74 @@ def make_model(folder):
     LlamaForCausalLM(LlamaConfig(**MODEL)).save_pretrained(folder)
 
 
-class Engine:
-    def __init__(self, model, log, settings=None, **options):
-        """`settings` of the connector; None: an engine without one."""
-        if settings is not None:
-            options["kv_transfer_config"] = {
-                "kv_connector": "AquiferConnector", "kv_connector_module_path": "aquifer.vllm",
-                "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"always": True, "deadline_ms": 60000, **settings}}
-        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
-                       "VLLM_LOGGING_LEVEL": "INFO", "VLLM_CPU_OMP_THREADS_BIND": options.pop("bind", "auto")}
-        self._log = open(log, "w")
-        self.log = str(log)
-        self._process = subprocess.Popen([sys.executable, __file__, str(model), json.dumps(options)],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-                                         env=environment)
-        self._replies = []
-        self._arrived = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+def transfer_config(connector="AquiferConnector", **settings):
+    return {"kv_connector": connector, "kv_role": "kv_both",
+            "kv_connector_module_path": "aquifer.vllm" if connector == "AquiferConnector" else "vllm_gates",
+            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": settings}
 
-    def _read(self):
-        for line in self._process.stdout:
-            if line.startswith("REPLY "):
-                with self._arrived:
-                    self._replies.append(json.loads(line[6:]))
-                    self._arrived.notify()
-            else:
-                self._log.write(line)
-        with self._arrived:
-            self._replies.append({"error": f"the engine ended; see {self.log}"})
-            self._arrived.notify()
+
+class Engine:
+    def __init__(self, model, log, connector=None, gates=None, in_one_process=False, **options):
+        """`connector`: a transfer_config(); None: an engine without one. `gates`: the folder of its gates."""
+        if connector is not None:
+            options["kv_transfer_config"] = connector
+        if in_one_process:  # Starts in half the time.
+            options["distributed_executor_backend"] = "uni"
+        self.log = str(log)
+        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1",
+                       "VLLM_LOGGING_LEVEL": "INFO", "VLLM_CPU_OMP_THREADS_BIND": options.pop("bind", "auto"),
+                       "AQUIFER_TEST_DUMPS": self.log + ".threads",
+                       "AQUIFER_TEST_GATES": str(gates or ""),
+                       "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_one_process else "1",
+                       "PYTHONPATH": os.pathsep.join([*_MODULES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+        read_end, write_end = os.pipe()  # Three processes log into the standard output.
+        with open(log, "w") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(model), json.dumps(options), str(write_end)], stdin=subprocess.PIPE,
+                stdout=log_file, stderr=log_file, text=True, env=environment, pass_fds=(write_end,),
+                start_new_session=True)
+        os.close(write_end)
+        self._replies = os.fdopen(read_end, "rb", buffering=0)
+        self._heard = b""
+        self._waiting_to_start = True
 
     def begin(self, **command):
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
     def reply(self):
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: self._replies, timeout=600), "the engine does not answer"
-            answer = self._replies.pop(0)
+        started, dumped = time.monotonic(), 0
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([self._replies], [], [], 5.0)
+            if ready:
+                heard = self._replies.read(1 << 16)
+                assert heard, f"the engine ended; see {self.log}"
+                self._heard += heard
+            silent = time.monotonic() - started
+            if silent > (dumped + 1) * _SILENT_SECONDS and not self._waiting_to_start:
+                self.show_threads()
+                dumped += 1
+            limit = _START_SECONDS if self._waiting_to_start else _HUNG_SECONDS
+            assert silent < limit, f"the engine does not answer; see {self.log}*"
+        line, self._heard = self._heard.split(b"\n", 1)
+        self._waiting_to_start = False
+        answer = json.loads(line)
         assert "error" not in answer, answer["error"]
         return answer["result"]
+
+    def show_threads(self):
+        """What every thread of the engine does, into files beside the log."""
+        log = pathlib.Path(self.log)
+        with open(self.log + ".tasks", "a") as out:
+            for dump in log.parent.glob(log.name + ".threads.*"):
+                pid = int(dump.suffix[1:])
+                for task in sorted(pathlib.Path(f"/proc/{pid}/task").glob("*")):
+                    facts = {name: _text(task / name) for name in ("comm", "wchan", "syscall", "stack", "stat")}
+                    out.write(f"{pid} {task.name} {json.dumps(facts)}\n")
+                try:
+                    os.kill(pid, signal.SIGUSR1)
+                except ProcessLookupError:
+                    pass
 
     def ask(self, *prompts, max_tokens=12, **options):
         """[{tokens, logprobs, cached}] for each prompt, all at once."""
@@ -83,14 +118,20 @@ class Engine:
         self.begin(do="metrics")
         return self.reply()
 
+    def count(self, name):
+        """One of the connector's counters. They come with a step, so that there has to be one."""
+        self.ask([3, 4, 5], max_tokens=2)
+        return self.metrics().get(f"vllm:aquifer_{name}", 0)
+
     def close(self):
         if self._process.poll() is None:
             self._process.stdin.close()
             try:
                 self._process.wait(60)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._log.close()
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._replies.close()
 
     def __enter__(self):
         return self
@@ -99,55 +140,99 @@ class Engine:
         self.close()
 
 
-def _generate(llm, command):
+def _text(path):
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+# ---- In the engine's process ----
+
+def _params(command):
     from vllm import SamplingParams
     extra = {"kv_transfer_params": command["params"]} if "params" in command else None
-    params = SamplingParams(temperature=0, max_tokens=command["max_tokens"], detokenize=False, logprobs=1,
-                            ignore_eos=True, extra_args=extra)
-    prompts = [{"prompt_token_ids": prompt, **({"cache_salt": command["salt"]} if "salt" in command else {})}
-               for prompt in command["prompts"]]
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    return [{"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens,
-             "logprobs": [next(iter(step.values())).logprob for step in output.outputs[0].logprobs]}
-            for output in outputs]
+    return SamplingParams(temperature=0, max_tokens=command["max_tokens"], detokenize=False, logprobs=1,
+                          ignore_eos=True, extra_args=extra)
 
 
-def _abort(llm, command):
-    """Begins requests, steps the engine a few times, and aborts them."""
-    from vllm import SamplingParams
-    params = SamplingParams(temperature=0, max_tokens=64, detokenize=False, ignore_eos=True)
-    for number, prompt in enumerate(command["prompts"]):
-        llm.llm_engine.add_request(f"abort-{number}", {"prompt_token_ids": prompt}, params)
-    for _ in range(command["steps"]):
-        llm.llm_engine.step()
-    llm.llm_engine.abort_request([f"abort-{number}" for number in range(len(command["prompts"]))], internal=False)
-    while llm.llm_engine.has_unfinished_requests():
-        llm.llm_engine.step()
-    return True
+def _hints(command):
+    from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+    if "hints" not in command:
+        return None
+    return KvHintsEnvelope("0.1", "message", [KvHintAction(f"action {number}", kind, version, payload)
+                                              for number, (kind, version, payload) in enumerate(command["hints"])])
+
+
+class _Told:
+    """What the parent can ask for, by name."""
+
+    def __init__(self, llm):
+        self._llm = llm
+        self._engine = llm.llm_engine
+        self._next = 0
+        self._names = []
+
+    def generate(self, command):
+        self.start(command)
+        outputs = {}
+        while self._engine.has_unfinished_requests():
+            outputs.update((output.request_id, output) for output in self._engine.step() if output.finished)
+        answers, self._names = [_answer(outputs[name]) for name in self._names], []
+        return answers
+
+    def start(self, command):
+        """Begins requests, and takes as many steps of the engine with them as is said."""
+        for prompt in command["prompts"]:
+            name = f"r{self._next}"
+            self._next += 1
+            salted = {"cache_salt": command["salt"]} if "salt" in command else {}
+            self._engine.add_request(name, {"prompt_token_ids": prompt, **salted}, _params(command),
+                                     kv_hints=_hints(command))
+            self._names.append(name)
+        for _ in range(command.get("steps", 0)):
+            self._engine.step()
+        return True
+
+    def abort(self, command):
+        self._engine.abort_request(self._names, internal=False)
+        self._names = []
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
+        return True
+
+    def metrics(self, command):
+        return {metric.name: metric.value for metric in self._llm.get_metrics() if hasattr(metric, "value")}
+
+    def reset_connector(self, command):
+        return bool(self._llm.reset_prefix_cache(reset_connector=True))
+
+    def reset(self, command):
+        return bool(self._llm.reset_prefix_cache())
+
+
+def _answer(output):
+    return {"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens,
+            "logprobs": [next(iter(step.values())).logprob for step in output.outputs[0].logprobs]}
 
 
 def main():
     from vllm import LLM
+    replies = os.fdopen(int(sys.argv[3]), "w")
+
+    def say(answer):
+        replies.write(json.dumps(answer) + "\n")
+        replies.flush()
     options = {"dtype": "float32", "max_model_len": 4096, "disable_log_stats": False, **json.loads(sys.argv[2])}
     llm = LLM(sys.argv[1], skip_tokenizer_init=True, enforce_eager=True, seed=0, **options)
-    print("REPLY " + json.dumps({"result": "up"}), flush=True)
+    say({"result": "up"})
+    told = _Told(llm)
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            if command["do"] == "generate":
-                result = _generate(llm, command)
-            elif command["do"] == "abort":
-                result = _abort(llm, command)
-            elif command["do"] == "metrics":
-                result = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-            elif command["do"] == "reset_connector":
-                result = bool(llm.reset_prefix_cache(reset_connector=True))
-            else:
-                result = bool(llm.reset_prefix_cache())
-            answer = {"result": result}
+            say({"result": getattr(told, command.pop("do"))(command)})
         except Exception as error:
-            answer = {"error": repr(error)}
-        print("REPLY " + json.dumps(answer), flush=True)
+            say({"error": repr(error)})
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
             if transfer.kv_load_failure_policy != "recompute":
                 logger.warning("Aquifer: kv_load_failure_policy is %r, so that a request whose load fails is failed. "
                                'Set it to "recompute".', transfer.kv_load_failure_policy)
-            self._scheduler = SchedulerSide(vllm_config, shape, settings)
+            self._scheduler = SchedulerSide(vllm_config, shape, settings, str(transfer.engine_id))
         else:
             from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
             self._worker = WorkerSide(shape, settings, str(transfer.engine_id), get_tensor_model_parallel_rank())
@@ -75,6 +75,9 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
                                     ) -> tuple[bool, Optional[dict[str, Any]]]:
         return self.request_finished(request, block_ids[0])
+
+    def has_pending_block_frees(self) -> bool:
+        return self._scheduling.has_pending_block_frees()
 
     def reset_cache(self) -> bool:
         return self._scheduling.reset()

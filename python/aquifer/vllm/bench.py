@@ -30,7 +30,8 @@ _MODEL = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidde
 _HOOKS = ("on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc", "build_connector_meta",
           "update_connector_output", "request_finished_all_groups", "handle_preemptions", "bind_connector_metadata",
           "start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save", "get_transfer_results",
-          "build_connector_worker_meta", "get_kv_connector_stats", "get_external_cache_hit_sources")
+          "build_connector_worker_meta", "get_kv_connector_stats", "get_external_cache_hit_sources",
+          "has_pending_block_frees")
 
 
 def measured_connector() -> type:

@@ -9,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.v1.metrics.utils import create_metric_per_engine
 
 from ..layout import Layout
+from .hints import Wishes
 
 
 @dataclasses.dataclass
@@ -19,7 +20,7 @@ class Load:
     pages: list[int]  # The request's page table.
     first_block: int  # Of the request: the one that the first key names.
     first_token: int  # The pages in front of it are others' too, and are left as they are.
-    deadline: float  # Seconds.
+    end: float  # By time.monotonic(), which is the same for all processes of a host: from then on it is late.
 
 
 @dataclasses.dataclass
@@ -30,9 +31,22 @@ class Store:
     parent: bytes
     pages: list[int]
     first_block: int
-    session: Optional[str] = None
-    priority: int = 0
-    ttl_seconds: int = 0
+    wishes: Optional[Wishes] = None
+
+
+@dataclasses.dataclass
+class Note:
+    """A request has ended: what is to be done with its blocks, once they are stored."""
+    keys: bytes
+    wishes: Wishes
+
+
+@dataclasses.dataclass
+class Prefill:
+    """A step to be timed: it computed so many tokens of prompts, and little else."""
+    tokens: int
+    context: int  # In front of them, on an average: what attention costs grows with it.
+    share: float  # Of the step's tokens.
 
 
 @dataclasses.dataclass
@@ -41,22 +55,31 @@ class StepMetadata(KVConnectorMetadata):
     socket: Optional[str] = None
     loads: list[Load] = dataclasses.field(default_factory=list)
     stores: list[Store] = dataclasses.field(default_factory=list)
+    notes: list[Note] = dataclasses.field(default_factory=list)
     finished: list[str] = dataclasses.field(default_factory=list)  # Their pages wait for their stores.
     preempted: list[str] = dataclasses.field(default_factory=list)  # Theirs are used again in this step.
-    # A step that is one request's prefill and no more, to be timed: tokens, and those in front of them.
-    prefill: Optional[tuple[int, int]] = None
+    void: list[str] = dataclasses.field(default_factory=list)  # Whatever they load is of no use any more.
+    prefill: Optional[Prefill] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CameShort:
+    """A load that brought fewer blocks than it should."""
+    blocks: int
+    avoid: bool  # The next block is to blame, and not the node.
 
 
 @dataclasses.dataclass
 class WorkerMetadata(KVConnectorWorkerMetadata):
-    """How many blocks came of those loads that came short."""
-    loaded: dict[str, int]
+    """Loads that came short, on any rank."""
+    short: dict[str, CameShort]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerMetadata":
         assert isinstance(other, WorkerMetadata)
-        merged = dict(self.loaded)
-        for request, blocks in other.loaded.items():
-            merged[request] = min(blocks, merged.get(request, blocks))
+        merged = dict(self.short)
+        for request, came in other.short.items():
+            if request not in merged or came.blocks < merged[request].blocks:
+                merged[request] = came
         return WorkerMetadata(merged)
 
 
@@ -95,6 +118,7 @@ COUNTERS = {
     "store_seconds": "Time that stores took.",
     "refused_blocks": "Blocks that the node did not take.",
     "failed_stores": "Stores that failed as a whole.",
+    "dropped_stores": "Stores that were given up since their pages were wanted for something else.",
     "failed_calls": "Calls of the node that failed, each of them a miss.",
 }
 

@@ -1,8 +1,7 @@
 """The connector's half in the scheduler: names of blocks, what is there, and what is to be moved. All of it
-runs on the scheduler's thread, but for finding out which model it is."""
+runs on the scheduler's thread, and none of it waits but for the answer to a match, and that for a moment."""
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import os
@@ -15,12 +14,13 @@ from typing import Any, Optional
 from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from ..cache import Cache, Chain, Match, Pending, Registered, Tier, connect
-from ..errors import Error
-from ..layout import Layout, derive_keys
-from ..node import Node
-from .identity import files_digest, model_digest, names_of
-from .messages import Load, Stats, StepMetadata, Store, WorkerMetadata
+from ..cache import Chain, Match, Pending, Tier
+from ..errors import Error, Late
+from ..layout import derive_keys
+from .hints import Wishes, read_wishes
+from .identity import files_digest, names_of
+from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
+from .node_link import NodeLink, Reached
 from .settings import Settings
 from .shape import Shape
 
@@ -28,11 +28,16 @@ logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own nam
 
 _LEAST_DEADLINE = 0.05  # Seconds.
 _UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
-_RECONNECT_SECONDS = 2.0
 _MOST_PRESTAGES = 64
 _MOST_ROOTS = 4096
+_MOST_ADAPTERS = 65536
+_ADAPTER_FILES = (".safetensors", ".bin", ".pt", ".json")
 _MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
-_YOUNG_SECONDS = 0.2  # An answer about a request that waited for longer is asked for again.
+_YOUNG_SECONDS = 1.0  # An answer about a request that waited for longer is asked for again.
+_AVOID_SECONDS = 30.0  # A block that was late or unreadable is not offered to anybody for so long.
+_MOST_AVOIDED = 4096
+_FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the node is slow.
+_LEAST_PREFILL = 16  # Tokens; steps with fewer are decoding.
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
 
@@ -43,15 +48,17 @@ class _Tracked:
     def __init__(self, request: Any, root: bytes, block_tokens: int):
         self.request = request
         self.root = root
+        self.wishes: Wishes = read_wishes(request)
         self.keys = b""
         self.submitted = 0  # Blocks that a worker was told to store, or that were there.
         self.limit: Optional[int] = None  # Blocks from here on failed to load, and are not offered again.
         self.loading: Optional[tuple[int, int]] = None  # First block, and how many are known to have come.
         self.stores_open = False  # A worker may be reading its pages.
         self.left_alone = False  # Nothing of it is stored or recalled any more.
-        self.asked: Optional[Pending[Match]] = None  # When it arrived, about all of it,
-        self.asked_at = 0.0  # which was then.
-        self.match: Optional[Match] = None
+        self.asked: Optional[Pending[Match]] = None  # A question about its first blocks,
+        self.asked_blocks = 0  # so many of them,
+        self.asked_at = 0.0  # of then,
+        self.match: Optional[Match] = None  # and the answer.
         self.offered: Optional[tuple[int, int]] = None  # Tokens that the engine had, and that were offered on top.
         self._block = block_tokens
 
@@ -64,74 +71,81 @@ class _Tracked:
             self.keys += derive_keys(self.parent(known), ids, self._block)
         return whole
 
+    def key(self, block: int) -> bytes:
+        return self.keys[block * 32:(block + 1) * 32]
+
     def parent(self, block: int) -> bytes:
-        return self.keys[(block - 1) * 32:block * 32] if block > 0 else self.root
+        return self.key(block - 1) if block > 0 else self.root
+
+
+class _Avoided:
+    """Blocks that failed to load a moment ago: the next request would wait for them as long."""
+
+    def __init__(self) -> None:
+        self._until: dict[bytes, float] = {}
+
+    def add(self, key: bytes) -> None:
+        now = time.monotonic()
+        self._until.pop(key, None)
+        while self._until:
+            oldest = next(iter(self._until))
+            if len(self._until) < _MOST_AVOIDED and self._until[oldest] > now:
+                break
+            del self._until[oldest]
+        self._until[key] = now + _AVOID_SECONDS
+
+    def first_of(self, tracked: _Tracked, first: int, end: int) -> int:
+        """The first of these blocks that is to be avoided; `end`: none is."""
+        if not self._until:
+            return end
+        now = time.monotonic()
+        return next((block for block in range(first, end) if self._until.get(tracked.key(block), 0.0) > now), end)
+
+
+class _Adapter:
+    """A LoRA adapter, as it was when the first request named it."""
+
+    def __init__(self, path: str, seen: str):
+        self.path = path
+        self.seen = seen
+        self.changed = False  # Its files are others now.
+        self.digest: Optional[bytes] = None  # Once they are read.
+
+
+def _files_of(path: str) -> list[str]:
+    """All that an adapter is loaded from."""
+    return [os.path.join(path, name) for name in os.listdir(path) if name.endswith(_ADAPTER_FILES)]
+
+
+def _seen_of(path: str) -> str:
+    """Another text when one of an adapter's files is another; "" when there are none."""
+    try:
+        return names_of(_files_of(path))
+    except OSError:
+        return ""
 
 
 class SchedulerSide:
-    def __init__(self, vllm_config: Any, shape: Shape, settings: Settings):
-        self._vllm_config = vllm_config
+    def __init__(self, vllm_config: Any, shape: Shape, settings: Settings, engine: str):
         self._settings = settings
         self._shape = shape
+        self._link = NodeLink(vllm_config, shape.layout, settings, engine)
         self._stats = Stats()
         self._tracked: dict[str, _Tracked] = {}
+        self._avoided = _Avoided()
         self._loads: list[Load] = []
         self._stores: list[Store] = []
+        self._notes: list[Note] = []
         self._finished: list[str] = []
+        self._void: list[str] = []
+        self._freeing: dict[str, float] = {}  # Ended requests whose pages are being stored, and since when.
         self._prestages: list[Pending[tuple[int, int]]] = []
-        self._adapters: dict[str, Optional[bytes]] = {}
+        self._adapters: dict[int, _Adapter] = {}
+        # In which type adapters are computed.
+        self._adapter_dtype = str(getattr(getattr(vllm_config, "lora_config", None), "lora_dtype", None))
         self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
         self._layout_said = False
         self._epoch = ""
-        self._node: Optional[Node] = None
-        self._cache: Optional[Cache] = None
-        self._known: Optional[Registered] = None
-        self._next_try = 0.0
-        self._digest: Optional[bytes] = None
-        if settings.spawn:
-            self._node = Node(dram=settings.spawn_dram, nvme=settings.spawn_nvme)
-            logger.info("Aquifer: a private node at %s", self._node.socket)
-        threading.Thread(target=self._identify, name="aquifer-identify", daemon=True).start()
-        self._connect()
-
-    # ---- Its cache ----
-
-    def _identify(self) -> None:
-        started = time.monotonic()
-        try:
-            digest = model_digest(self._vllm_config)
-        except Exception as error:  # Whatever is wrong with a checkpoint, the engine goes on without us.
-            logger.error("Aquifer: the model's weights cannot be read, so nothing is recalled: %s", error)
-            return
-        logger.info("Aquifer: the model is %s, known after %.1f s", digest.hex()[:16], time.monotonic() - started)
-        self._digest = digest
-
-    @property
-    def socket(self) -> Optional[str]:
-        return self._node.socket if self._node is not None else self._settings.socket
-
-    def _connect(self) -> None:
-        self._next_try = time.monotonic() + _RECONNECT_SECONDS
-        try:
-            self._cache = connect(self.socket, tenant=self._settings.tenant, token=self._settings.token(),
-                                  observe=self._settings.observe, timeout=1.0)
-        except (Error, OSError) as error:  # A token's file that cannot be read is one.
-            logger.warning("Aquifer: no cache for now, and it is tried again: %s", error)
-
-    def _ready(self) -> Optional[Cache]:
-        """The cache, once it is there and it is known which model it is for."""
-        if self._cache is None and time.monotonic() >= self._next_try:
-            self._connect()
-        if self._cache is None or self._digest is None:
-            return None
-        if self._known is None:
-            try:
-                self._known = self._cache.register(dataclasses.replace(self._shape.layout, model=self._digest))
-            except Error as error:
-                self._stats.add("failed_calls", 1)
-                logger.warning("Aquifer: %s", error)
-                return None
-        return self._cache
 
     # ---- Names ----
 
@@ -140,12 +154,15 @@ class SchedulerSide:
         found = self._tracked.get(request.request_id)
         if found is not None:
             return found
-        if self._ready() is None or request.prompt_embeds is not None or request.pooling_params is not None:
+        adapter = self._adapter(request.lora_request)  # Also before anything is known: to see its files early.
+        if self._link.known is None or request.prompt_embeds is not None or request.pooling_params is not None:
             return None
         # An image is named by the engine or the client, and only sometimes by its bytes.
         if request.mm_features or getattr(request.lora_request, "load_inplace", False):
             return None
-        adapter = self._adapter(request.lora_request)
+        # Its user goes on writing while it runs: tokens that it has are taken back, and images may come.
+        if getattr(request, "resumable", False):
+            return None
         if request.lora_request is not None and adapter is None:
             return None
         salt = request.cache_salt or ""
@@ -158,36 +175,41 @@ class SchedulerSide:
     def _root(self, adapter: Optional[bytes], salt: str) -> bytes:
         found = self._roots.get((adapter, salt))
         if found is None:
-            assert self._known is not None
+            known = self._link.known
+            assert known is not None
             if len(self._roots) >= _MOST_ROOTS:
                 self._roots.clear()
-            found = self._roots[adapter, salt] = self._known.layout.root(self._settings.tenant, adapter, salt)
+            found = self._roots[adapter, salt] = known.layout.root(self._settings.tenant, adapter, salt)
         return found
 
     def _adapter(self, lora: Any) -> Optional[bytes]:
-        """A digest of the adapter's files; None until it is known."""
+        """A digest of the adapter's files; None until it is known, and for good once they have changed: the engine may
+        go on with those that it has read, or read the new ones at any time."""
         if lora is None:
             return None
-        path = lora.lora_path
-        try:
-            files = [os.path.join(path, name) for name in os.listdir(path)
-                     if name.endswith((".safetensors", ".bin", ".json"))]
-            name = names_of(files)
-        except OSError as error:
-            logger.warning("Aquifer: the adapter %s cannot be read, so nothing of it is recalled: %s", path, error)
-            return None
-        if name not in self._adapters:
-            if len(self._adapters) >= _MOST_ROOTS:
-                self._adapters.clear()
-            self._adapters[name] = None
+        seen = _seen_of(lora.lora_path)
+        found = self._adapters.get(lora.lora_int_id)  # The engine goes by that number alone.
+        if found is None:
+            if len(self._adapters) >= _MOST_ADAPTERS:
+                return None  # One that was forgotten could come back with other files.
+            found = self._adapters[lora.lora_int_id] = _Adapter(lora.lora_path, seen)
+            threading.Thread(target=self._read_adapter, args=(found,), name="aquifer-adapter", daemon=True).start()
+        if found.seen != seen and not found.changed:
+            found.changed = True
+            logger.warning("Aquifer: the adapter %s has other files than before, and nothing of it is recalled now. "
+                           "Load them as another adapter, from a path of their own.", lora.lora_path)
+        return None if found.changed else found.digest
 
-            def read() -> None:
-                try:
-                    self._adapters[name] = files_digest(files)
-                except OSError as error:
-                    logger.warning("Aquifer: the adapter %s cannot be read: %s", path, error)
-            threading.Thread(target=read, name="aquifer-adapter", daemon=True).start()
-        return self._adapters[name]
+    def _read_adapter(self, adapter: _Adapter) -> None:
+        try:
+            digest = files_digest(_files_of(adapter.path))
+            if adapter.seen and _seen_of(adapter.path) == adapter.seen:  # Else nobody knows what the engine has read.
+                adapter.digest = hashlib.sha256(digest + self._adapter_dtype.encode()).digest()
+                return
+            why = "it has no files, or they are being written"
+        except OSError as error:
+            why = str(error)
+        logger.warning("Aquifer: the adapter %s cannot be read, so nothing of it is recalled: %s", adapter.path, why)
 
     # ---- The scheduler's calls ----
 
@@ -200,19 +222,24 @@ class SchedulerSide:
             self._leave_alone(request)
 
     def _prestage(self, request: Any) -> None:
-        tracked = self._track(request)
-        if tracked is None or self._cache is None:
+        tracked, reached = self._track(request), self._link.reached()
+        if tracked is None or reached is None:
             return
         blocks = tracked.blocks_of(request.num_prompt_tokens)
         self._prestages = [pending for pending in self._prestages if not pending.done()][-_MOST_PRESTAGES:]
-        if blocks:
-            assert self._known is not None
-            chain = Chain(self._known, tracked.keys)
-            try:
-                tracked.asked, tracked.asked_at = self._cache.begin_match(chain), time.monotonic()
-                self._prestages.append(self._cache.begin_prestage(chain))
-            except Error:
-                self._stats.add("failed_calls", 1)
+        try:
+            for session in tracked.wishes.prefetch:
+                self._prestages.append(reached.cache.begin_prestage(session=session))
+            if blocks:
+                self._ask(tracked, reached, blocks)
+                self._prestages.append(reached.cache.begin_prestage(Chain(reached.known, tracked.keys)))
+        except Error:
+            self._stats.add("failed_calls", 1)
+
+    @staticmethod
+    def _ask(tracked: _Tracked, reached: Reached, blocks: int) -> None:
+        tracked.match, tracked.asked_blocks, tracked.asked_at = None, blocks, time.monotonic()
+        tracked.asked = reached.cache.begin_match(Chain(reached.known, tracked.keys[:blocks * 32]))
 
     def _leave_alone(self, request: Any) -> None:
         logger.exception("Aquifer: the request %s is left alone", request.request_id)
@@ -230,31 +257,41 @@ class SchedulerSide:
             return 0
 
     def _match(self, request: Any, computed: int) -> int:
-        tracked, cache = self._track(request), self._ready()
-        if tracked is None or cache is None or self._known is None or tracked.left_alone:
+        tracked, reached = self._track(request), self._link.reached()
+        if tracked is None or reached is None or tracked.left_alone:
             return 0
+        have = computed // self._shape.block_tokens
         blocks = tracked.blocks_of(request.num_tokens)
         if tracked.limit is not None:
             blocks = min(blocks, tracked.limit)
-        have = computed // self._shape.block_tokens
+        blocks = self._avoided.first_of(tracked, have, blocks)
         if blocks <= have:
             return 0
-        asked, tracked.asked = tracked.asked, None
         try:
-            young = time.monotonic() - tracked.asked_at < _YOUNG_SECONDS
-            if asked is not None and young and have == 0 and tracked.limit is None:
-                match = asked.result(_MATCH_SECONDS)  # It is there by now, or very soon.
-            else:
-                match = cache.begin_match(Chain(self._known, tracked.keys[:blocks * 32]), have).result(_MATCH_SECONDS)
-        except Error:
+            match = self._answer(tracked, reached, blocks)
+        except Error as error:
+            if isinstance(error, Late):
+                self._link.was_silent()
+            tracked.asked = None
             self._stats.add("failed_calls", 1)
             return 0
-        tracked.match = match
-        count = match.matched if self._settings.always else match.pays
+        count = min(match.matched if self._settings.always else match.pays, blocks)
         # The last token is computed in any case: without it there is nothing to sample from.
-        end = min((have + count) * self._shape.block_tokens, request.num_tokens - 1)
+        end = min(count * self._shape.block_tokens, request.num_tokens - 1)
         tracked.offered = (computed, max(end - computed, 0))
         return tracked.offered[1]
+
+    def _answer(self, tracked: _Tracked, reached: Reached, blocks: int) -> Match:
+        """About the request from its first block on, whatever the engine has of it. Usually it was asked when the
+        request arrived, and is there by now, or very soon."""
+        old = time.monotonic() - tracked.asked_at >= _YOUNG_SECONDS
+        if old or tracked.asked_blocks < blocks or (tracked.asked is None and tracked.match is None):
+            self._ask(tracked, reached, blocks)
+        if tracked.asked is not None:
+            asked, tracked.asked = tracked.asked, None
+            tracked.match = asked.result(_MATCH_SECONDS)
+        assert tracked.match is not None
+        return tracked.match
 
     def allocated(self, request: Any, pages: list[int], external: int) -> None:
         """There are pages for so many tokens behind those that the engine had when it was offered them."""
@@ -264,26 +301,32 @@ class SchedulerSide:
         block = self._shape.block_tokens
         # What does not end where a block does is its beginning.
         first, end = computed // block, -(-(computed + min(external, offered)) // block)
-        match = tracked.match
-        seconds = self._settings.deadline_ms / 1000 or (
-            max(match.recompute_ms / 1000, _LEAST_DEADLINE) if match and match.recompute_ms else _UNKNOWN_DEADLINE)
         tracked.loading = (first, end - first)
-        self._loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed, seconds))
+        self._loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
+                                time.monotonic() + self._load_seconds(tracked.match, end - first)))
         self._stats.add("load_requests", 1)
+
+    def _load_seconds(self, match: Optional[Match], blocks: int) -> float:
+        """As long as computing them would take."""
+        if self._settings.deadline_ms:
+            return self._settings.deadline_ms / 1000
+        if match is None or not match.recompute_ms:
+            return _UNKNOWN_DEADLINE
+        return max(match.recompute_ms / 1000 * blocks / max(match.pays, 1), _LEAST_DEADLINE)
 
     def hit_sources(self, request: Any, external: int) -> dict[CacheHitSource, int]:
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.match is None or external <= 0:
             return {CacheHitSource.EXTERNAL_UNSPECIFIED: external} if external else {}
-        left, sources = external, dict[CacheHitSource, int]()
+        computed = tracked.offered[0] if tracked.offered is not None else 0
+        block, end, sources = self._shape.block_tokens, computed + external, dict[CacheHitSource, int]()
         for run in tracked.match.runs:
-            tokens = min(left, run.count * self._shape.block_tokens)
+            tokens = min(end, (run.first + run.count) * block) - max(computed, run.first * block)
             if tokens > 0:
-                source = _SOURCES[run.tier]
-                sources[source] = sources.get(source, 0) + tokens
-                left -= tokens
+                sources[_SOURCES[run.tier]] = sources.get(_SOURCES[run.tier], 0) + tokens
+        left = external - sum(sources.values())
         if left > 0:
-            sources[CacheHitSource.EXTERNAL_UNSPECIFIED] = left
+            sources[CacheHitSource.EXTERNAL_UNSPECIFIED] = sources.get(CacheHitSource.EXTERNAL_UNSPECIFIED, 0) + left
         return sources
 
     def build_meta(self, output: Any) -> StepMetadata:
@@ -291,7 +334,10 @@ class SchedulerSide:
         for request_id in preempted:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
-                tracked.stores_open = False  # The workers finish them before anything else.
+                # The workers end them before anything else. Some may be dropped: they are stored when they are
+                # there again.
+                tracked.stores_open, tracked.submitted = False, 0
+                tracked.asked_at = 0.0  # What it has stored is asked for anew.
         block = self._shape.block_tokens
         for request_id in output.num_scheduled_tokens:
             tracked = self._tracked.get(request_id)
@@ -303,13 +349,14 @@ class SchedulerSide:
                 pages = output.kv_connector_block_state.get_block_ids(request_id)
                 if pages is not None:
                     self._submit(tracked, pages[0], sure)
-        layout = self._known.layout if self._known is not None and not self._layout_said else None
-        self._layout_said = self._known is not None
+        known = self._link.known
+        layout = known.layout if known is not None and not self._layout_said else None
+        self._layout_said = known is not None
         meta = StepMetadata(
-            layout=layout, socket=self.socket if layout is not None else None,
-            loads=self._loads, stores=self._stores, finished=self._finished, preempted=preempted,
-            prefill=self._prefill_of(output))
-        self._loads, self._stores, self._finished = [], [], []
+            layout=layout, socket=self._link.socket if layout is not None else None,
+            loads=self._loads, stores=self._stores, notes=self._notes, finished=self._finished, preempted=preempted,
+            void=self._void, prefill=_prefill_of(output))
+        self._loads, self._stores, self._notes, self._finished, self._void = [], [], [], [], []
         return meta
 
     def _submit(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
@@ -323,52 +370,25 @@ class SchedulerSide:
             return
         end = tracked.blocks_of(min(tokens, tracked.request.num_tokens))
         first = tracked.submitted
-        params = self._params(tracked.request)
-        if end <= first or params.get("store") is False or self._ready() is None:
-            return
         needed = end * self._shape.pages_per_block
-        if len(pages) < needed:
+        if end <= first or not tracked.wishes.store or len(pages) < needed:
             return
-        hint = params.get("session") or tracked.request.session_id
         self._stores.append(Store(
             tracked.request.request_id, tracked.keys[first * 32:end * 32], tracked.parent(first), pages[:needed],
-            first, str(hint).encode()[:256].decode(errors="ignore") if hint else None, int(params.get("priority", 0)),
-            int(params.get("ttl_seconds", 0))))
+            first, tracked.wishes if tracked.wishes.for_the_node else None))
         tracked.submitted = end
         tracked.stores_open = True
-
-    @staticmethod
-    def _params(request: Any) -> dict[str, Any]:
-        """{"aquifer": {"session", "priority", "ttl_seconds", "store"}} of kv_transfer_params."""
-        given = request.kv_transfer_params
-        ours = given.get("aquifer") if isinstance(given, dict) else None
-        return ours if isinstance(ours, dict) else {}
-
-    @staticmethod
-    def _prefill_of(output: Any) -> Optional[tuple[int, int]]:
-        if len(output.num_scheduled_tokens) != 1:
-            return None
-        (request_id, tokens), = output.num_scheduled_tokens.items()
-        if tokens < 16:
-            return None
-        for new in output.scheduled_new_reqs:
-            if new.req_id == request_id:
-                return tokens, new.num_computed_tokens
-        cached = output.scheduled_cached_reqs
-        for cached_id, computed in zip(cached.req_ids, cached.num_computed_tokens):
-            if cached_id == request_id:
-                return tokens, computed
-        return None
 
     def update(self, output: Any) -> None:
         """What the workers say: loads that are done, and those that came short."""
         heard = output.kv_connector_worker_meta
-        if isinstance(heard, WorkerMetadata):
-            for request_id, blocks in heard.loaded.items():
-                tracked = self._tracked.get(request_id)
-                if tracked is not None and tracked.loading is not None:
-                    first, good = tracked.loading
-                    tracked.loading = (first, min(good, blocks))
+        short = heard.short if isinstance(heard, WorkerMetadata) else {}
+        for request_id, came in short.items():
+            tracked = self._tracked.get(request_id)
+            if tracked is not None and tracked.loading is not None:
+                self._note_short(tracked, came)
+        for request_id in output.finished_sending or ():
+            self._freeing.pop(request_id, None)
         for request_id in output.finished_recving or ():
             tracked = self._tracked.get(request_id)
             if tracked is None or tracked.loading is None:
@@ -381,6 +401,18 @@ class SchedulerSide:
             elif first <= tracked.submitted:
                 tracked.submitted = max(tracked.submitted, first + good)  # They are there already.
 
+    def _note_short(self, tracked: _Tracked, came: CameShort) -> None:
+        assert tracked.loading is not None
+        first, good = tracked.loading
+        tracked.loading = (first, min(good, came.blocks))
+        if came.avoid:
+            self._avoided.add(tracked.key(first + came.blocks))
+
+    def has_pending_block_frees(self) -> bool:
+        """Whether pages will be free in a moment, so that nobody has to be preempted for them."""
+        now = time.monotonic()
+        return any(now - since < _FREEING_SECONDS for since in self._freeing.values())
+
     def finished(self, request: Any, pages: list[int]) -> bool:
         """Whether its pages must wait for its stores."""
         tracked = self._tracked.pop(request.request_id, None)
@@ -388,16 +420,22 @@ class SchedulerSide:
             return False  # One that ends in mid-load is freed when the load is done.
         sure = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
         self._submit(tracked, pages, sure)
+        if tracked.wishes.for_the_node and tracked.submitted > 0 and not tracked.left_alone:
+            self._notes.append(Note(tracked.keys[:tracked.submitted * 32], tracked.wishes))
         if tracked.stores_open:
             self._finished.append(request.request_id)
+            self._freeing[request.request_id] = time.monotonic()
         return tracked.stores_open
 
     def reset(self) -> bool:
-        """From now on nothing that was stored before is found."""
+        """From now on nothing that was stored before is found. False: something of it is on its way still, and will
+        be reported as failed."""
         self._epoch = uuid.uuid4().hex
-        for tracked in self._tracked.values():
+        for request_id, tracked in self._tracked.items():
             tracked.left_alone = True  # Other weights may compute the rest of it.
-        return True
+            if tracked.loading is not None:
+                self._void.append(request_id)
+        return not self._void
 
     def take_stats(self) -> Optional[Stats]:
         if self._stats.is_empty():
@@ -407,9 +445,19 @@ class SchedulerSide:
 
     def shutdown(self) -> None:
         self._prestages.clear()
-        if self._cache is not None:
-            self._cache.close()
-            self._cache = None
-        if self._node is not None:
-            self._node.close()
-            self._node = None
+        self._tracked.clear()
+        self._link.close()
+
+
+def _prefill_of(output: Any) -> Optional[Prefill]:
+    """A step whose time is that of its prompts: what it decodes beside them is little, or nothing."""
+    contexts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    contexts.update(zip(cached.req_ids, cached.num_computed_tokens))
+    prompts = [(tokens, contexts.get(request_id, 0)) for request_id, tokens in output.num_scheduled_tokens.items()
+               if tokens >= _LEAST_PREFILL]
+    tokens = sum(count for count, _ in prompts)
+    total = sum(output.num_scheduled_tokens.values())
+    if tokens < _LEAST_PREFILL or tokens * 5 < total * 4:
+        return None
+    return Prefill(tokens, sum(count * context for count, context in prompts) // tokens, tokens / total)

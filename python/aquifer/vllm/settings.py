@@ -8,6 +8,8 @@ from typing import Any, Optional
 
 from ..errors import Invalid
 
+_MOST_DEADLINE_MS = 24 * 3600 * 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -22,7 +24,13 @@ class Settings:
     observe: bool = False  # Store and load nothing; the node only records.
 
     def token(self) -> Optional[str]:
-        return None if self.token_file is None else pathlib.Path(self.token_file).read_text().strip()
+        """Read anew for every connection: it may have been replaced by another."""
+        if self.token_file is None:
+            return None
+        try:
+            return pathlib.Path(self.token_file).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise Invalid(f"kv_connector_extra_config: token_file cannot be read: {error}") from None
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
@@ -36,7 +44,10 @@ def read_settings(given: dict[str, Any]) -> Settings:
                           + (f"; is it {near[0]!r}?" if near else f"; there are {', '.join(known)}"))
         kind = type(known[name].default)
         if kind is tuple:
-            value = (value,) if isinstance(value, str) else tuple(value)
+            value = (value,) if isinstance(value, str) else value
+            if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+                raise Invalid(f"kv_connector_extra_config: {name} is {value!r}, and should be a text or a list of them")
+            value = tuple(value)
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         elif kind is not type(None) and not isinstance(value, kind):
@@ -45,6 +56,13 @@ def read_settings(given: dict[str, Any]) -> Settings:
             raise Invalid(f"kv_connector_extra_config: {name} is {value!r}, and should be a text")
         values[name] = value
     settings = Settings(**values)
+    if not 0 <= settings.deadline_ms <= _MOST_DEADLINE_MS:
+        raise Invalid(f"kv_connector_extra_config: deadline_ms is {settings.deadline_ms}, and should be from 0 to "
+                      f"{_MOST_DEADLINE_MS}")
     if settings.spawn and settings.socket is not None:
         raise Invalid("kv_connector_extra_config: spawn starts a node of its own, so there is no socket to name")
+    if settings.spawn and (settings.tenant != "local" or settings.token_file is not None):
+        raise Invalid("kv_connector_extra_config: a node that spawn starts has one tenant, local, so there is neither "
+                      "tenant nor token_file to name")
+    settings.token()  # Now, while somebody reads what is said.
     return settings

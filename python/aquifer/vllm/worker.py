@@ -1,22 +1,25 @@
 """The connector's half in a worker: copies between the engine's pages and the node's slots, on two threads of
-its own, one for loads and one for stores. The engine's thread only hands work over and takes results."""
+its own, one for loads and one for stores. The engine's thread only hands work over and takes results; it waits in one
+case alone: a request is preempted, and a store of its pages is under way."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import threading
 import time
-from typing import Any, Callable, Optional
+from typing import Optional, Union
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.logger import init_logger
 
 from ..cache import Cache, Chain, Registered, SessionState, connect
-from ..errors import Error
+from ..errors import Error, Late
 from ..layout import Heads, Layout
 from ..tensors import Family, TensorMap
-from .messages import Load, Stats, StepMetadata, Store, WorkerMetadata
+from .hints import Wishes
+from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
 from .settings import Settings
 from .shape import Shape, map_tensors
 
@@ -24,7 +27,23 @@ logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own nam
 
 _CONNECT_SECONDS = 5.0
 _WARNING_SECONDS = 10.0  # Between two of a kind: a node that is away fails every call.
-_STORE_SECONDS = 5.0
+_STORE_SECONDS = 5.0  # A node that does not answer costs a preemption as much, once.
+_PREEMPTION_SECONDS = 0.05
+_QUIET_SECONDS = 5.0  # For so long nothing is stored at a node that did not answer.
+_CALL_SECONDS = 1.0
+_MOST_REPORTS = 64
+# Why a load came short that says nothing about the block: it is not there, or nobody is.
+_NOBODYS_FAULT = ("not found", "unavailable", "corrupt")
+
+
+@dataclasses.dataclass
+class _Report:
+    """How long a step took."""
+    prefill: Prefill
+    milliseconds: float
+
+
+_Work = Union[Layout, Load, Store, Note, _Report, None]  # None: the end.
 
 
 def _leave_the_engines_core() -> None:
@@ -51,7 +70,7 @@ class _Client:
                                   token=self._settings.token(), observe=self._settings.observe,
                                   timeout=min(timeout, _CONNECT_SECONDS))
         if self._known is None or self._known.layout != layout:
-            self._known = self._cache.register(layout)
+            self._known = self._cache.register(layout, min(timeout, _CONNECT_SECONDS))
         return self._cache, self._known
 
     def close(self) -> None:
@@ -78,18 +97,19 @@ class WorkerSide:
         self._stats = Stats()
         self._received: set[str] = set()
         self._failed: set[str] = set()
-        self._came_short: dict[str, int] = {}
-        self._storing: dict[str, int] = {}  # Stores that are not done, by request.
+        self._came_short: dict[str, CameShort] = {}
+        self._void: set[str] = set()  # Their loads are of no use, and fail.
+        self._queued: dict[str, list[Store]] = {}  # Stores that have not begun; one that is taken out is dropped.
+        self._storing: Optional[str] = None  # Whose pages are being read.
         self._ending: set[str] = set()  # Finished, and to be reported when their stores are done.
-        self._reports: list[tuple[int, int, float]] = []
         self._warned: dict[str, float] = {}  # Each text is one thread's.
+        self._quiet_until = 0.0  # The storing thread's.
 
-        self._load_queue: queue.SimpleQueue[Optional[Load | Layout]] = queue.SimpleQueue()
-        self._store_queue: queue.SimpleQueue[Optional[Store | Layout]] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, args=(client, waiting, work), daemon=True, name=name)
-                         for name, client, waiting, work in (
-                             ("aquifer-load", self._loader, self._load_queue, self._load),
-                             ("aquifer-store", self._storer, self._store_queue, self._store))]
+        self._load_queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._store_queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, args=(client, waiting), daemon=True, name=name)
+                         for name, client, waiting in (("aquifer-load", self._loader, self._load_queue),
+                                                       ("aquifer-store", self._storer, self._store_queue))]
         for thread in self._threads:
             thread.start()
 
@@ -107,39 +127,57 @@ class WorkerSide:
             self._layout, self._socket = meta.layout, meta.socket
             self._load_queue.put(meta.layout)  # To be connected before there is a deadline.
             self._store_queue.put(meta.layout)
+        if meta.void:
+            with self._lock:
+                self._void.update(meta.void)
         for load in meta.loads:
             self._load_queue.put(load)
 
     def after_forward(self) -> None:
-        """What earlier steps computed is stored now, and this step, if it was one prefill, reported."""
+        """What earlier steps computed is stored now, and this step's time is reported if it tells something."""
         meta, self._meta = self._meta, None
-        if meta is None or not (meta.stores or meta.finished or meta.prefill):
+        if meta is None or not (meta.stores or meta.finished or meta.notes or meta.prefill):
             return
         with self._lock:
             for store in meta.stores:
-                self._storing[store.request] = self._storing.get(store.request, 0) + 1
+                self._queued.setdefault(store.request, []).append(store)
             self._ending.update(meta.finished)
-            if meta.prefill is not None and self._rank == 0:
-                self._reports.append((*meta.prefill, (time.perf_counter() - self._step_started) * 1000))
-                del self._reports[:-16]
         for store in meta.stores:
             self._store_queue.put(store)
+        if self._rank != 0:
+            return
+        for note in meta.notes:
+            self._store_queue.put(note)
+        if meta.prefill is not None and self._store_queue.qsize() < _MOST_REPORTS:
+            took = (time.perf_counter() - self._step_started) * 1000
+            self._store_queue.put(_Report(meta.prefill, took * meta.prefill.share))
 
     def finish_stores(self, requests: list[str]) -> None:
-        """Before their pages are used for something else."""
+        """Before their pages are used for something else. Stores take milliseconds, and are waited for; those that
+        have not begun after a while are dropped, and the one that has, the library ends in time."""
         if not requests:
             return
+        end = time.monotonic() + _PREEMPTION_SECONDS
         with self._lock:
-            while any(self._storing.get(request) for request in requests):
+            while any(map(self._is_stored, requests)) and (left := end - time.monotonic()) > 0:
+                self._lock.wait(left)
+            for request in requests:
+                self._stats.add("dropped_stores", len(self._queued.pop(request, ())))
+            while self._storing in requests:
                 self._lock.wait()
+
+    def _is_stored(self, request: str) -> bool:
+        """Whether its pages are to be left as they are."""
+        return request == self._storing or request in self._queued
 
     def take_results(self) -> KVConnectorTransferResults:
         if not (self._received or self._ending):
             return KVConnectorTransferResults()
         with self._lock:
             received, self._received = self._received, set()
-            failed, self._failed = self._failed, set()
-            sent = {request for request in self._ending if not self._storing.get(request)}
+            failed, self._failed = self._failed | (received & self._void), set()
+            self._void -= received
+            sent = {request for request in self._ending if not self._is_stored(request)}
             self._ending -= sent
         return KVConnectorTransferResults(finished_sending=sent, finished_recving=received, failed_recving=failed)
 
@@ -173,83 +211,116 @@ class WorkerSide:
             self._warned[said] = now
             logger.warning(said, error)
 
-    def _run(self, client: _Client, waiting: "queue.SimpleQueue[Any]", work: Callable[[Any], None]) -> None:
+    def _run(self, client: _Client, waiting: "queue.SimpleQueue[_Work]") -> None:
         _leave_the_engines_core()
         while (item := waiting.get()) is not None:
-            if isinstance(item, Layout):
-                try:
-                    client.use(self._socket, item, _CONNECT_SECONDS)
-                except (Error, OSError) as error:  # A token's file that cannot be read is one.
-                    self._warn("Aquifer: no cache for now, and it is tried again: %s", error)
+            try:
+                self._do(client, item)
+            except Error as error:
+                self._warn("Aquifer: no cache for now, and it is tried again: %s", error)
+            except Exception:  # An engine must not wait for ever for a thread that has died.
+                logger.exception("Aquifer: something failed that should not have")
+
+    def _do(self, client: _Client, item: _Work) -> None:
+        if isinstance(item, Layout):
+            client.use(self._socket, item, _CONNECT_SECONDS)
+        elif isinstance(item, Load):
+            self._load(item)
+        elif isinstance(item, Store):
+            self._store(item)
+        elif self._layout is not None and item is not None and time.monotonic() >= self._quiet_until:
+            cache, known = client.use(self._socket, self._layout, _CALL_SECONDS)
+            if isinstance(item, Note):
+                self._tell(cache, Chain(known, item.keys), item.wishes, item.wishes.state)
             else:
-                work(item)
+                cache.report_prefill(known, item.prefill.tokens, item.prefill.context, item.milliseconds)
 
     def _load(self, load: Load) -> None:
         wanted = len(load.keys) // 32
-        blocks, started = 0, time.perf_counter()
+        blocks, why, started = 0, "unavailable", time.perf_counter()
         try:
-            blocks = self._load_blocks(load)
+            blocks, why = self._load_blocks(load)
         except Error as error:
             self._warn("Aquifer: a load failed, and is computed: %s", error)
-        except Exception:  # An engine must not wait for ever for a load whose thread has died.
+        except Exception:
             logger.exception("Aquifer: a load failed, and is computed")
         with self._lock:
             self._stats.add("loaded_blocks", blocks)
             self._stats.add("load_seconds", time.perf_counter() - started)
-            self._received.add(load.request)
             if blocks < wanted:
                 self._failed.add(load.request)
-                self._came_short[load.request] = blocks
+                self._came_short[load.request] = CameShort(blocks, why not in _NOBODYS_FAULT)
+            self._received.add(load.request)
 
-    def _load_blocks(self, load: Load) -> int:
-        """How many blocks came, from the front."""
+    def _load_blocks(self, load: Load) -> tuple[int, str]:
+        """How many blocks came, from the front, and why the next did not."""
         assert self._layout is not None and self._tensors is not None
-        end = time.monotonic() + load.deadline
-        cache, known = self._loader.use(self._socket, self._layout, load.deadline)
+        left = load.end - time.monotonic()
+        if left <= 0:
+            return 0, "unavailable"  # It waited behind others: its blocks were not even asked for.
+        cache, known = self._loader.use(self._socket, self._layout, left)
         chain = Chain(known, load.keys)
         done = 0
         shared = load.first_token // self._shape.page_tokens - load.first_block * self._shape.pages_per_block
         if shared > 0:
-            done = self._load_beside(cache, chain.part_of(0, 1), load, shared)
-            if done == 0:
-                return 0
-        if done < len(chain):
-            loaded = cache.load(chain.part_of(done), self._tensors, load.pages, load.first_block + done,
-                                timeout=max(end - time.monotonic(), 0.001))
-            if loaded.why != "ok":
-                logger.info("Aquifer: %d of %d blocks were loaded: %s", done + loaded.blocks, len(chain), loaded.why)
-            done += loaded.blocks
-        return done
+            why = self._load_beside(cache, chain.part_of(0, 1), load, shared)
+            if why != "ok":
+                return 0, why
+            done = 1
+        if done == len(chain):
+            return done, "ok"
+        loaded = cache.load(chain.part_of(done), self._tensors, load.pages, load.first_block + done,
+                            timeout=max(load.end - time.monotonic(), 0.001))
+        if loaded.why != "ok":
+            logger.info("Aquifer: %d of %d blocks were loaded: %s", done + loaded.blocks, len(chain), loaded.why)
+        return done + loaded.blocks, loaded.why
 
-    def _load_beside(self, cache: Cache, chain: Chain, load: Load, shared: int) -> int:
+    def _load_beside(self, cache: Cache, chain: Chain, load: Load, shared: int) -> str:
         """A block whose first pages the engine has already, and others may be reading: it is loaded beside
-        them, and only its other pages are copied."""
+        them, and only its other pages are copied. "ok", or why it was not."""
         count = self._shape.pages_per_block
         beside = [torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in self._pages]
         tensors = TensorMap(self._shape.layout, Family.CPU_PACKED, beside, heads=self._heads)
-        loaded = cache.load(chain, tensors, list(range(count)), timeout=load.deadline)
+        loaded = cache.load(chain, tensors, list(range(count)), timeout=max(load.end - time.monotonic(), 0.001))
         if loaded.blocks == 1:
             first = load.first_block * count
             for source, target in zip(beside, self._pages):
                 for page in range(shared, count):
                     target[load.pages[first + page]].copy_(source[page])
-        return loaded.blocks
+        return loaded.why if loaded.blocks < 1 else "ok"
 
     def _store(self, store: Store) -> None:
+        if not self._may_begin(store):
+            return
         try:
-            if self._heads.writes:
+            if self._heads.writes:  # Else another rank has the same heads.
                 self._store_blocks(store)
         except Error as error:
+            if isinstance(error, Late):
+                self._quiet_until = time.monotonic() + _QUIET_SECONDS
             with self._lock:
                 self._stats.add("failed_stores", 1)
             self._warn("Aquifer: a store failed: %s", error)
         except Exception:
             logger.exception("Aquifer: a store failed")
         with self._lock:
-            self._storing[store.request] -= 1
-            if self._storing[store.request] == 0:
-                del self._storing[store.request]
+            self._storing = None
             self._lock.notify_all()
+
+    def _may_begin(self, store: Store) -> bool:
+        with self._lock:
+            queued = self._queued.get(store.request)
+            if queued is None or queued[0] is not store:
+                return False  # It was dropped.
+            del queued[0]
+            if not queued:
+                del self._queued[store.request]
+            if time.monotonic() >= self._quiet_until:
+                self._storing = store.request
+                return True
+            self._stats.add("dropped_stores", 1)
+            self._lock.notify_all()
+            return False
 
     def _store_blocks(self, store: Store) -> None:
         assert self._layout is not None and self._tensors is not None
@@ -258,20 +329,19 @@ class WorkerSide:
         chain = Chain(known, store.keys)
         stored = cache.store(chain, store.parent, self._tensors, store.pages, store.first_block, store.first_block,
                              timeout=_STORE_SECONDS)
-        if self._rank == 0:
-            self._tell(cache, known, chain, store)
+        if self._rank == 0 and store.wishes is not None:
+            self._tell(cache, chain.part_of(len(chain) - 1), dataclasses.replace(store.wishes, pin_seconds=0))
         with self._lock:
             self._stats.add("stored_blocks", stored.stored)
             self._stats.add("stored_bytes", stored.bytes)
             self._stats.add("refused_blocks", stored.refused + stored.failed)
             self._stats.add("store_seconds", time.perf_counter() - started)
 
-    def _tell(self, cache: Cache, known: Registered, chain: Chain, store: Store) -> None:
-        """What else the node should know: whose chain it is, and how long computing takes."""
-        if store.session is not None or store.priority or store.ttl_seconds:
-            cache.hint(chain.part_of(len(chain) - 1), store.session or store.request, SessionState.WILL_CONTINUE,
-                       max(-8, min(7, store.priority)), store.ttl_seconds)
-        with self._lock:
-            reports, self._reports = self._reports, []
-        for tokens, context, milliseconds in reports:
-            cache.report_prefill(known, tokens, context, milliseconds)
+    @staticmethod
+    def _tell(cache: Cache, chain: Chain, wishes: Wishes, state: SessionState = SessionState.WILL_CONTINUE) -> None:
+        """What the node should know about blocks that it has: whose they are, how long they matter."""
+        if wishes.session is not None or wishes.priority or wishes.ttl_seconds:
+            cache.hint(chain.part_of(len(chain) - 1), wishes.session or chain.key(0).hex(), state, wishes.priority,
+                       wishes.ttl_seconds)
+        if wishes.pin_seconds:
+            cache.pin(chain, wishes.pin_seconds, _CALL_SECONDS)

@@ -1,0 +1,117 @@
+"""The scheduler's way to its node: a thread finds out which model the engine runs, starts a private node where there is
+to be one, connects, and makes the layout known; and tries again until all of that is done. The scheduler's thread only
+looks at what is there, so that it never waits for a node that is away, starts, or hangs.
+"""
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Any, Optional
+
+from vllm.logger import init_logger
+
+from ..cache import Cache, Registered, connect
+from ..errors import Error
+from ..layout import Layout
+from ..node import Node
+from .identity import model_digest
+from .settings import Settings
+
+logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
+
+_RETRY_SECONDS = 2.0
+_CALL_SECONDS = 5.0
+_QUIET_SECONDS = 2.0  # For so long a node that did not answer is not asked again.
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """A cache that can be asked about the engine's model."""
+    cache: Cache
+    known: Registered
+
+
+class NodeLink:
+    def __init__(self, vllm_config: Any, layout: Layout, settings: Settings, engine: str):
+        """`layout` has no model yet. `engine` is the name that the workers use, too: what they report about the time
+        to compute is then known when something is matched. Raises when a private node does not start."""
+        self._vllm_config = vllm_config
+        self._layout = layout
+        self._settings = settings
+        self._engine = engine
+        self._node: Optional[Node] = None
+        self._reached: Optional[Reached] = None
+        self._quiet_until = 0.0
+        self._warned = ""
+        if settings.spawn:
+            self._node = Node(dram=settings.spawn_dram, nvme=settings.spawn_nvme)
+            logger.info("Aquifer: a private node at %s", self._node.socket)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="aquifer-node", daemon=True)
+        self._thread.start()
+
+    @property
+    def socket(self) -> Optional[str]:
+        return self._node.socket if self._node is not None else self._settings.socket
+
+    def reached(self) -> Optional[Reached]:
+        """None: there is nothing to be asked now."""
+        return None if time.monotonic() < self._quiet_until else self._reached
+
+    @property
+    def known(self) -> Optional[Registered]:
+        """Also while the node is silent: what was promised is still to be named."""
+        return self._reached.known if self._reached is not None else None
+
+    def was_silent(self) -> None:
+        """It did not answer in time: others do not wait for it, too."""
+        self._quiet_until = time.monotonic() + _QUIET_SECONDS
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(_CALL_SECONDS)
+        if self._reached is not None:
+            self._reached.cache.close()
+            self._reached = None
+        if self._node is not None:
+            self._node.close()
+
+    # ---- The thread ----
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        try:
+            digest = model_digest(self._vllm_config)
+        except Exception as error:  # Whatever is wrong with a checkpoint, the engine goes on without us.
+            logger.error("Aquifer: nobody knows which model it is, so nothing is recalled: %s", error)
+            return
+        logger.info("Aquifer: the model is %s, known after %.1f s", digest.hex()[:16], time.monotonic() - started)
+        layout = dataclasses.replace(self._layout, model=digest)
+        while True:
+            try:
+                self._look(layout)
+            except Exception as error:  # Its end would be the end of the cache.
+                self._warn(str(error) or repr(error))
+            if self._stop.wait(_RETRY_SECONDS):
+                return
+
+    def _look(self, layout: Layout) -> None:
+        if self._node is not None and not self._node.running():
+            logger.warning("Aquifer: the private node has ended, and is started again")
+            self._node.start_again()
+        if self._reached is not None:
+            return  # The library finds the node again by itself.
+        cache = connect(self.socket, tenant=self._settings.tenant, engine=self._engine,
+                        token=self._settings.token(), observe=self._settings.observe, timeout=_CALL_SECONDS)
+        try:
+            self._reached = Reached(cache, cache.register(layout, _CALL_SECONDS))
+        except Error:
+            cache.close()
+            raise
+
+    def _warn(self, why: str) -> None:
+        """Once for every reason: it is tried again every few seconds."""
+        if why != self._warned:
+            self._warned = why
+            logger.warning("Aquifer: no cache for now, and it is tried again: %s", why)

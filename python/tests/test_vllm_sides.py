@@ -1,0 +1,558 @@
+"""The two halves of aquifer.vllm, driven by hand as an engine drives them, with a real node: no engine is started, so
+that whatever can go wrong is made to go wrong here, in seconds."""
+import dataclasses
+import hashlib
+import os
+import random
+import signal
+import threading
+import time
+import types
+
+import pytest
+
+pytest.importorskip("vllm")
+import torch  # noqa: E402
+
+import aquifer  # noqa: E402
+from aquifer.vllm import node_link, scheduler, worker  # noqa: E402
+from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
+from aquifer.vllm.settings import read_settings  # noqa: E402
+from aquifer.vllm.shape import Shape, read_shape  # noqa: E402
+from conftest import node_process, stand_still  # noqa: E402
+
+PAGE, BLOCK, PAGES = 16, 32, 64
+NAMES = ("layers.0", "layers.1")
+
+
+def made_shape():
+    group = aquifer.KvGroup(layers=2, kv_heads=2, key_dim=8, value_dim=8, dtype=aquifer.DType.FLOAT32)
+    layout = aquifer.Layout(model=bytes(32), kv_format="by hand", tokens_per_block=BLOCK, groups=(group,))
+    return Shape(layout, PAGE, NAMES, 1)
+
+
+def made_request(name, tokens, **changes):
+    facts = dict(request_id=name, all_token_ids=list(tokens), num_tokens=len(tokens), num_prompt_tokens=len(tokens),
+                 num_computed_tokens=0, num_in_flight_tokens=0, prompt_embeds=None, pooling_params=None,
+                 mm_features=[], lora_request=None, resumable=False, cache_salt=None, kv_transfer_params=None,
+                 session_id=None, kv_hints=None)
+    return types.SimpleNamespace(**{**facts, **changes})
+
+
+def text(blocks, seed):
+    numbers = random.Random(seed)
+    return [numbers.randrange(1000) for _ in range(blocks * BLOCK + 3)]
+
+
+class Hand:
+    """An engine that computes nothing: it has pages, and calls both halves in vLLM's order."""
+
+    def __init__(self, socket, **settings):
+        given = read_settings({"socket": socket, "always": True, "deadline_ms": 20000, **settings})
+        self.scheduler = scheduler.SchedulerSide(None, made_shape(), given, "by hand")
+        self.worker = worker.WorkerSide(made_shape(), given, "by hand", 0)
+        self.pages = {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
+        self.worker.register(self.pages, PAGES)
+        aquifer.cache.wait_for(lambda: self.scheduler._link.known is not None, 30)
+        self.step()  # The worker hears of the layout.
+        aquifer.cache.wait_for(lambda: self.worker._loader._known and self.worker._storer._known, 30)
+
+    def close(self):
+        self.worker.shutdown()
+        self.scheduler.shutdown()
+
+    def step(self, scheduled=(), preempted=()):
+        """One step; `scheduled`: (request, its pages) of those that have computed something. What it reported."""
+        pages = {request.request_id: (table,) for request, table in scheduled}
+        meta = self.scheduler.build_meta(types.SimpleNamespace(
+            preempted_req_ids=set(preempted), num_scheduled_tokens={name: 1 for name in pages},
+            kv_connector_block_state=types.SimpleNamespace(get_block_ids=pages.get), scheduled_new_reqs=[],
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[])))
+        self.worker.finish_stores(meta.preempted)
+        self.worker.bind(meta)
+        self.worker.after_forward()
+        results = self.worker.take_results()
+        self.scheduler.update(types.SimpleNamespace(
+            kv_connector_worker_meta=self.worker.take_worker_meta(), finished_recving=results.finished_recving,
+            finished_sending=results.finished_sending, failed_recving=results.failed_recving))
+        return results
+
+    def until(self, name):
+        """Steps until the request is reported; whether it failed."""
+        done = []
+
+        def reported():
+            results = self.step()
+            if name in (results.finished_recving or ()):
+                done.append(name in (results.failed_recving or ()))
+            if name in (results.finished_sending or ()):
+                done.append(False)
+            return bool(done)
+        aquifer.cache.wait_for(reported, 60)
+        return done[0]
+
+    def compute_and_end(self, request, table):
+        """As if all of it had been computed, into these pages, and then it ends."""
+        self.scheduler.on_new_request(request)
+        self.scheduler.matched_tokens(request, 0)
+        request.num_computed_tokens = request.num_tokens
+        held = self.scheduler.finished(request, table)
+        if held:
+            self.until(request.request_id)
+        return held
+
+    def begin_load(self, request, table):
+        """How many tokens are offered; the load begins with the next step."""
+        self.scheduler.on_new_request(request)
+        tokens = self.scheduler.matched_tokens(request, 0)
+        if tokens:
+            self.scheduler.allocated(request, table, tokens)
+        return tokens
+
+    def counts(self):
+        stats = self.worker.take_stats()
+        return stats.data if stats is not None else {}
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch):
+    monkeypatch.setattr(node_link, "model_digest", lambda config: hashlib.sha256(b"by hand").digest())
+
+
+@pytest.fixture
+def hand(node):
+    made = Hand(node.socket)
+    yield made
+    go_on(node)  # Where a test left it standing.
+    made.close()
+
+
+def still(node):
+    stand_still(node_process(node._process.pid))
+
+
+def go_on(node):
+    os.kill(node_process(node._process.pid), signal.SIGCONT)
+
+
+def fill(hand, table):
+    for number, tensor in enumerate(hand.pages.values()):
+        for page in table:
+            tensor[page] = torch.rand(tensor.shape[1:], generator=torch.Generator().manual_seed(100 * number + page))
+
+
+FIRST, SECOND = list(range(8)), list(range(20, 28))  # Page tables of four blocks.
+
+
+def store(hand, seed, table=FIRST):
+    fill(hand, table)
+    assert hand.compute_and_end(made_request(f"store {seed}", text(4, seed)), table)
+
+
+# ---- What it is for ----
+
+def test_what_one_request_stored_another_loads(hand):
+    store(hand, 1)
+    assert hand.counts()["stored_blocks"] == 4
+    loading = made_request("load", text(4, 1))
+    assert hand.begin_load(loading, SECOND) == 4 * BLOCK
+    assert hand.until("load") is False
+    for tensor in hand.pages.values():
+        assert torch.equal(tensor[FIRST], tensor[SECOND])
+    assert hand.counts()["loaded_blocks"] == 4
+
+
+def test_a_request_is_asked_about_once(hand, monkeypatch):
+    """However often the scheduler wants to know, and whatever the engine has itself."""
+    store(hand, 1)
+    cache, asked = hand.scheduler._link.reached().cache, []
+    begin = cache.begin_match
+    monkeypatch.setattr(cache, "begin_match", lambda *args: asked.append(args) or begin(*args))
+    request = made_request("load", text(4, 1))
+    hand.scheduler.on_new_request(request)
+    assert [hand.scheduler.matched_tokens(request, computed) for computed in (0, 0, BLOCK, 3 * BLOCK)] == [
+        4 * BLOCK, 4 * BLOCK, 3 * BLOCK, BLOCK]
+    assert len(asked) == 1
+
+
+def test_what_steps_took_is_known_when_something_is_matched(hand):
+    store(hand, 1)
+    request = made_request("asks", text(4, 1))
+    hand.scheduler.matched_tokens(request, 0)
+    assert hand.scheduler._tracked["asks"].match.recompute_ms == 0
+    for tokens in (100, 200, 400, 800):
+        hand.worker._store_queue.put(worker._Report(Prefill(tokens, 0, 1.0), tokens * 0.5))
+
+    def known():
+        hand.scheduler._tracked["asks"].asked_at = 0.0  # Long ago.
+        hand.scheduler.matched_tokens(request, 0)
+        return hand.scheduler._tracked["asks"].match.recompute_ms > 0
+    aquifer.cache.wait_for(known, 30)
+
+
+def test_pages_of_a_request_that_has_ended_come_free_soon(hand):
+    request = made_request("ends", text(4, 2))
+    hand.scheduler.on_new_request(request)
+    request.num_computed_tokens = request.num_tokens
+    assert not hand.scheduler.has_pending_block_frees()
+    assert hand.scheduler.finished(request, FIRST)
+    assert hand.scheduler.has_pending_block_frees()
+    hand.until("ends")
+    assert not hand.scheduler.has_pending_block_frees()
+
+
+def test_a_turn_that_is_all_recalled_renews_its_session(hand, node):
+    store(hand, 1)
+    request = made_request("turn", text(4, 1), session_id="chat")
+    assert hand.begin_load(request, SECOND) == 4 * BLOCK
+    assert hand.until("turn") is False
+    request.num_computed_tokens = 4 * BLOCK
+    assert hand.scheduler.finished(request, SECOND) is False  # There is nothing to be stored.
+    hand.step()
+    with node.connect() as client:
+        def known():
+            try:
+                return client.prestage(session="chat") == (4, 4)
+            except aquifer.NotFound:
+                return False
+        aquifer.cache.wait_for(known, 30)
+
+
+@pytest.mark.parametrize("have", [PAGE, BLOCK + PAGE, 3 * BLOCK + PAGE])
+def test_pages_that_the_engine_has_are_left_as_they_are(hand, have):
+    """It has half of a block, which others may be reading: the other half is loaded."""
+    store(hand, 1)
+    for tensor in hand.pages.values():
+        tensor[SECOND] = -1.0
+    request = made_request("half", text(4, 1))
+    hand.scheduler.on_new_request(request)
+    assert hand.scheduler.matched_tokens(request, have) == 4 * BLOCK - have
+    hand.scheduler.allocated(request, SECOND, 4 * BLOCK - have)
+    assert hand.until("half") is False
+    shared = have // PAGE
+    for tensor in hand.pages.values():
+        assert bool((tensor[SECOND[:shared]] == -1.0).all())
+        assert torch.equal(tensor[FIRST[shared:]], tensor[SECOND[shared:]])
+
+
+def test_a_salt_has_blocks_of_its_own(hand):
+    for salt in (None, "somebody", "x" * 200, "x" * 201):
+        assert hand.scheduler.matched_tokens(made_request(f"asks {salt}", text(4, 1), cache_salt=salt), 0) == 0
+        fill(hand, FIRST)
+        assert hand.compute_and_end(made_request(f"stores {salt}", text(4, 1), cache_salt=salt), FIRST)
+        assert hand.scheduler.matched_tokens(made_request(f"again {salt}", text(4, 1), cache_salt=salt), 0) == 4 * BLOCK
+
+
+def test_a_request_that_is_aborted_in_mid_load_is_reported_once_and_stores_nothing(hand, node):
+    """Its pages are held until then: something is being written to them."""
+    store(hand, 1)
+    request = made_request("aborted", text(4, 1))
+    assert hand.begin_load(request, SECOND) == 4 * BLOCK
+    request.num_computed_tokens = 4 * BLOCK  # So vLLM says, before they are there.
+    still(node)
+    hand.step()  # The load has begun, and stands still with the node.
+    assert hand.scheduler.finished(request, SECOND) is False  # vLLM keeps them for a request that is loading.
+    assert not hand.step().finished_recving
+    go_on(node)
+    assert hand.until("aborted") is False
+    results = hand.step()
+    assert not results.finished_recving and not results.finished_sending
+    assert "aborted" not in hand.scheduler._tracked
+
+
+def test_ranks_store_and_load_their_own_heads(node):
+    """Two workers of one engine: a block is there when both have written theirs."""
+    given = read_settings({"socket": node.socket, "always": True, "deadline_ms": 20000})
+    shape = dataclasses.replace(made_shape(), ranks=2)
+    scheduling = scheduler.SchedulerSide(None, shape, given, "by hand")
+    ranks = [worker.WorkerSide(shape, given, "by hand", rank) for rank in range(2)]
+    pages = [torch.rand(PAGES, 1, PAGE, 16) for _ in ranks for _ in NAMES]
+    for number, rank in enumerate(ranks):
+        rank.register(dict(zip(NAMES, pages[2 * number:])), PAGES)
+    wait = aquifer.cache.wait_for
+    wait(lambda: scheduling._link.known is not None, 30)
+
+    def step():
+        meta = scheduling.build_meta(types.SimpleNamespace(
+            preempted_req_ids=set(), num_scheduled_tokens={}, kv_connector_block_state=None, scheduled_new_reqs=[],
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[])))
+        for rank in ranks:
+            rank.bind(meta)
+            rank.after_forward()
+    step()
+    request = made_request("stores", text(4, 1))
+    scheduling.on_new_request(request)
+    request.num_computed_tokens = request.num_tokens
+    assert scheduling.finished(request, FIRST)
+    step()
+    for rank in ranks:
+        wait(lambda: "stores" in rank.take_results().finished_sending, 30)
+    loads = made_request("loads", text(4, 1))
+    assert scheduling.matched_tokens(loads, 0) == 4 * BLOCK  # Published: both have written their heads.
+    scheduling.allocated(loads, SECOND, 4 * BLOCK)
+    step()
+    for rank in ranks:
+        wait(lambda: "loads" in rank.take_results().finished_recving, 30)
+    for tensor in pages:
+        assert torch.equal(tensor[FIRST], tensor[SECOND])
+    assert not torch.equal(pages[0][FIRST], pages[2][FIRST])
+    for side in (*ranks, scheduling):
+        side.shutdown()
+
+
+# ---- A node that stands still ----
+
+def test_a_late_load_fails_in_time_and_its_blocks_are_offered_to_nobody(hand, node):
+    store(hand, 1)
+    store(hand, 2)
+    loading = made_request("late", text(4, 1))
+    hand.scheduler._settings = read_settings({"always": True, "deadline_ms": 100})
+    assert hand.begin_load(loading, SECOND) == 4 * BLOCK
+    still(node)
+    assert hand.until("late") is True
+    go_on(node)
+    assert hand.scheduler.matched_tokens(loading, 0) == 0
+    assert hand.scheduler.matched_tokens(made_request("next", text(4, 1)), 0) == 0
+    assert hand.scheduler.matched_tokens(made_request("other", text(4, 2)), 0) == 4 * BLOCK
+
+
+def test_a_silent_node_is_waited_for_once(hand, node, monkeypatch):
+    monkeypatch.setattr(node_link, "_QUIET_SECONDS", 600.0)  # Longer than the test, on the busiest host.
+    store(hand, 1)
+    still(node)
+    for number in range(50):
+        assert hand.scheduler.matched_tokens(made_request(f"r{number}", text(4, 1)), 0) == 0
+    # Each of them would have waited, and failed; those after the first were not even asked for.
+    assert hand.scheduler.take_stats().data["failed_calls"] == 1
+
+
+def test_loads_that_waited_too_long_are_not_begun(hand, monkeypatch):
+    begun = []
+    monkeypatch.setattr(hand.worker._loader, "use", lambda *args: begun.append(args))
+    hand.worker._load(Load("old", bytes(32), FIRST, 0, 0, time.monotonic() - 1))
+    assert begun == [] and hand.worker._came_short["old"] == CameShort(0, False)
+
+
+def test_a_load_that_waited_too_long_is_counted_and_computed(hand):
+    store(hand, 1)
+    assert hand.begin_load(made_request("late", text(4, 1)), SECOND) == 4 * BLOCK
+    hand.scheduler._loads[0].end = time.monotonic() - 1
+    assert hand.until("late") is True
+    assert hand.scheduler.take_stats().data["short_loads"] == 1
+    # Its blocks are as good as before.
+    assert hand.scheduler.matched_tokens(made_request("next", text(4, 1)), 0) == 4 * BLOCK
+
+
+def test_a_store_that_hangs_keeps_a_preemption_no_longer_than_it_may(hand, node, monkeypatch):
+    monkeypatch.setattr(worker, "_STORE_SECONDS", 1.0)
+    still(node)
+    requests = [made_request(name, text(4, seed)) for seed, name in enumerate(("begun", "waiting"))]
+    for request in requests:
+        hand.scheduler.on_new_request(request)
+        request.num_computed_tokens = request.num_tokens
+    hand.step([(request, FIRST) for request in requests])  # Two stores, one of which begins.
+    aquifer.cache.wait_for(lambda: hand.worker._storing == "begun", 30)
+    hand.step(preempted=["begun", "waiting"])  # Returns, or the engine would stand still with the node.
+    assert hand.worker._storing is None and hand.worker._queued == {}
+    counts = hand.counts()
+    assert counts["failed_stores"] == 1 and counts["dropped_stores"] == 1
+    assert hand.worker._quiet_until > 0  # It was late: nobody waited for the node to be given up as lost.
+
+
+def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand):
+    request = made_request("twice", text(4, 5))
+    hand.scheduler.on_new_request(request)
+    request.num_computed_tokens = request.num_tokens
+    hand.step([(request, FIRST)])
+    assert hand.scheduler._tracked["twice"].submitted == 4
+    hand.step(preempted=["twice"])
+    assert hand.scheduler._tracked["twice"].submitted == 0
+
+
+def test_a_preempted_request_recalls_what_it_has_stored(hand):
+    """When it arrived there was nothing, and that is not what it hears now."""
+    request = made_request("again", text(4, 6))
+    hand.scheduler.on_new_request(request)
+    assert hand.scheduler.matched_tokens(request, 0) == 0
+    request.num_computed_tokens = request.num_tokens
+    hand.step([(request, FIRST)])
+    aquifer.cache.wait_for(lambda: not hand.worker._is_stored("again"), 30)
+    hand.step(preempted=["again"])
+    assert hand.scheduler.matched_tokens(request, 0) == 4 * BLOCK
+
+
+# ---- Everything else that can happen ----
+
+def test_threads_survive_what_nobody_expects(hand, monkeypatch):
+    store(hand, 1)
+    for side, name in ((hand.worker._loader, "load"), (hand.worker._storer, "store")):
+        with monkeypatch.context() as broken:
+            broken.setattr(side, "use", lambda *args: 1 / 0)
+            if name == "load":
+                assert hand.begin_load(made_request("fails", text(4, 1)), SECOND) == 4 * BLOCK
+                assert hand.until("fails") is True
+            else:
+                assert hand.compute_and_end(made_request("fails too", text(4, 3)), FIRST)
+    assert all(thread.is_alive() for thread in hand.worker._threads)
+    assert hand.begin_load(made_request("works", text(4, 1)), SECOND) == 4 * BLOCK
+    assert hand.until("works") is False
+
+
+def test_a_reset_while_something_is_loaded_fails_the_load(hand):
+    store(hand, 1)
+    assert hand.scheduler.reset() is True
+    store(hand, 1)
+    assert hand.begin_load(made_request("load", text(4, 1)), SECOND) == 4 * BLOCK
+    assert hand.scheduler.reset() is False
+    assert hand.until("load") is True
+    assert hand.scheduler.reset() is True
+    assert hand.scheduler.matched_tokens(made_request("after", text(4, 1)), 0) == 0
+
+
+@pytest.mark.parametrize("changes", [{"prompt_embeds": 1}, {"mm_features": [1]}, {"pooling_params": 1},
+                                     {"resumable": True}])
+def test_requests_whose_kv_does_not_follow_from_their_tokens_are_left_alone(hand, changes):
+    store(hand, 1)
+    request = made_request("left alone", text(4, 1), **changes)
+    assert hand.begin_load(request, SECOND) == 0
+    request.num_computed_tokens = request.num_tokens
+    assert hand.scheduler.finished(request, SECOND) is False
+
+
+@pytest.fixture
+def adapter(tmp_path, monkeypatch):
+    """A folder like one that vLLM loads."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def made(name, file, weights):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / file).write_bytes(weights)
+        return types.SimpleNamespace(lora_path=str(folder), lora_int_id=1, load_inplace=False)
+    return made
+
+
+def settled():
+    """All adapters that were named are read."""
+    aquifer.cache.wait_for(lambda: all(thread.name != "aquifer-adapter" for thread in threading.enumerate()), 30)
+
+
+def known(hand, lora):
+    aquifer.cache.wait_for(lambda: hand.scheduler._adapter(lora) is not None, 30)
+    return hand.scheduler._adapter(lora)
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt"])
+def test_an_adapter_has_blocks_of_its_own(hand, adapter, file):
+    store(hand, 1)
+    loras = [adapter("one", file, b"one"), adapter("other", file, b"other")]
+    loras[1].lora_int_id = 2
+    for number, lora in enumerate(loras):
+        known(hand, lora)
+        asks = made_request(f"asks {number}", text(4, 1), lora_request=lora)
+        assert hand.begin_load(asks, SECOND) == 0
+        assert hand.compute_and_end(made_request(f"stores {number}", text(4, 1), lora_request=lora), FIRST)
+        again = made_request(f"loads {number}", text(4, 1), lora_request=lora)
+        assert hand.begin_load(again, SECOND) == 4 * BLOCK
+        assert hand.until(f"loads {number}") is False
+
+
+def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
+    """The engine has the old ones in memory, or reads the new ones when it had to make room: nobody knows."""
+    lora = adapter("one", "adapter_model.safetensors", b"old")
+    old = known(hand, lora)
+    adapter("one", "adapter_model.safetensors", b"new")
+    for name in ("first", "second"):
+        request = made_request(name, text(4, 1), lora_request=lora)
+        assert hand.begin_load(request, SECOND) == 0
+        request.num_computed_tokens = request.num_tokens
+        assert hand.scheduler.finished(request, SECOND) is False
+        settled()
+    # Another folder under the same number: for the engine that is what it has read.
+    assert hand.scheduler._adapter(adapter("other", "adapter_model.safetensors", b"old")) is None
+    # Loaded as another adapter, it is known, and not as the old one.
+    lora.lora_int_id = 2
+    assert known(hand, lora) != old
+
+
+@pytest.mark.parametrize("file", ["weights.npz", None])
+def test_an_adapter_whose_files_nobody_sees_is_left_alone(hand, tmp_path, file):
+    if file is not None:
+        (tmp_path / "adapter").mkdir()
+        (tmp_path / "adapter" / file).write_bytes(b"weights")
+    lora = types.SimpleNamespace(lora_path=str(tmp_path / "adapter"), lora_int_id=1, load_inplace=False)
+    assert hand.scheduler._adapter(lora) is None
+    settled()
+    assert hand.scheduler._adapter(lora) is None
+
+
+def test_an_adapter_that_is_loaded_in_place_is_left_alone(hand, adapter):
+    lora = adapter("one", "adapter_model.safetensors", b"one")
+    known(hand, lora)
+    lora.load_inplace = True
+    assert hand.begin_load(made_request("asks", text(4, 1), lora_request=lora), SECOND) == 0
+    assert "asks" not in hand.scheduler._tracked
+
+
+def test_an_observer_stores_and_loads_nothing(node):
+    made = Hand(node.socket, observe=True)
+    made.compute_and_end(made_request("one", text(4, 1)), FIRST)
+    assert made.begin_load(made_request("other", text(4, 1)), SECOND) == 0
+    made.close()
+    with node.connect() as client:
+        assert max(tier.blocks for tier in client.stats().tiers) == 0
+
+
+def test_ranks_that_differ_are_as_good_as_the_worst():
+    one = WorkerMetadata({"a": CameShort(3, True), "b": CameShort(1, False)})
+    other = WorkerMetadata({"a": CameShort(2, False), "c": CameShort(0, True)})
+    assert one.aggregate(other).short == {"a": CameShort(2, False), "b": CameShort(1, False),
+                                          "c": CameShort(0, True)}
+
+
+@pytest.mark.parametrize("scheduled, wanted", [
+    ({"a": 100}, (100, 10, 1.0)), ({"a": 100, "b": 300}, (400, (10 * 100 + 50 * 300) // 400, 1.0)),
+    ({"a": 100, "c": 1}, (100, 10, 100 / 101)), ({"a": 100, "c": 90}, None), ({"c": 1}, None), ({}, None)])
+def test_steps_that_compute_prompts_are_timed(scheduled, wanted):
+    output = types.SimpleNamespace(
+        num_scheduled_tokens=scheduled, scheduled_new_reqs=[types.SimpleNamespace(req_id="a", num_computed_tokens=10)],
+        scheduled_cached_reqs=types.SimpleNamespace(req_ids=["b", "c"], num_computed_tokens=[50, 60]))
+    if scheduled.get("c", 0) >= scheduler._LEAST_PREFILL:
+        scheduled = {**scheduled, **{f"d{n}": 1 for n in range(scheduled.pop("c"))}}
+        output.num_scheduled_tokens = scheduled
+    found = scheduler._prefill_of(output)
+    assert (None if found is None else (found.tokens, found.context, found.share)) == wanted
+
+
+# ---- What is refused ----
+
+def _config(**parallel):
+    sizes = dict(pipeline_parallel_size=1, decode_context_parallel_size=1, prefill_context_parallel_size=1, nnodes=1,
+                 tensor_parallel_size=1)
+    return types.SimpleNamespace(parallel_config=types.SimpleNamespace(**{**sizes, **parallel}))
+
+
+def _groups(*specs):
+    return types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec, layer_names=["0"])
+                                                  for spec in specs])
+
+
+def _full(**changes):
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+    return FullAttentionSpec(**{**dict(block_size=128, num_kv_heads=2, head_size=32, dtype=torch.float32), **changes})
+
+
+@pytest.mark.parametrize("parallel, specs, named", [
+    ({"pipeline_parallel_size": 2}, [{}], "pipeline_parallel_size is 2"), ({"nnodes": 2}, [{}], "one host"),
+    ({"decode_context_parallel_size": 2}, [{}], "decode_context_parallel_size"),
+    ({}, [{}, {}], "2 KV groups"), ({}, [], "0 KV groups"), ({}, [{"sliding_window": 128}], "window"),
+    ({}, [{"dtype": torch.uint8}], "quantised")])
+def test_what_is_not_known_is_refused_by_name(parallel, specs, named):
+    with pytest.raises(aquifer.Invalid, match=named):
+        read_shape(_config(**parallel), _groups(*[_full(**spec) for spec in specs]))
+
+
+def test_other_kinds_of_kv_are_refused_by_name():
+    with pytest.raises(aquifer.Invalid, match="SimpleNamespace"):
+        read_shape(_config(), _groups(types.SimpleNamespace()))
