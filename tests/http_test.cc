@@ -135,6 +135,13 @@ class HttpTest : public testing::Test {
   }
   HeardResponse AskAdmin(const std::string& bytes) const { return Ask(bytes, true); }
 
+  // The tenant's data key is made in the background.
+  void AwaitKey() const {
+    while (json::parse(AskAdmin(GetText("/v1/keys")).body).at("known") == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
   static std::string ErrorCode(const HeardResponse& response) {
     const json body = json::parse(response.body, nullptr, false);
     return body.is_object() && body.contains("error") ? body["error"].value("code", "") : "";
@@ -221,7 +228,13 @@ void Check(const json& schema, const json& document, const json& value, const st
 }
 
 TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
-  Start();
+  std::ofstream(path("master")) << std::string(64, 'a');
+  ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
+  Start(
+      fmt::format("master_key_file = \"{}\"\n[[tier]]\nname = \"shared\"\nkind = \"posix\"\n"
+                  "directory = \"{}\"\nsize = \"1GiB\"\n",
+                  path("master"), path("shared")));
+  AwaitKey();
   const json document = json::parse(AskAdmin(GetText("/openapi.json")).body);
   EXPECT_EQ(document.at("openapi"), "3.1.0");
   EXPECT_TRUE(document == json::parse(TextOf(AQUIFER_SOURCE_DIR "/docs/api/openapi.json")));
@@ -236,6 +249,9 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
       {"/v1/evict", R"({"everything":true})"},
       {"/v1/record/start", json{{"file", path("trace.jsonl")}}.dump()},
       {"/v1/record/stop", ""},
+      {"/v1/tiers/test", R"({"tier":"shared"})"},
+      {"/v1/tenants/delete", R"({"tenant":"local"})"},
+      {"/v1/keys/rewrap", ""},
       {"/v1/drain", ""}};
   for (const auto& [path, methods] : document.at("paths").items()) {
     SCOPED_TRACE(path);
@@ -254,10 +270,26 @@ TEST_F(HttpTest, EveryCallIsDescribedAndAnswersAsDescribed) {
     EXPECT_EQ(wrong.headers.at("allow"), probe ? "GET, HEAD" : (get ? "GET" : "POST"));
   }
   // And the other way round: what the program has is in the document.
-  for (const char* call :
-       {"/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/status", "/v1/tiers",
-        "/v1/tenants", "/v1/sessions", "/v1/pin", "/v1/unpin", "/v1/prestage", "/v1/evict",
-        "/v1/record", "/v1/record/start", "/v1/record/stop", "/v1/drain"}) {
+  for (const char* call : {"/healthz",
+                           "/readyz",
+                           "/metrics",
+                           "/openapi.json",
+                           "/v1/status",
+                           "/v1/tiers",
+                           "/v1/tenants",
+                           "/v1/sessions",
+                           "/v1/pin",
+                           "/v1/unpin",
+                           "/v1/prestage",
+                           "/v1/evict",
+                           "/v1/record",
+                           "/v1/record/start",
+                           "/v1/record/stop",
+                           "/v1/tiers/test",
+                           "/v1/tenants/delete",
+                           "/v1/keys",
+                           "/v1/keys/rewrap",
+                           "/v1/drain"}) {
     EXPECT_TRUE(document.at("paths").contains(call)) << call;
   }
 }
@@ -305,7 +337,76 @@ TEST_F(HttpTest, WhatEnginesDidIsCountedAndCanBePinnedPrestagedAndEvicted) {
   EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/evict", R"({"everything":true})")).body),
             (json{{"evicted", 10}}));
   EXPECT_EQ(engine.Matched(chain), 0u);
+  EXPECT_EQ(json::parse(AskAdmin(GetText("/v1/sessions")).body).at("sessions"), json::array());
   EXPECT_EQ(ErrorCode(AskAdmin(PostText("/v1/evict", R"({"session":"nobody's"})"))), "not_found");
+}
+
+// A session's chain is of one kv group, which its name stands for.
+TEST_F(HttpTest, ASessionOfAnotherGroupIsPinnedThere) {
+  Start();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes, 2));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 5});
+  ASSERT_EQ(engine.Store(chain, {.group = 1}), 5u);
+  SessionForecast forecast;
+  forecast.session = "windows";
+  forecast.chain = engine.Slice(chain, {.group = 1});
+  (*cache)->Hint(forecast);
+  const std::string pin = R"({"session":"windows","seconds":60})";
+  ASSERT_TRUE(engine.Eventually([&] { return AskAdmin(PostText("/v1/pin", pin)).status == 200; }));
+  EXPECT_EQ(json::parse(AskAdmin(PostText("/v1/pin", pin)).body),
+            (json{{"pinned", 5}, {"blocks", 5}}));
+}
+
+TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
+  std::ofstream(path("master")) << std::string(64, 'a');
+  ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
+  const std::string config = fmt::format(
+      "master_key_file = \"{}\"\n[[tier]]\nname = \"shared\"\nkind = \"posix\"\n"
+      "directory = \"{}\"\nsize = \"1GiB\"\n",
+      path("master"), path("shared"));
+  Start(config);
+  Outcome outcome = Ctl({"tiers", "test", "shared"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(path("shared")), HasSubstr("2MiB"),
+                                 HasSubstr("It works: every byte came back")));
+  EXPECT_THAT(Ctl({"tiers"}).out, AllOf(HasSubstr("shared"), HasSubstr("in service")));
+  outcome = Ctl({"tiers", "test", "shraed"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("there are: shared"));
+
+  // A store that cannot work, and no node at all.
+  std::ofstream(path("other.toml"))
+      << "[[tier]]\nname = \"shared\"\nkind = \"posix\"\nsize = \"1GiB\"\ndirectory = \""
+      << path("absent/shared") << "\"\n";
+  outcome = Aquifer({"ctl", "tiers", "test", "shared", "--config", path("other.toml"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  const json report = json::parse(outcome.out);
+  EXPECT_EQ(report.at("works"), false);
+  EXPECT_EQ(report.at("failed"), "writing 4 KiB");
+  EXPECT_THAT(report.at("trouble").get<std::string>(), HasSubstr("absent"));
+
+  // What a tenant stored is gone with its key.
+  AwaitKey();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  ASSERT_EQ(engine.Store(chain), 4u);
+  FlushRequest flush;
+  flush.tier = TierKind::kDurable;
+  flush.timeout_nanos = 60 * kDefaultTimeoutNanos;
+  engine.cache()->Flush(&flush);
+  engine.Finish(flush);
+  ASSERT_TRUE(flush.status.ok()) << flush.status.ToString();
+  EXPECT_THAT(Ctl({"keys"}).out, HasSubstr("1 data keys known"));
+  EXPECT_THAT(Ctl({"keys", "rewrap"}).out, HasSubstr("0 data keys were wrapped"));
+  EXPECT_EQ(Ctl({"tenants", "delete", "local"}).status, 2) << "not without --yes";
+  outcome = Ctl({"tenants", "delete", "local", "--yes"});
+  EXPECT_THAT(outcome.out, HasSubstr("the key is destroyed")) << outcome.err;
+  EXPECT_EQ(engine.Recall(chain).right, 0u);
+  EXPECT_THAT(Log(), HasSubstr("audit: /v1/tenants/delete"));
 }
 
 TEST_F(HttpTest, ADrainedNodeIsHealthyAndNotReady) {
@@ -372,6 +473,18 @@ TEST_F(HttpTest, WithoutATokenTheAdministratorIsAnsweredOnTheSocketAlone) {
   struct stat info{};
   ASSERT_EQ(stat(admin_socket().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(HttpTest, WhatIsConfiguredForATenantIsShownBeforeItComes) {
+  std::ofstream(path("tenants.toml"))
+      << "[[tenant]]\nname = \"a\"\ntoken_sha256 = \"" << std::string(64, '1')
+      << "\"\ndram_ceiling = \"64MiB\"\nttl = \"1h\"\npriority = -2\n";
+  ASSERT_EQ(chmod(path("tenants.toml").c_str(), 0600), 0);
+  Start("tenants = \"" + path("tenants.toml") + "\"\nencryption = \"off\"\n");
+  const json tenant = json::parse(AskAdmin(GetText("/v1/tenants")).body).at("tenants").at(0);
+  EXPECT_EQ(tenant.at("dram_ceiling_bytes"), 64 << 20);
+  EXPECT_EQ(tenant.at("ttl_seconds"), 3600);
+  EXPECT_EQ(tenant.at("priority"), -2);
 }
 
 TEST_F(HttpTest, WithTenantsEverythingButHealthNeedsTheToken) {

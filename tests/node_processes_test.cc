@@ -176,7 +176,7 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
   ASSERT_NO_FATAL_FAILURE(Start(kDefaultTimeoutNanos / 5));
   auto child = StartChild(kHolderFlag);
   ASSERT_EQ(child->ReadLine(seconds(30)), "holding");
-  child->Signal(SIGSTOP);
+  child->Stop();
   const Chain stored = NumberedChain(engine().layout(), 1);
   const Chain reserved = NumberedChain(engine().layout(), 2);
   // The reservation is void: somebody else can store what it was to hold.
@@ -200,7 +200,7 @@ TEST_F(EngineProcesses, StoppedAndThenKilledGiveTheirMemoryBack) {
   ASSERT_NO_FATAL_FAILURE(Start(kDefaultTimeoutNanos / 5));
   auto child = StartChild(kHolderFlag);
   ASSERT_EQ(child->ReadLine(seconds(30)), "holding");
-  child->Signal(SIGSTOP);
+  child->Stop();
   EXPECT_TRUE(engine().Eventually([&] { return engine().Counter("overdue_leases") > 0; }));
   EXPECT_GT(engine().Counter("lent_slots"), 0u);
   child->Kill();
@@ -327,7 +327,7 @@ TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
   const Chain chain = NumberedChain(engine().layout(), 1);
   ASSERT_EQ(engine().Store(chain), chain.size());
-  child_->Signal(SIGSTOP);
+  child_->Stop();
   FetchRequest fetch;
   fetch.chain = engine().Slice(chain);
   fetch.timeout_nanos = kDefaultTimeoutNanos / 10;

@@ -1,4 +1,5 @@
-// ./run as a person uses it: it starts a node, shows that it lives, and ends it when told.
+// ./run as a person uses it: it starts a node and engines, shows what they do, and ends them when
+// told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include "aquifer/cache.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
+#include "testing/http_peer.h"
 #include "testing/scratch_directory.h"
 #include "testing/test_engine.h"
 
@@ -34,8 +36,8 @@ class RunScript : public testing::Test {
     return ChildProcess::StartCommand(words);
   }
   std::unique_ptr<ChildProcess> StartNode() {
-    return Start({"--socket", socket_, "--dram", "128MiB", "--nvme", scratch_.Sub("nvme") + ":1GiB",
-                  "--http", "off"});
+    return Start({"--document", "1024", "--socket", socket_, "--dram", "128MiB", "--nvme",
+                  scratch_.Sub("nvme") + ":1GiB", "--http", "off"});
   }
 
   ScratchDirectory scratch_;
@@ -48,19 +50,29 @@ TEST_F(RunScript, ShowsALivingNodeAndEndsItWithADrain) {
     ASSERT_TRUE(run->ReadUntil("ready on " + socket_, seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("stored     8 blocks", seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("verified   every byte", seconds(60)).has_value());
+    EXPECT_TRUE(run->ReadUntil("after the crash", seconds(120)).has_value());
+    const auto curl = run->ReadUntil("curl -s http://127.0.0.1:", seconds(120));
+    ASSERT_TRUE(curl.has_value());
+    const auto port = static_cast<uint16_t>(std::stoul(curl->substr(curl->find("0.1:") + 4)));
     EXPECT_TRUE(run->ReadUntil("ctl status --socket " + socket_, seconds(60)).has_value());
     EXPECT_TRUE(run->ReadUntil("demo --socket " + socket_, seconds(60)).has_value());
     const std::string call = "Connect({.socket = \"" + socket_ + "\"}, {})";  // As below.
     EXPECT_TRUE(run->ReadUntil(call, seconds(60)).has_value());
     {
-      // It stays up, and nothing of the demonstration is left.
+      // It stays up, the node and the engine.
       auto cache = Connect({.socket = socket_}, {});
       ASSERT_TRUE(cache.ok()) << cache.status().ToString();
       TestEngine engine(cache->get(), LayoutOfBytes(1 << 16));
-      EXPECT_EQ(engine.StatsOf(TierKind::kDram).tenant_bytes, 0u);
       const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
       EXPECT_EQ(engine.Store(chain), 4u);
       EXPECT_TRUE(engine.Evict(chain)->status.ok());
+      HttpPeer peer(port);
+      ASSERT_TRUE(
+          peer.Send(PostText("/v1/completions", R"({"model": "constructed", "temperature": 0,
+              "prompt": "directory Bababa 417 ; Bababe 88 ; ask Bababe . Bababe"})")));
+      const auto answer = peer.Receive();
+      ASSERT_TRUE(answer.has_value());
+      EXPECT_THAT(answer->body, testing::HasSubstr(R"("text":" 88 .")"));
     }
     run->Signal(signal);
     EXPECT_TRUE(run->ReadUntil("drained", seconds(60)).has_value());

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -122,6 +123,11 @@ class ServeTenants : public Serve {
     std::ofstream(config_) << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
     ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
   }
+  unsigned SocketMode() const {
+    struct stat info{};
+    AQ_CHECK(::stat(socket_.c_str(), &info) == 0);
+    return info.st_mode & 0777;
+  }
   std::string Knock(const std::string& tenant, const std::string& token) {
     const auto cache = Connect({.socket = socket_, .token = token}, {.tenant = tenant});
     return cache.ok() ? "let in" : cache.status().message();
@@ -130,6 +136,16 @@ class ServeTenants : public Serve {
   const std::string tenants_ = scratch_.Sub("tenants.toml");
   const std::string config_ = scratch_.Sub("aquifer.toml");
 };
+
+TEST_F(ServeTenants, WithoutAMasterKeyANodeWithTenantsDoesNotStart) {
+  WriteTenants({{.name = "a", .token = "token of a"}});
+  std::ofstream(config_) << fmt::format("tenants = \"{}\"\n", tenants_);
+  node_.emplace(AQUIFER_PROGRAM_PATH,
+                std::vector<std::string>{"--socket", socket_, "--dram", "256MiB", "--http", "off",
+                                         "--nvme", "off", "--config", config_});
+  EXPECT_FALSE(node_->AwaitReady());
+  EXPECT_THAT(node_->said(), HasSubstr("there is no master key"));
+}
 
 TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
   const uid_t self = ::geteuid();
@@ -241,6 +257,7 @@ TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
   auto cache = Connect({.socket = socket_}, {});
   ASSERT_TRUE(cache.ok());
+  EXPECT_EQ(SocketMode(), 0600u);
   WriteTenants({{"local", "t"}});
   std::ofstream(config_, std::ios::trunc)
       << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
@@ -251,6 +268,30 @@ TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   ASSERT_TRUE((*cache)->Wait(drain));
   EXPECT_EQ(drain.status.code(), Code::kUnavailable) << drain.status.ToString();
   EXPECT_EQ(Knock("local", "t"), "let in");
+  EXPECT_EQ(SocketMode(), 0666u) << "the tenants' users cannot come to it";
+}
+
+TEST_F(ServeTenants, ASignalChangesQuotasAndTheTimeToDrain) {
+  WriteTenants({{"red", "r", "dram_ceiling = \"64MiB\""}});
+  ASSERT_NO_FATAL_FAILURE(StartWithTenants());
+  const auto cache = Connect({.socket = socket_, .token = "r"}, {.tenant = "red"});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  constexpr size_t kBlocks = 1600;  // 100 MiB.
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = kBlocks, .tenant = "red"});
+  engine.Store(chain);
+  EXPECT_LE(engine.Recall(chain).right, 1024u);
+
+  WriteTenants({{"red", "r"}});
+  std::ofstream(config_) << fmt::format(
+      "tenants = \"{}\"\nencryption = \"off\"\ndrain_budget = \"17s\"\n", tenants_);
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
+  engine.Store(chain);
+  EXPECT_EQ(engine.Recall(chain).right, kBlocks);
+  node_->Signal(SIGTERM);
+  EXPECT_TRUE(node_->AwaitLine("draining, for at most 17 s")) << node_->said();
+  EXPECT_EQ(node_->Wait(), 0);
 }
 
 TEST_F(ServeTenants, TheSameTokensOfTwoTenantsAreTwoChains) {

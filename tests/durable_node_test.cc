@@ -1,0 +1,298 @@
+// What outlives a node, over real stores of every kind: nodes in processes of their own that are
+// killed, several at once on one store, and stores that fail under them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "testing/chain.h"
+#include "testing/fault_proxy.h"
+#include "testing/redis_server.h"
+#include "testing/s3_server.h"
+#include "testing/scratch_directory.h"
+#include "testing/served_node.h"
+#include "testing/test_engine.h"
+#include "testing/test_level.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
+constexpr size_t kBlocks = 16;
+
+bool Eventually(const std::function<bool()>& holds) {
+  for (int i = 0; i < 3000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+void WriteSecret(const std::string& path, const std::string& text) {
+  std::ofstream(path) << text;
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+}
+
+bool FilesHave(const std::string& directory, const std::string& bytes) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    std::stringstream text;
+    text << std::ifstream(entry.path()).rdbuf();
+    if (text.str().find(bytes) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// A store that nodes share, and the network before it.
+class SharedStore {
+ public:
+  virtual ~SharedStore() = default;
+  virtual std::string tier() const = 0;  // Lines of a [[tier]].
+  virtual bool Has(const std::string& bytes) = 0;
+  // Null: there is no network.
+  virtual FaultProxy* network() { return nullptr; }
+  virtual void Kill() {}
+  virtual void Start() {}
+};
+
+class SharedDirectory final : public SharedStore {
+ public:
+  std::string tier() const override {
+    return fmt::format("kind = \"posix\"\nsize = \"16GiB\"\ndirectory = \"{}\"\n", path_);
+  }
+  bool Has(const std::string& bytes) override { return FilesHave(path_, bytes); }
+
+ private:
+  const ScratchDirectory scratch_;
+  const std::string path_ = scratch_.Sub("shared");
+};
+
+class SharedRedis final : public SharedStore {
+ public:
+  std::string tier() const override {
+    return fmt::format(
+        "kind = \"redis\"\nwrites = \"durable\"\ntls = false\nendpoints = [\"127.0.0.1:{}\"]\n",
+        proxy_.port());
+  }
+  bool Has(const std::string& bytes) override {
+    const RespReply keys = server_.Ask({"KEYS", "*"});
+    for (const RespReply& key : keys.items) {
+      const RespReply value = server_.Ask({"GET", key.text});
+      if (value.text.find(bytes) != std::string::npos) return true;
+    }
+    return false;
+  }
+  FaultProxy* network() override { return &proxy_; }
+  void Kill() override { server_.Kill(); }
+  void Start() override { server_.Start(); }
+
+ private:
+  // What it has is on its disk at once: it is to be killed.
+  RedisServer server_{{.arguments = {"--appendonly", "yes", "--appendfsync", "always"},
+                       .user = {},
+                       .password = {}}};
+  FaultProxy proxy_{server_.port()};
+};
+
+class SharedBucket final : public SharedStore {
+ public:
+  std::string tier() const override {
+    return fmt::format(
+        "kind = \"object\"\nendpoints = [\"http://127.0.0.1:{}\"]\nbucket = \"{}\"\n"
+        "credentials = \"{}\"\n",
+        proxy_.port(), S3Server::kBucket, credentials_);
+  }
+  SharedBucket() {
+    const AwsCredentials given = server_.Options().credentials.given;
+    WriteSecret(credentials_,
+                fmt::format("[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n",
+                            given.access_key, given.secret_key));
+  }
+  bool Has(const std::string& bytes) override { return FilesHave(server_.PathOf(""), bytes); }
+  FaultProxy* network() override { return &proxy_; }
+  void Kill() override { server_.Kill(); }
+  void Start() override { server_.Start(); }
+
+ private:
+  const ScratchDirectory scratch_;
+  const std::string credentials_ = scratch_.Sub("credentials");
+  S3Server server_;
+  FaultProxy proxy_{server_.port()};
+};
+
+struct Kind {
+  std::string name;
+  bool encrypted = false;
+};
+
+class DurableNode : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    const std::string& name = GetParam().name;
+    if (name == "Redis" && !HasRedisServer()) GTEST_SKIP() << "there is no redis-server";
+    if (name == "Bucket" && S3Server::ProgramPath(S3Program::kVersity).empty()) {
+      GTEST_SKIP() << "there is no versitygw; tools/install-peers installs it";
+    }
+    if (name == "Directory") store_ = std::make_unique<SharedDirectory>();
+    if (name == "Redis") store_ = std::make_unique<SharedRedis>();
+    if (name == "Bucket") store_ = std::make_unique<SharedBucket>();
+    WriteSecret(scratch_.Sub("master"), std::string(64, 'c') + "\n");
+    const std::string keys =
+        fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", scratch_.Sub("master"),
+                    name == "Redis" ? scratch_.Sub("keys") : "shared");
+    std::ofstream(config_) << (GetParam().encrypted ? keys : "") << "[[tier]]\nname = \"shared\"\n"
+                           << store_->tier();
+  }
+
+  // A node with nothing of its own but memory, and an engine at it.
+  struct Host {
+    std::unique_ptr<ServedNode> node;
+    std::unique_ptr<Cache> cache;
+    std::unique_ptr<TestEngine> engine;
+
+    void Kill() {
+      engine.reset();
+      cache.reset();
+      node->Kill();
+      node->Wait();
+      node.reset();
+    }
+  };
+  void Start(Host* host, int number = 0) {
+    const std::string socket = scratch_.Sub(fmt::format("node{}.sock", number));
+    const std::vector<std::string> arguments = {"--config", config_, "--nvme", "off",
+                                                "--http",   "off",   "--dram", "128MiB",
+                                                "--socket", socket};
+    host->node = std::make_unique<ServedNode>(AQUIFER_PROGRAM_PATH, arguments);
+    ASSERT_TRUE(host->node->AwaitReady()) << host->node->said();
+    auto cache = Connect({.socket = socket}, {});
+    ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+    host->cache = *std::move(cache);
+    host->engine = std::make_unique<TestEngine>(host->cache.get(), LayoutOfBytes(kBlockBytes));
+  }
+
+  static Chain ChainOf(const Host& host, uint64_t seed) {
+    return Chain(host.engine->layout(), {.seed = seed, .blocks = kBlocks});
+  }
+  static Status Flush(const Host& host) {
+    FlushRequest flush;
+    flush.tier = TierKind::kDurable;
+    flush.timeout_nanos = 60 * kDefaultTimeoutNanos;
+    host.cache->Flush(&flush);
+    host.engine->Finish(flush);
+    return flush.status;
+  }
+  // Stores a chain, and one host is gone.
+  void StoreAndDie(uint64_t seed) {
+    Host host;
+    ASSERT_NO_FATAL_FAILURE(Start(&host));
+    ASSERT_EQ(host.engine->Store(ChainOf(host, seed)), kBlocks);
+    const Status flushed = Flush(host);
+    ASSERT_TRUE(flushed.ok()) << flushed.ToString();
+    host.Kill();
+  }
+  // A store is asked for what it has, and may be out of service for a while.
+  static void ExpectRecalled(const Host& host, uint64_t seed) {
+    const Chain chain = ChainOf(host, seed);
+    EXPECT_TRUE(Eventually([&] { return host.engine->Matched(chain) == kBlocks; })) << seed;
+    EXPECT_EQ(host.engine->Recall(chain), (Recalled{.right = kBlocks})) << seed;
+  }
+
+  const ScratchDirectory scratch_;
+  const std::string config_ = scratch_.Sub("aquifer.toml");
+  std::unique_ptr<SharedStore> store_;
+};
+
+TEST_P(DurableNode, AFreshOneRecallsWhatAnotherWroteBeforeItWasKilled) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  const Chain chain = ChainOf(host, 7);
+  std::string plain(kBlockBytes, '\0');
+  FillPayload(chain.keys()[3], 0, std::as_writable_bytes(std::span(plain)));
+  EXPECT_EQ(store_->Has(plain.substr(4096, 64)), !GetParam().encrypted);
+  ExpectRecalled(host, 7);
+}
+
+TEST_P(DurableNode, SeveralAtOnceShareOneStore) {
+  const auto count = ByTestLevel(2, 2, 8);
+  std::vector<Host> hosts(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) ASSERT_NO_FATAL_FAILURE(Start(&hosts[i], i));
+  // All of them store the same chain, and each one of its own.
+  for (uint64_t i = 0; i < hosts.size(); ++i) {
+    hosts[i].engine->Store(ChainOf(hosts[i], 1));
+    hosts[i].engine->Store(ChainOf(hosts[i], 100 + i));
+  }
+  for (const Host& host : hosts) {
+    const Status flushed = Flush(host);
+    EXPECT_TRUE(flushed.ok()) << flushed.ToString();
+  }
+  // Half of them die, and the others have everything.
+  for (size_t i = 0; i < hosts.size() / 2; ++i) hosts[i].Kill();
+  ExpectRecalled(hosts.back(), 1);
+  for (uint64_t i = 0; i < hosts.size(); ++i) ExpectRecalled(hosts.back(), 100 + i);
+}
+
+TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
+  if (store_->network() == nullptr) GTEST_SKIP() << "a directory is behind no network";
+  ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
+  const std::vector<std::pair<const char*, ProxyFaults>> faults = {
+      {"refused", {.refuse = true}},
+      {"stalled", {.stall = true}},
+      {"cut", {.cut_answers_after = 30'000}},
+      {"ended", {.end_answers_after = 30'000}},
+      {"flipped", {.flip_answer_byte = 30'000}}};
+  for (const auto& [name, fault] : faults) {
+    Host host;
+    ASSERT_NO_FATAL_FAILURE(Start(&host)) << name;
+    const Chain chain = ChainOf(host, 7);
+    store_->network()->Set(fault);
+    const auto fetch = host.engine->Fetch(chain, {}, kDefaultTimeoutNanos);
+    const Recalled meanwhile = host.engine->CheckAndRelease(chain, {}, *fetch);
+    EXPECT_EQ(meanwhile.wrong, 0u) << name;
+    EXPECT_LT(meanwhile.right, kBlocks) << name;  // Else the fault was none.
+    store_->network()->Set({});
+    // What came damaged is taken for lost here until somebody stores it again.
+    if (fault.flip_answer_byte != ProxyFaults::kNever) host.engine->Store(chain);
+    ExpectRecalled(host, 7);
+    host.Kill();
+  }
+}
+
+TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
+  if (store_->network() == nullptr) GTEST_SKIP() << "a directory has no server";
+  ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  store_->Kill();
+  EXPECT_EQ(host.engine->Recall(ChainOf(host, 7)).right, 0u);
+  EXPECT_EQ(host.engine->Store(ChainOf(host, 8)), kBlocks);  // Nobody waits for it.
+  store_->Start();
+  ExpectRecalled(host, 7);
+  EXPECT_TRUE(Eventually([&] { return Flush(host).ok(); }));
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ExpectRecalled(host, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DurableNode,
+                         testing::Values(Kind{"Directory", false}, Kind{"Directory", true},
+                                         Kind{"Redis", false}, Kind{"Redis", true},
+                                         Kind{"Bucket", false}, Kind{"Bucket", true}),
+                         [](const auto& test) {
+                           return test.param.name + (test.param.encrypted ? "Encrypted" : "Plain");
+                         });
+
+}  // namespace
+}  // namespace aquifer
