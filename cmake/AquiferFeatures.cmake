@@ -1,6 +1,5 @@
 # Finds every library we use, so that whatever is missing is said here, once, and not deep in a
 # build. Sets AQUIFER_HAS_<FEATURE> to ON or OFF; src/ looks at those and at nothing else.
-include(CheckLanguage)
 
 set_property(GLOBAL PROPERTY AQUIFER_FEATURE_LINES "")
 
@@ -60,7 +59,7 @@ if(AQUIFER_WHEEL)
 endif()
 
 aquifer_require(Threads libc6-dev)
-aquifer_require(OpenSSL libssl-dev ARGS COMPONENTS Crypto)
+aquifer_require(OpenSSL libssl-dev ARGS COMPONENTS Crypto SSL)
 if(AQUIFER_WHEEL)  # Debian has no static one.
   find_path(AQUIFER_FMT_INCLUDE_DIR fmt/format.h REQUIRED)
   mark_as_advanced(AQUIFER_FMT_INCLUDE_DIR)
@@ -77,32 +76,48 @@ if(NOT Liburing_FOUND)
   set(_missing "liburing not found: apt-get install liburing-dev")
 endif()
 aquifer_feature(IO_URING "io_uring" MISSING ${_missing})
+
+set(_missing "")
+find_package(ZLIB QUIET)
+if(NOT ZLIB_FOUND)
+  set(_missing "zlib not found: apt-get install zlib1g-dev")
+endif()
+aquifer_feature(ZLIB "gzip traces" MISSING ${_missing})
 if(AQUIFER_WHEEL)
   set(CMAKE_FIND_LIBRARY_SUFFIXES ${_library_suffixes})
 endif()
 
+# Not in a wheel: it would bring a dozen libraries along, and an engine's process speaks to no store.
 set(_missing "")
-if(AQUIFER_SANITIZE)
-  set(_missing "not in a sanitizer build")
-elseif(AQUIFER_CUDA)  # AUTO or ON.
+find_package(CURL QUIET)
+if(AQUIFER_WHEEL)
+  set(_missing "a wheel speaks to no store")
+elseif(NOT CURL_FOUND OR CURL_VERSION_STRING VERSION_LESS 7.85)
+  set(_missing "libcurl 7.85 not found: apt-get install libcurl4-openssl-dev")
+endif()
+aquifer_feature(S3 "S3 stores" MISSING ${_missing})
+
+# Only the compiler and its headers: kernels are compiled to an image that the program carries, and the
+# driver's functions are looked up at run time.
+set(_missing "")
+if(AQUIFER_CUDA)  # AUTO or ON.
   # CUDA's own installer leaves nvcc out of PATH.
-  find_program(AQUIFER_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
-  mark_as_advanced(AQUIFER_NVCC)
-  if(AQUIFER_NVCC AND NOT DEFINED ENV{CUDACXX})
-    set(ENV{CUDACXX} "${AQUIFER_NVCC}")
+  find_program(AQUIFER_NVCC nvcc
+    HINTS "${PROJECT_SOURCE_DIR}/build/tools/cuda/toolkit" ENV CUDA_HOME PATH_SUFFIXES bin
+    PATHS /usr/local/cuda/bin)
+  cmake_path(GET AQUIFER_NVCC PARENT_PATH _nvcc_folder)
+  find_path(AQUIFER_CUDA_INCLUDE_DIR cuda.h
+    HINTS "${_nvcc_folder}/../include" "${_nvcc_folder}/../targets/x86_64-linux/include")
+  mark_as_advanced(AQUIFER_NVCC AQUIFER_CUDA_INCLUDE_DIR)
+  set(_cuda_version "")
+  if(AQUIFER_NVCC AND AQUIFER_CUDA_INCLUDE_DIR)
+    file(STRINGS "${AQUIFER_CUDA_INCLUDE_DIR}/cuda.h" _cuda_version REGEX "#define CUDA_VERSION ")
+    string(REGEX REPLACE "[^0-9]" "" _cuda_version "${_cuda_version}")
   endif()
-  check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    # Ampere and Hopper as machine code; newer devices compile the PTX of the last one at load.
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
-    endif()
-    set(CMAKE_CUDA_STANDARD 20)
-    enable_language(CUDA)
-    find_package(CUDAToolkit QUIET)
-  endif()
-  if(NOT CMAKE_CUDA_COMPILER OR NOT CUDAToolkit_FOUND)
-    set(_missing "no CUDA compiler found")
+  if(NOT _cuda_version)
+    set(_missing "no CUDA compiler found: run tools/install-nvcc")
+  elseif(_cuda_version LESS 13000)
+    set(_missing "the CUDA compiler is older than 13.0: run tools/install-nvcc")
   endif()
 endif()
 aquifer_feature(CUDA "CUDA" MISSING ${_missing})
@@ -153,12 +168,20 @@ if(NOT benchmark_FOUND)
 endif()
 aquifer_feature(BENCHMARKS "benchmarks" MISSING ${_missing})
 
-# A peer of the checksum rows of `aquifer bench`.
-set(_missing "")
-find_path(AQUIFER_XXHASH_INCLUDE_DIR xxhash.h)
-find_library(AQUIFER_XXHASH_LIBRARY xxhash)
-mark_as_advanced(AQUIFER_XXHASH_INCLUDE_DIR AQUIFER_XXHASH_LIBRARY)
-if(NOT AQUIFER_XXHASH_INCLUDE_DIR OR NOT AQUIFER_XXHASH_LIBRARY)
-  set(_missing "xxHash not found: apt-get install libxxhash-dev")
-endif()
-aquifer_feature(XXHASH "xxHash in benchmarks" MISSING ${_missing})
+# aquifer_bench_peer(NAME text header library package): a library that `aquifer bench` measures beside ours.
+function(aquifer_bench_peer name text header library package)
+  set(missing "")
+  find_path(AQUIFER_${name}_INCLUDE_DIR ${header})
+  find_library(AQUIFER_${name}_LIBRARY ${library})
+  mark_as_advanced(AQUIFER_${name}_INCLUDE_DIR AQUIFER_${name}_LIBRARY)
+  if(NOT AQUIFER_${name}_INCLUDE_DIR OR NOT AQUIFER_${name}_LIBRARY)
+    set(missing "${text} not found: apt-get install ${package}")
+  endif()
+  aquifer_feature(${name} "${text} in benchmarks" MISSING ${missing})
+  set(AQUIFER_HAS_${name} ${AQUIFER_HAS_${name}} PARENT_SCOPE)
+endfunction()
+
+aquifer_bench_peer(XXHASH xxHash xxhash.h xxhash libxxhash-dev)
+aquifer_bench_peer(ZSTD zstd zstd.h zstd libzstd-dev)
+aquifer_bench_peer(LZ4 LZ4 lz4.h lz4 liblz4-dev)
+aquifer_bench_peer(HIREDIS hiredis hiredis/hiredis.h hiredis libhiredis-dev)
