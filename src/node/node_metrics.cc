@@ -297,8 +297,8 @@ void WriteTenants(const std::vector<LabelledTenant>& tenants, PrometheusText* te
       "aquifer_committed_bytes_total", "Bytes of those blocks", kCounter, tenants,
       [](const S& tenant) { return tenant.counters.committed_bytes; }, text);
   WriteTenantCounter(
-      "aquifer_tenant_reservations_refused_total", "Blocks that a tenant's engines could not store", kCounter,
-      tenants, [](const S& tenant) { return tenant.counters.reserve_refused; }, text);
+      "aquifer_tenant_reservations_refused_total", "Blocks that a tenant's engines could not store",
+      kCounter, tenants, [](const S& tenant) { return tenant.counters.reserve_refused; }, text);
   WriteTenantCounter(
       "aquifer_lost_unwritten_total", "Blocks dropped from DRAM before any other tier had them",
       kCounter, tenants, [](const S& tenant) { return tenant.lost_unwritten; }, text);

@@ -136,9 +136,8 @@ void FakeDurableTier::WriteOne(WriteOp* op) {
   const FakeStore::Blob* const known = Find(op->meta.id);
   if (known != nullptr && !op->replace && known->meta.checksum == op->meta.checksum) return;
   ++store_->writes;
-  store_->blobs[op->meta.id] = {.meta = op->meta,
-                                .bytes = {op->source.begin(), op->source.end()},
-                                .dtype = op->dtype};
+  store_->blobs[op->meta.id] = {
+      .meta = op->meta, .bytes = {op->source.begin(), op->source.end()}, .dtype = op->dtype};
 }
 
 void FakeDurableTier::EraseOne(EraseOp* op) {
