@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/random.h"
+#include "testing/seeded_random.h"
 
 namespace aquifer {
 namespace {
@@ -35,7 +35,7 @@ class PublishedBlobTest : public testing::Test {
     EXPECT_THAT(publish.front().text, HasSubstr("EVAL"));
   }
 
-  Random random_{1};
+  SeededRandom random_{1};
   std::vector<std::byte> bytes_ = std::vector<std::byte>(8 + 3 * 1024);
   BlobRequest request_;
   RedisBlob blob_{
