@@ -248,7 +248,8 @@ struct PinRequest : Request {
   size_t pinned = 0;  // How many of the keys were there.
 };
 
-// Brings blocks to DRAM ahead of a Fetch and lends nothing. By chain, or by session.
+// Brings blocks to DRAM ahead of a Fetch and lends nothing. By chain, or by session. kNoSpace: no
+// DRAM is free, and half of the tenant's holds what was prestaged and not fetched yet.
 struct PrestageRequest : Request {
   ChainSlice chain;
   std::string session;  // Used when chain.keys is empty.

@@ -365,7 +365,7 @@ void PrestageJob::Reset() {
   blocks_.clear();
   unanswered_.clear();
   cursor_ = open_ = 0;
-  in_slice_ = collected_ = timer_set_ = reading_note_ = noteless_ = false;
+  in_slice_ = collected_ = timer_set_ = reading_note_ = noteless_ = capped_ = false;
   note_ = {};
   deadline_nanos_ = DeadlineIn(asked().timeout_nanos);
   asked().found = asked().staged = 0;
@@ -444,12 +444,20 @@ void PrestageJob::OnNote(const Result<SessionNote>& note) {
 }
 
 void PrestageJob::LetGo() {
+  core().residency_->RefundPrestage(tenant(), open_ * block_bytes_);
+  open_ = 0;
   if (learned_) core().catalog_.Release(tenant(), *learned_);
   learned_.reset();
 }
 
 void PrestageJob::Finish() {
   LetGo();
+  if (capped_ && request()->status.ok()) {
+    request()->status =
+        Status(Code::kNoSpace,
+               "no DRAM is free, and half of the tenant's holds blocks that were prestaged and not "
+               "fetched yet; fetch or evict those first");
+  }
   End(1);
 }
 
@@ -513,7 +521,8 @@ void PrestageJob::StageFurther(size_t i) {
   if (place.answer == Presence::Answer::kAbsent) return;
   if (place.answer == Presence::Answer::kUnknown) return unanswered_.push_back(i);
   ++asked().found;
-  ++open_;
+  const GroupRecord& group = core().catalog_.layout(layout_).groups[chain_.group];
+  if (!Charge(RoundUpToPage(group.block_bytes))) return;
   core().durable_->Load(place.tier,
                         {.name = {.tenant = tenant(),
                                   .group = chain_.group,
@@ -543,15 +552,29 @@ void PrestageJob::StageOne(BlockRef ref) {
     ++asked().staged;
     return;
   }
-  ++open_;
+  if (!Charge(core().residency_->SlotBytesOf(ref))) return;
   core().loader_->Load(ref, deadline_nanos_, {.waiter = this, .run = run(), .op = cursor_});
 }
 
-void PrestageJob::OnLoaded(size_t, BlockRef, const Status& status) {
+bool PrestageJob::Charge(uint64_t bytes) {
+  block_bytes_ = bytes;
+  if (!core().residency_->ChargePrestage(tenant(), bytes)) {
+    capped_ = true;
+    return false;
+  }
+  ++open_;
+  return true;
+}
+
+void PrestageJob::OnLoaded(size_t, BlockRef ref, const Status& status) {
   --open_;
+  Residency& residency = *core().residency_;
   if (status.ok()) {
     ++asked().staged;
     core().Count(tenant(), &CoreCounters::prestaged);
+  }
+  if (!status.ok() || !residency.NotePrestaged(ref)) {
+    residency.RefundPrestage(tenant(), block_bytes_);
   }
   MaybeEnd();
 }

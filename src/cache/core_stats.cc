@@ -196,6 +196,8 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
   AddLeft([this](Leave why) { return residency_->left(why); }, &stats);
   const std::pair<std::string, uint64_t> others[] = {
       {"demoted_blocks", residency_->demoted()},
+      {"prestaged_unfetched_bytes", residency_->unfetched_bytes()},
+      {"prestaged_in_vain_bytes", residency_->prestaged_in_vain_bytes()},
       {"nvme_loads", loads.loads},
       {"nvme_loads_shared", loads.shared_loads},
       {"nvme_loads_failed", loads.failed_loads},

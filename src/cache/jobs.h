@@ -269,6 +269,8 @@ class PrestageJob final : public RequestJob<PrestageRequest, 6>, public LoadWait
   size_t count() const;
   BlockRef Block(size_t i) const;
   void StageOne(BlockRef ref);
+  // Whether one more block may be loaded ahead.
+  bool Charge(uint64_t bytes);
   // The durable tiers: a session of which only they know, and blocks.
   void ReadNote();
   void OnNote(const Result<SessionNote>& note);
@@ -290,6 +292,8 @@ class PrestageJob final : public RequestJob<PrestageRequest, 6>, public LoadWait
   std::deque<size_t> unanswered_;  // Durable tiers are asked for these.
   size_t cursor_ = 0;              // From the root on.
   size_t open_ = 0;
+  uint64_t block_bytes_ = 0;  // Charged for each of the open ones.
+  bool capped_ = false;       // Not all may be loaded ahead.
   int64_t deadline_nanos_ = 0;
   bool in_slice_ = false;
   bool collected_ = false;

@@ -205,6 +205,7 @@ void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
     order_of_tier->Add(ref, features, clock_->NowNanos());
     order_of_tier->SetLeaf(ref, index_->IsLeaf(ref, tier));
   } else {
+    if (tier == kTierDram && ClearUnfetched(ref)) prestaged_in_vain_bytes_ += SlotBytesOf(ref);
     order_of_tier->Remove(ref);
   }
   TenantBlocks& own = MutableBlocksOf(at(ref).tenant);
@@ -349,8 +350,48 @@ void Residency::DropExpired(size_t max_steps) {
 
 // --- Holding on
 
+bool Residency::ChargePrestage(uint16_t tenant, uint64_t bytes) {
+  TenantBlocks& own = MutableBlocksOf(tenant);
+  const uint64_t ceiling = DramCeiling(tenant);
+  const uint64_t coming = own.prestaging_bytes + bytes;
+  const bool free = dram_quota_.CanTake(tenant, coming) == QuotaTake::kFits;
+  if (!free && own.unfetched_bytes + coming > ceiling / 2) return false;
+  own.prestaging_bytes = coming;
+  return true;
+}
+
+void Residency::RefundPrestage(uint16_t tenant, uint64_t bytes) {
+  MutableBlocksOf(tenant).prestaging_bytes -= bytes;
+}
+
+bool Residency::NotePrestaged(BlockRef ref) {
+  if (!index_->Exists(ref)) return false;
+  const BlockEntry& entry = at(ref);
+  if (!entry.in_tier(kTierDram) || entry.leases > 0 || (entry.flags & kFlagUnfetched) != 0) {
+    return false;
+  }
+  index_->SetFlags(ref, kFlagUnfetched);
+  MutableBlocksOf(entry.tenant).unfetched_bytes += SlotBytesOf(ref);
+  RefundPrestage(entry.tenant, SlotBytesOf(ref));
+  return true;
+}
+
+bool Residency::ClearUnfetched(BlockRef ref) {
+  if ((at(ref).flags & kFlagUnfetched) == 0) return false;
+  index_->SetFlags(ref, 0, kFlagUnfetched);
+  MutableBlocksOf(at(ref).tenant).unfetched_bytes -= SlotBytesOf(ref);
+  return true;
+}
+
+uint64_t Residency::unfetched_bytes() const {
+  uint64_t bytes = 0;
+  for (const TenantBlocks& own : blocks_of_) bytes += own.unfetched_bytes;
+  return bytes;
+}
+
 bool Residency::Lease(BlockRef ref) {
   if (!index_->Lease(ref)) return false;
+  ClearUnfetched(ref);
   if (at(ref).in_tier(kTierDram) && !Planted(PlantedBug::kLeasedEvicted)) dram_order_->Hold(ref);
   return true;
 }

@@ -218,7 +218,9 @@ class Residency {
     std::array<uint64_t, kLeaveReasons> left{};
     uint64_t in_dram = 0;
     uint64_t on_nvme = 0;
-    uint64_t being_written = 0;  // To a lower tier, also those that are gone otherwise.
+    uint64_t being_written = 0;     // To a lower tier, also those that are gone otherwise.
+    uint64_t unfetched_bytes = 0;   // Prestaged, and not fetched since.
+    uint64_t prestaging_bytes = 0;  // Charged, and not there yet.
   };
   TenantBlocks blocks_of(uint16_t tenant) const {
     return tenant < blocks_of_.size() ? blocks_of_[tenant] : TenantBlocks{};
@@ -235,6 +237,17 @@ class Residency {
   uint64_t NvmeCeiling(uint16_t tenant) const {
     return std::min(nvme_quota_.quota(tenant).ceiling_bytes, nvme_quota_.capacity_bytes());
   }
+  // --- Prestaging: a guess. It may take what is free, and beyond that half of its tenant's DRAM.
+
+  // Before a load. Refunded, unless it is noted then.
+  [[nodiscard]] bool ChargePrestage(uint16_t tenant, uint64_t bytes);
+  void RefundPrestage(uint16_t tenant, uint64_t bytes);
+  // False: it is gone again, or somebody has fetched it.
+  [[nodiscard]] bool NotePrestaged(BlockRef ref);
+  uint64_t unfetched_bytes() const;
+  // What left DRAM without having been fetched, ever.
+  uint64_t prestaged_in_vain_bytes() const { return prestaged_in_vain_bytes_; }
+
   // How many left DRAM for a lower tier that had them.
   uint64_t demoted() const { return demoted_; }
   // How many of the tenant's were dropped from DRAM before any other tier had them, for want of
@@ -267,7 +280,8 @@ class Residency {
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint8_t kFlagDurableHeld =
-      0x10;  // Waits in DRAM to be written to a durable tier.
+      0x10;                                        // Waits in DRAM to be written to a durable tier.
+  static constexpr uint8_t kFlagUnfetched = 0x08;  // Prestaged, and not fetched since.
   static constexpr uint8_t kWaitsInDram = kFlagDirtyHeld | kFlagDurableHeld;
   static constexpr uint8_t kDurableTiers = 0xFF & ~((1u << kTierFirstDurable) - 1);
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
@@ -287,6 +301,8 @@ class Residency {
   static uint16_t PayerOf(uint16_t tenant);
   TenantBlocks& MutableBlocksOf(uint16_t tenant);
   void CountLostUnwritten(uint16_t tenant);
+  // It is no guess any more. False: it was none.
+  bool ClearUnfetched(BlockRef ref);
   void LeaveDurable(BlockRef ref, Leave why);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
@@ -357,6 +373,7 @@ class Residency {
   std::array<uint64_t, kLeaveReasons> left_{};
   std::vector<TenantBlocks> blocks_of_;  // By tenant.
   uint64_t demoted_ = 0;
+  uint64_t prestaged_in_vain_bytes_ = 0;
   int64_t only_in_dram_ = 0;
   std::vector<uint64_t> lost_unwritten_;  // By tenant.
   std::vector<uint64_t> lost_undurable_;  // By tenant.
