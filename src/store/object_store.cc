@@ -115,7 +115,6 @@ class ObjectStore final : public BlobStore {
   // conditions.
   enum class Step : uint8_t {
     kGet,
-    kHead,
     kRange,
     kPut,
     kPutIfAbsent,
@@ -129,6 +128,7 @@ class ObjectStore final : public BlobStore {
     BlobRequest* blob = nullptr;
     Step step = Step::kGet;
     S3Request s3{};
+    std::byte first{};       // kRange of a look without a head.
     std::string etag{};      // kDeleteIfSame.
     bool cancelled = false;  // Under the lock.
   };
@@ -146,7 +146,7 @@ class ObjectStore final : public BlobStore {
       case BlobKind::kRead:
         return Step::kGet;
       case BlobKind::kLook:
-        return request.head.empty() ? Step::kHead : Step::kRange;
+        return Step::kRange;
       case BlobKind::kRemove:
         return Step::kHeadThenDelete;
       case BlobKind::kWrite:
@@ -170,11 +170,11 @@ class ObjectStore final : public BlobStore {
         s3.receive = {blob.head, blob.body};
         break;
       case Step::kRange:
+        // Never HEAD: its answer cannot say that it is the bucket that is missing.
         s3.method = "GET";
-        s3.headers = {{"range", fmt::format("bytes=0-{}", blob.head.size() - 1)}};
-        s3.receive = {blob.head};
+        s3.receive = {blob.head.empty() ? std::span(&operation->first, 1) : blob.head};
+        s3.headers = {{"range", fmt::format("bytes=0-{}", s3.receive[0].size() - 1)}};
         break;
-      case Step::kHead:
       case Step::kHeadThenPut:
       case Step::kHeadThenDelete:
         s3.method = "HEAD";
@@ -199,7 +199,6 @@ class ObjectStore final : public BlobStore {
     switch (operation->step) {
       case Step::kGet:
         return OnRead(operation);
-      case Step::kHead:
       case Step::kRange:
         return OnLooked(operation);
       case Step::kPutIfAbsent:

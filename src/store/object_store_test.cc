@@ -149,8 +149,8 @@ class Client {
                         .body_bytes = size - kHeadBytes,
                         .if_absent = if_absent,
                         .deadline_nanos = Deadline()};
-    Do(&request);
-    return {request.status, request.existed};
+    Status status = Do(&request);
+    return {std::move(status), request.existed};
   }
   Answer Read(const std::string& name, size_t size) {
     std::vector<std::byte> bytes(size);
@@ -158,18 +158,16 @@ class Client {
                         .head = std::span(bytes).first(kHeadBytes),
                         .body = std::span(bytes).subspan(kHeadBytes),
                         .deadline_nanos = Deadline()};
-    Do(&request);
-    return {request.status, false, std::move(bytes)};
+    Status status = Do(&request);
+    return {std::move(status), false, std::move(bytes)};
   }
   Status Look(const std::string& name) {
     BlobRequest request{.kind = BlobKind::kLook, .name = name, .deadline_nanos = Deadline()};
-    Do(&request);
-    return request.status;
+    return Do(&request);
   }
   Status Remove(const std::string& name) {
     BlobRequest request{.kind = BlobKind::kRemove, .name = name, .deadline_nanos = Deadline()};
-    Do(&request);
-    return request.status;
+    return Do(&request);
   }
 
   uint64_t Count(std::string_view name) const {
@@ -179,18 +177,18 @@ class Client {
     ADD_FAILURE() << "no counter " << name;
     return 0;
   }
+  Status Do(BlobRequest* request) {
+    std::promise<void> done;
+    request->on_done = [&](BlobRequest&) { done.set_value(); };
+    store_->Submit(request);
+    done.get_future().wait();
+    return request->status;
+  }
   BlobStore* store() { return store_.get(); }
   void set_deadline(int64_t nanos) { timeout_nanos_ = nanos; }
 
  private:
   int64_t Deadline() const { return SystemClock()->NowNanos() + timeout_nanos_; }
-  void Do(BlobRequest* request) {
-    std::promise<void> done;
-    request->on_done = [&](BlobRequest&) { done.set_value(); };
-    store_->Submit(request);
-    done.get_future().wait();
-  }
-
   std::unique_ptr<BlobStore> store_;
   int64_t timeout_nanos_ = 30 * kSecond;
 };
@@ -362,8 +360,12 @@ TEST(ObjectStoreFaultsTest, ABucketThatIsDeletedUnderneathIsSaidAndMayComeBack) 
   EXPECT_EQ(read.code(), Code::kUnavailable) << read.ToString();
   EXPECT_TRUE(Contains(read, "there is no bucket 'kv-cache'")) << read.ToString();
   EXPECT_EQ(client.Write("b", 1, kHeadBytes).status.code(), Code::kUnavailable);
-  EXPECT_FALSE(client.Look("a").ok());
+  // A look is how a tier finds out whether its store is there: a miss would say that it is.
+  const Status look = client.Look("a");
+  EXPECT_EQ(look.code(), Code::kUnavailable) << look.ToString();
+  EXPECT_TRUE(Contains(look, "there is no bucket 'kv-cache'")) << look.ToString();
   ASSERT_TRUE(server.MakeBucket());
+  EXPECT_EQ(client.Look("a").code(), Code::kNotFound);
   EXPECT_EQ(client.Read("a", kHeadBytes).status.code(), Code::kNotFound);
   EXPECT_TRUE(client.Write("b", 1, kHeadBytes).status.ok());
 }
@@ -416,6 +418,14 @@ TEST(ObjectStoreFaultsTest, TlsNeedsACertificateThatWeTrust) {
   EXPECT_TRUE(Contains(status, "ca_file")) << status.ToString();
 }
 
+BucketOptions OptionsFor(const ScriptedHttp& server) {
+  BucketOptions options;
+  options.endpoints = {server.url()};
+  options.bucket = "kv-cache";
+  options.credentials.given = {.access_key = "a", .secret_key = "b", .session_token = {}};
+  return options;
+}
+
 TEST(ObjectStoreConditionsTest, AServerWithoutConditionsIsAskedFirst) {
   std::atomic<int> puts = 0;
   std::atomic<bool> there = false;
@@ -428,17 +438,50 @@ TEST(ObjectStoreConditionsTest, AServerWithoutConditionsIsAskedFirst) {
     there = true;
     return {};
   });
-  BucketOptions options;
-  options.endpoints = {server.url()};
-  options.bucket = "kv-cache";
-  options.credentials.given = {.access_key = "a", .secret_key = "b", .session_token = {}};
-  Client client(options);
+  Client client(OptionsFor(server));
   const Client::Answer first = client.Write("a", 1, kHeadBytes);
   EXPECT_TRUE(first.status.ok()) << first.status.ToString();
   EXPECT_FALSE(first.existed);
   EXPECT_TRUE(client.Write("a", 2, kHeadBytes).existed);
   EXPECT_EQ(puts, 1);
   EXPECT_NE(client.store()->Describe().find("conditional"), std::string::npos);
+}
+
+// An answer to HEAD is 404 for both, and nothing else.
+TEST(ObjectStoreLooksTest, ALookTellsAMissingBucketFromAMissingObject) {
+  std::atomic<bool> bucket = false;
+  std::atomic<bool> object = false;
+  const ScriptedHttp server([&](const HttpQuestion& question) -> HttpReply {
+    if (bucket && object) {
+      const bool ranged = question.headers.contains("range");
+      return {.status = ranged ? 206 : 200,
+              .headers = ranged ? "content-range: bytes 0-0/2101248\r\n" : "",
+              .body = "x"};
+    }
+    return {.status = 404,
+            .body = fmt::format("<Error><Code>{}</Code></Error>",
+                                bucket ? "NoSuchKey" : "NoSuchBucket")};
+  });
+  Client client(OptionsFor(server));
+  const Status missing = client.Look("a");
+  EXPECT_EQ(missing.code(), Code::kUnavailable) << missing.ToString();
+  EXPECT_TRUE(Contains(missing, "there is no bucket 'kv-cache'")) << missing.ToString();
+  bucket = true;
+  EXPECT_EQ(client.Look("a").code(), Code::kNotFound);
+  object = true;
+  BlobRequest look{.kind = BlobKind::kLook, .name = "a"};
+  EXPECT_TRUE(client.Do(&look).ok()) << look.status.ToString();
+  EXPECT_EQ(look.blob_bytes, 2'101'248u);
+}
+
+// It is stopped after the first byte, and tells the length all the same.
+TEST(ObjectStoreLooksTest, AServerWithoutRangesIsLookedAtToo) {
+  const ScriptedHttp server(
+      [](const HttpQuestion&) -> HttpReply { return {.body = std::string(100'000, 'x')}; });
+  Client client(OptionsFor(server));
+  BlobRequest look{.kind = BlobKind::kLook, .name = "a"};
+  EXPECT_TRUE(client.Do(&look).ok()) << look.status.ToString();
+  EXPECT_EQ(look.blob_bytes, 100'000u);
 }
 
 constexpr int kWriters = 8;
