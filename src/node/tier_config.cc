@@ -5,26 +5,24 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <map>
-#include <span>
-#include <system_error>
 #include <utility>
 
+#include "cache/environment.h"
 #include "settings/size_text.h"
+#include "store/bucket.h"
+#include "store/redis_slots.h"
+#include "store/s3_endpoints.h"
 
 namespace aquifer {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kLeastDirectoryBytes = 1024 * kMiB;  // One grant; see store/posix_store.h.
-constexpr size_t kMaxTiers = 5;  // What an entry of the cache's index has room for.
+constexpr uint64_t kLeastDirectoryBytes = 1024 * kMiB;  // Eight grants of 128 MiB.
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxEndpoints = 64;
 constexpr size_t kMaxTextBytes = 255;
-constexpr std::string_view kHttps = "https://";
-constexpr std::string_view kHttp = "http://";
 constexpr std::array<std::string_view, 3> kKinds = {"posix", "redis", "object"};
 
 // ---- Texts ----
@@ -36,42 +34,10 @@ bool IsMadeOf(std::string_view text, std::string_view others) {
   });
 }
 
-// "host:port", where an address of IPv6 is in brackets.
-bool IsHostAndPort(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return false;
-  std::string_view host = text.substr(0, colon);
-  const bool brackets = host.starts_with('[') && host.ends_with(']');
-  if (brackets) host = host.substr(1, host.size() - 2);
-  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ.-_";
-  const std::string allowed = std::string(kLetters) + (brackets ? ":" : "");
-  const std::string_view digits = text.substr(colon + 1);
-  uint16_t port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  return !host.empty() && IsMadeOf(host, allowed) && error == std::errc() &&
-         end == digits.data() + digits.size() && port != 0;
-}
-
-// A scheme, a host and perhaps a port; no path, no user.
-bool IsUrl(std::string_view text) {
-  for (const std::string_view scheme : {kHttps, kHttp}) {
-    if (!text.starts_with(scheme)) continue;
-    text.remove_prefix(scheme.size());
-    if (text.ends_with('/')) text.remove_suffix(1);
-    const bool has_port = text.rfind(':') != std::string_view::npos && !text.ends_with(']');
-    return IsHostAndPort(has_port ? std::string(text) : fmt::format("{}:1", text));
-  }
-  return false;
-}
-
 // Over http:// and not to this host itself.
-bool LeavesHostPlain(std::string_view url) {
-  if (!url.starts_with(kHttp)) return false;
-  std::string_view host = url.substr(kHttp.size());
-  if (host.starts_with("[::1]")) return false;
-  host = host.substr(0, host.find(':'));
-  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
-  return host != "localhost" && !(numeric && host.starts_with("127."));
+bool LeavesHostPlain(const std::string& url) {
+  const Result<S3Endpoint> endpoint = ParseS3Endpoint(url);
+  return endpoint.ok() && !endpoint->tls && !endpoint->loopback;
 }
 
 Result<std::string> AbsolutePath(const TomlValue& value) {
@@ -160,10 +126,11 @@ Status ReadSize(const TomlValue& value, TierConfig* tier) {
 
 Status CheckEndpoint(const TomlValue& value, StoreKind kind, std::string_view text) {
   if (kind == StoreKind::kRedis) {
-    if (IsHostAndPort(text)) return Status();
+    const Result<RedisAddress> address = ParseRedisAddress(text);
+    if (address.ok() && address->ToString() == text) return Status();  // The port is not left out.
     return value.Wrong(fmt::format("'{}' is not a server; write it like \"10.0.0.7:6379\"", text));
   }
-  if (IsUrl(text)) return Status();
+  if (ParseS3Endpoint(text).ok()) return Status();
   return value.Wrong(
       fmt::format("'{}' is not a server; write it like \"https://s3.example.com:9000\"", text));
 }
@@ -200,13 +167,8 @@ Status ReadPasswordFile(const TomlValue& value, TierConfig* tier) {
 
 Status ReadBucket(const TomlValue& value, TierConfig* tier) {
   AQ_ASSIGN_OR_RETURN(tier->bucket, value.Text());
-  const std::string& name = tier->bucket;
-  if (name.size() >= 3 && name.size() <= 63 && IsMadeOf(name, ".-") && !name.starts_with('.') &&
-      !name.starts_with('-') && !name.ends_with('.') && !name.ends_with('-')) {
-    return Status();
-  }
-  return value.Wrong(fmt::format(
-      "'{}' is not a bucket; its name has 3 to 63 small letters, digits, '.' and '-'", name));
+  const Status named = CheckBucketName(tier->bucket);
+  return named.ok() ? named : value.Wrong(named.message());
 }
 
 Status ReadPrefix(const TomlValue& value, TierConfig* tier) {
@@ -369,9 +331,9 @@ std::string_view StoreKindName(StoreKind kind) { return kKinds[static_cast<size_
 Result<std::vector<TierConfig>> ReadTiers(const TomlValue& list) {
   if (!list.is_list()) return list.Wrong("write [[tier]], in two pairs of brackets");
   AQ_ASSIGN_OR_RETURN(const auto elements, list.Elements());
-  if (elements.size() > kMaxTiers) {
-    return list.Wrong(
-        fmt::format("{} tiers are too many; at most {} are possible", elements.size(), kMaxTiers));
+  if (elements.size() > kMaxDurableTiers) {
+    return list.Wrong(fmt::format("{} tiers are too many; at most {} are possible", elements.size(),
+                                  kMaxDurableTiers));
   }
   std::vector<TierConfig> tiers;
   std::map<std::string, std::string> seen;  // Names and places, to where they are.

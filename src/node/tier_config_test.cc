@@ -133,8 +133,10 @@ TEST(TierConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
     EXPECT_THAT(Refusal(object + "endpoints = [\"" + std::string(server) + "\"]\n"),
                 HasSubstr("https://s3.example.com:9000"));
   }
-  EXPECT_THAT(Refusal(kObject + "endpoints = [\"http://10.0.0.7:9000\"]\n"),
-              HasSubstr("allow_plain_http = true"));
+  for (const char* server : {"http://10.0.0.7:9000", "http://127.evil.example"}) {
+    EXPECT_THAT(Refusal(kObject + "endpoints = [\"" + std::string(server) + "\"]\n"),
+                HasSubstr("allow_plain_http = true"));
+  }
   EXPECT_EQ(Parsed(kObject + "endpoints = [\"http://127.0.0.1:9000\"]\n").size(), 1u);
   EXPECT_THAT(Refusal(object + "bucket = \"A\"\n"), HasSubstr("3 to 63"));
   EXPECT_THAT(Refusal(object + "prefix = \"/a\"\n"), HasSubstr("a prefix has"));

@@ -494,14 +494,6 @@ class S3Bucket final : public Bucket {
   std::atomic<uint64_t> received_bytes_{0};
 };
 
-Status CheckName(const std::string& bucket) {
-  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789-.";
-  const bool good = bucket.size() >= 3 && bucket.size() <= 63 &&
-                    bucket.find_first_not_of(kAllowed) == std::string::npos &&
-                    bucket.find("..") == std::string::npos;
-  return good ? Status() : Status(Code::kInvalid, fmt::format("'{}' cannot name a bucket", bucket));
-}
-
 Status CheckPrefix(const std::string& prefix) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/";
@@ -540,9 +532,23 @@ Result<std::vector<S3Endpoint>> CheckEndpoints(const BucketOptions& options) {
 
 }  // namespace
 
+Status CheckBucketName(std::string_view name) {
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789-.";
+  const auto plain = [](char c) { return c != '-' && c != '.'; };
+  const bool good = name.size() >= 3 && name.size() <= 63 &&
+                    name.find_first_not_of(kAllowed) == std::string_view::npos &&
+                    plain(name.front()) && plain(name.back()) &&
+                    name.find("..") == std::string_view::npos;
+  if (good) return {};
+  return {Code::kInvalid,
+          fmt::format("'{}' is not a bucket; its name has 3 to 63 small letters, digits, '.' and "
+                      "'-', with a letter or digit at both ends",
+                      name)};
+}
+
 Status CheckBucketOptions(const BucketOptions& options) {
   AQ_RETURN_IF_ERROR(CheckEndpoints(options).status());
-  AQ_RETURN_IF_ERROR(CheckName(options.bucket));
+  AQ_RETURN_IF_ERROR(CheckBucketName(options.bucket));
   AQ_RETURN_IF_ERROR(CheckPrefix(options.prefix));
   AQ_RETURN_IF_ERROR(CheckS3Credentials(options.credentials));
   if (!options.credentials.token_file.empty()) {

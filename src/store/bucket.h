@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,8 @@ struct BucketOptions {
   int most_attempts = 5;
 };
 
-// kInvalid, with what to correct.
+// Both: kInvalid, with what to correct.
+Status CheckBucketName(std::string_view name);
 Status CheckBucketOptions(const BucketOptions& options);
 
 // What an S3 server says of a failure.

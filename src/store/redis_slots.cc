@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
+
+#include "store/host_port.h"
 
 namespace aquifer {
 namespace {
@@ -66,32 +69,15 @@ std::optional<SlotRange> ParseRange(const RespReply& reply, const RedisAddress& 
 }  // namespace
 
 std::string RedisAddress::ToString() const {
-  if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
-  return fmt::format("{}:{}", host, port);
+  return HostPort{.host = host, .port = port}.ToString();
 }
 
 Result<RedisAddress> ParseRedisAddress(std::string_view text) {
-  const Status wrong(Code::kInvalid, fmt::format("'{}' is not host:port", text));
-  RedisAddress address{.host = {}, .port = kDefaultPort};
-  std::string_view rest;
-  if (text.starts_with('[')) {
-    const size_t end = text.find(']');
-    if (end == std::string_view::npos) return wrong;
-    address.host = text.substr(1, end - 1);
-    rest = text.substr(end + 1);
-  } else {
-    const size_t end = std::min(text.find(':'), text.size());
-    address.host = text.substr(0, end);
-    rest = text.substr(end);
+  std::optional<HostPort> server = ParseHostPort(text);
+  if (!server.has_value()) {
+    return Status(Code::kInvalid, fmt::format("'{}' is not host:port", text));
   }
-  if (!rest.empty()) {
-    const std::optional<uint16_t> port =
-        rest.front() == ':' ? SmallNumber(rest.substr(1)) : std::nullopt;
-    if (!port.has_value() || *port == 0) return wrong;
-    address.port = *port;
-  }
-  if (address.host.empty()) return wrong;
-  return address;
+  return RedisAddress{std::move(server->host), server->port == 0 ? kDefaultPort : server->port};
 }
 
 uint16_t RedisSlotOf(std::string_view key) {

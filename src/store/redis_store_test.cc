@@ -196,7 +196,8 @@ TEST(RedisSlotsTest, AddressesAndRedirectionsAreRead) {
   EXPECT_EQ(ParseRedisAddress("host:77")->ToString(), "host:77");
   EXPECT_EQ(ParseRedisAddress("host")->port, 6379);
   EXPECT_EQ(ParseRedisAddress("[::1]:77")->host, "::1");
-  for (const std::string wrong : {"", ":1", "a:", "a:0", "a:99999", "[::1", "a:1x"}) {
+  for (const std::string wrong :
+       {"", ":1", "a:", "a:0", "a:99999", "[::1", "a:1x", "u@a:1", "a/b:1", "[]:1", "[a b]:1"}) {
     EXPECT_FALSE(ParseRedisAddress(wrong).ok()) << wrong;
   }
   const RedisAddress from{"here", 1};

@@ -165,10 +165,18 @@ TEST(S3EndpointsTest, AnEndpointIsASchemeAHostAndPerhapsAPort) {
   EXPECT_EQ(ParseS3Endpoint("https://s3.example.com:443")->host, "s3.example.com");
   EXPECT_EQ(ParseS3Endpoint("https://[::1]:9000")->host, "[::1]:9000");
   EXPECT_TRUE(ParseS3Endpoint("https://[::1]:9000")->loopback);
-  EXPECT_FALSE(ParseS3Endpoint("https://127.example.com")->host.empty());
+  EXPECT_TRUE(ParseS3Endpoint("http://localhost")->loopback);
+  // Names that others may have given to a host of theirs.
+  for (const char* text : {"http://127.evil.example", "http://127.0.0.1.evil.example:9000",
+                           "http://localhost.example", "http://10.127.0.0", "http://[::1:2]"}) {
+    const auto endpoint = ParseS3Endpoint(text);
+    ASSERT_TRUE(endpoint.ok()) << text;
+    EXPECT_FALSE(endpoint->loopback) << text;
+  }
   for (const char* text :
        {"", "s3.example.com", "ftp://a", "https://", "https://a/b", "https://a:b",
-        "https://a:", "https://user@host", "https://a b", "https://a?b"}) {
+        "https://a:", "https://user@host", "https://a b", "https://a?b", "https://a:0",
+        "https://a:65536", "https://a]b", "https://[::1", "https://[]", "https://[host]"}) {
     EXPECT_EQ(ParseS3Endpoint(text).status().code(), Code::kInvalid) << text;
   }
 }
@@ -217,7 +225,13 @@ TEST(BucketOptionsTest, WhatIsWrongIsNamed) {
             }),
             "");
   EXPECT_EQ(problem([](auto* o) { o->endpoints = {"http://localhost:9000"}; }), "");
-  EXPECT_NE(problem([](auto* o) { o->bucket = "A_B"; }), "");
+  EXPECT_NE(
+      problem([](auto* o) { o->endpoints = {"http://127.evil.example"}; }).find("allow_plain_http"),
+      std::string::npos);
+  for (const char* bucket : {"A_B", "ab", "-abc", "abc.", "a..b"}) {
+    EXPECT_NE(problem([bucket](auto* o) { o->bucket = bucket; }).find("3 to 63"), std::string::npos)
+        << bucket;
+  }
   EXPECT_NE(problem([](auto* o) { o->prefix = "/kv/"; }), "");
   EXPECT_NE(problem([](auto* o) { o->prefix = "kv"; }), "");
   EXPECT_EQ(problem([](auto* o) { o->prefix = "kv/one/"; }), "");

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "store/host_port.h"
 
 namespace aquifer {
 namespace {
@@ -15,16 +18,10 @@ Status Wrong(std::string_view text, std::string_view why) {
   return {Code::kInvalid, fmt::format("'{}' is no endpoint: {}", text, why)};
 }
 
+// By its name alone: "127.example.com" is a name like any other.
 bool IsLoopback(std::string_view host) {
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
-}
-
-// "host", ":port" of "host:port"; the host may be in brackets.
-std::pair<std::string_view, std::string_view> SplitPort(std::string_view host) {
-  const size_t bracket = host.find(']');
-  const size_t colon = host.find(':', bracket == std::string_view::npos ? 0 : bracket);
-  if (colon == std::string_view::npos) return {host, {}};
-  return {host.substr(0, colon), host.substr(colon)};
+  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
 }
 
 }  // namespace
@@ -41,19 +38,14 @@ Result<S3Endpoint> ParseS3Endpoint(std::string_view text) {
     return Wrong(text, "it begins with https:// or http://");
   }
   if (rest.ends_with('/')) rest.remove_suffix(1);
-  const auto [host, port] = SplitPort(rest);
-  constexpr std::string_view kAllowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.[]:";
-  if (host.empty() || host.find_first_not_of(kAllowed) != std::string_view::npos) {
+  std::optional<HostPort> server = ParseHostPort(rest);
+  if (!server.has_value()) {
     return Wrong(text, "it has a host and perhaps a port, and nothing else");
   }
-  const bool port_is_number =
-      port.size() > 1 && port.find_first_not_of("0123456789", 1) == std::string_view::npos;
-  if (!port.empty() && !port_is_number) return Wrong(text, "a port is a number");
-  endpoint.host = host;
   // What is signed is what libcurl sends, which leaves these out.
-  if (port != (endpoint.tls ? ":443" : ":80")) endpoint.host += port;
-  endpoint.loopback = IsLoopback(host);
+  if (server->port == (endpoint.tls ? 443 : 80)) server->port = 0;
+  endpoint.host = server->ToString();
+  endpoint.loopback = IsLoopback(server->host);
   return endpoint;
 }
 
