@@ -106,6 +106,12 @@ TEST_F(EncryptionTest, StoresThatCannotBeMadeAreNamed) {
   EXPECT_THAT(NewStore(redis, {}).status().message(),
               AllOf(HasSubstr("tier near: "), HasSubstr("No such file")));
   TierConfig object = Tier(StoreKind::kObject, "far");
+  object.credentials = scratch_.Sub("credentials");
+  EXPECT_THAT(NewStore(object, {}).status().message(),
+              AllOf(HasSubstr("tier far: "), HasSubstr("No such file")));
+  std::ofstream(object.credentials) << "aws_access_key_id = a\naws_secret_access_key = b\n";
+  ASSERT_EQ(::chmod(object.credentials.c_str(), 0640), 0);
+  EXPECT_THAT(NewStore(object, {}).status().message(), HasSubstr("chmod 600"));
   object.credentials = kCredentialsFromWebIdentity;
   EXPECT_THAT(NewStore(object, {}).status().message(), HasSubstr("AWS_WEB_IDENTITY_TOKEN_FILE"));
 }

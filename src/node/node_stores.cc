@@ -51,6 +51,9 @@ Result<S3CredentialSettings> CredentialsOf(const TierConfig& tier,
                                            const SecretEnvironment& environment) {
   S3CredentialSettings settings;
   if (tier.credentials.starts_with('/')) {
+    // What is wrong with the file is said at the start; it is read again when it is used.
+    AQ_ASSIGN_OR_RETURN(std::string text, ReadSecretFile(tier.credentials, ::geteuid()));
+    WipeSecret(std::as_writable_bytes(std::span(text)));
     settings.file = tier.credentials;
     return settings;
   }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <fstream>
@@ -40,7 +41,10 @@ Status Get(Bucket* bucket, int64_t timeout_nanos = 30 * kSecond) {
   return DoS3(bucket, &get);
 }
 
-void WriteFile(const std::string& path, std::string_view text) { std::ofstream(path) << text; }
+void WriteFile(const std::string& path, std::string_view text, mode_t mode = 0600) {
+  std::ofstream(path) << text;
+  ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+}
 
 TEST(BucketTest, PassingTroubleIsTriedAgainAndLastingTroubleIsTold) {
   std::atomic<int> asked = 0;
@@ -273,6 +277,25 @@ TEST(BucketCredentialsTest, ATokenThatIsRefusedOrNotThereIsSaid) {
   EXPECT_NE(refused.message().find("InvalidIdentityToken"), std::string::npos)
       << refused.ToString();
   EXPECT_EQ(refused.message().find("the.token"), std::string::npos);
+}
+
+TEST(BucketCredentialsTest, AFileThatOthersMayReadIsRefusedUntilItIsClosed) {
+  const ScratchDirectory directory;
+  const ScriptedHttp server([](const HttpQuestion&) -> HttpReply { return {.body = "fine"}; });
+  const auto bucket = BucketAt(server.url(), [&](BucketOptions* options) {
+    options->credentials = {.token_file = {},
+                            .role_arn = {},
+                            .sts_endpoint = {},
+                            .file = directory.Sub("credentials"),
+                            .given = {}};
+  });
+  const std::string_view text = "aws_access_key_id = a\naws_secret_access_key = s3cret\n";
+  WriteFile(directory.Sub("credentials"), text, 0644);
+  const Status open = Get(bucket.get());
+  EXPECT_EQ(open.code(), Code::kUnavailable);
+  EXPECT_NE(open.message().find("chmod 600"), std::string::npos) << open.ToString();
+  WriteFile(directory.Sub("credentials"), text, 0600);
+  EXPECT_TRUE(Get(bucket.get()).ok());
 }
 
 TEST(BucketCredentialsTest, AFileIsReadAgainWhenTheServerRefusesWhatWasInIt) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "base/secret_key.h"
+#include "settings/secret_file.h"
 #include "store/s3_answer.h"
 
 namespace aquifer {
@@ -25,12 +27,13 @@ void WipeText(std::string* text) {
   text->clear();
 }
 
-Result<std::string> ReadSecretFile(const std::string& path) {
+// Not ReadSecretFile(): Kubernetes mounts tokens as it likes, and they end within the hour.
+Result<std::string> ReadTokenFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return Status(Code::kUnavailable,
-                  fmt::format("the credentials in {} cannot be read: {}; next step: make it "
-                              "readable for the node's user",
+                  fmt::format("the token in {} cannot be read: {}; next step: make it readable for "
+                              "the node's user",
                               path, std::strerror(errno)));
   }
   return std::string(std::istreambuf_iterator<char>(file), {});
@@ -79,9 +82,10 @@ Status CredentialKeeper::ReadFile() {
   const int64_t changed = ChangedNanos(settings_.file);
   if (have && !refused_ && (changed == file_changed_nanos_ || changed == 0)) return {};
   refused_ = false;
-  AQ_ASSIGN_OR_RETURN(std::string text, ReadSecretFile(settings_.file));
-  Result<AwsCredentials> parsed = ParseCredentialsFile(text, settings_.profile);
-  WipeText(&text);
+  Result<std::string> text = ReadSecretFile(settings_.file, ::geteuid());
+  if (!text.ok()) return {Code::kUnavailable, std::string(text.status().message())};
+  Result<AwsCredentials> parsed = ParseCredentialsFile(*text, settings_.profile);
+  WipeText(&*text);
   if (!parsed.ok()) {
     return {Code::kUnavailable, fmt::format("{}: {}", settings_.file, parsed.status().message())};
   }
@@ -106,7 +110,7 @@ Status CredentialKeeper::RenewByToken() {
 
 void CredentialKeeper::Exchange() {
   next_look_nanos_ = clock_->NowNanos() + kFailurePauseNanos;
-  Result<std::string> token = ReadSecretFile(settings_.token_file);
+  Result<std::string> token = ReadTokenFile(settings_.token_file);
   if (!token.ok()) {
     failure_ = token.status();
     return;

@@ -21,7 +21,7 @@ struct S3CredentialSettings {
   std::string role_arn;      // With a token; a server that needs none may be given "".
   std::string sts_endpoint;  // With a token: "https://sts.eu-west-1.amazonaws.com".
 
-  std::string file;  // Read again when it has changed.
+  std::string file;  // Closed to other users (settings/secret_file.h). Read again when it changes.
   std::string profile = "default";
 
   AwsCredentials given;
