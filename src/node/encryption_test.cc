@@ -116,6 +116,31 @@ TEST_F(EncryptionTest, StoresThatCannotBeMadeAreNamed) {
   EXPECT_THAT(NewStore(object, {}).status().message(), HasSubstr("AWS_WEB_IDENTITY_TOKEN_FILE"));
 }
 
+TEST_F(EncryptionTest, AWebIdentityIsTakenWhateverElseIsSet) {
+  TierConfig object = Tier(StoreKind::kObject, "far");
+  object.credentials = kCredentialsFromWebIdentity;
+  ASSERT_EQ(::setenv("AWS_ACCESS_KEY_ID", "a", 1), 0);
+  ASSERT_EQ(::setenv("AWS_SECRET_ACCESS_KEY", "b", 1), 0);
+  ASSERT_EQ(::setenv("AWS_SHARED_CREDENTIALS_FILE", "/f", 1), 0);
+  const auto without = BucketOf(object, {});
+  EXPECT_THAT(without.status().message(), HasSubstr("set it and AWS_ROLE_ARN"));
+  ASSERT_EQ(::setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/t", 1), 0);
+  const auto bucket = BucketOf(object, {});
+  object.credentials = kCredentialsFromEnvironment;
+  const auto other = BucketOf(object, {});
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+                           "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}) {
+    ASSERT_EQ(::unsetenv(name), 0);
+  }
+  ASSERT_TRUE(bucket.ok()) << bucket.status().ToString();
+  EXPECT_EQ(bucket->credentials.token_file, "/t");
+  EXPECT_THAT(bucket->credentials.given.access_key, IsEmpty());
+  EXPECT_THAT(bucket->credentials.given.secret_key, IsEmpty());
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_EQ(other->credentials.given.access_key, "a") << "as AWS's own tools choose";
+  EXPECT_THAT(other->credentials.token_file, IsEmpty());
+}
+
 TEST_F(EncryptionTest, AStoreThatCannotBeReachedIsATierAllTheSame) {
   TierConfig redis = Tier(StoreKind::kRedis, "near");
   redis.tls = false;

@@ -47,6 +47,12 @@ Result<std::unique_ptr<BlobStore>> NewRedis(const TierConfig& tier) {
   return NewRedisStore(std::move(options));
 }
 
+// A key that is set for something else does not come before the web identity that was asked for.
+bool IsOfWebIdentity(std::string_view variable) {
+  return variable == "AWS_WEB_IDENTITY_TOKEN_FILE" || variable == "AWS_ROLE_ARN" ||
+         variable == "AWS_ENDPOINT_URL_STS";
+}
+
 Result<S3CredentialSettings> CredentialsOf(const TierConfig& tier,
                                            const SecretEnvironment& environment) {
   S3CredentialSettings settings;
@@ -57,12 +63,17 @@ Result<S3CredentialSettings> CredentialsOf(const TierConfig& tier,
     settings.file = tier.credentials;
     return settings;
   }
+  const bool by_token = tier.credentials == kCredentialsFromWebIdentity;
   settings = S3CredentialsFromEnvironment(
-      [&environment](const char* name) { return environment.Get(name); }, tier.region);
-  if (tier.credentials == kCredentialsFromWebIdentity && settings.token_file.empty()) {
+      [&environment, by_token](const char* name) {
+        return by_token && !IsOfWebIdentity(name) ? nullptr : environment.Get(name);
+      },
+      tier.region);
+  if (by_token && settings.token_file.empty()) {
     return Status(Code::kInvalid,
                   "credentials are to come from a web identity, and AWS_WEB_IDENTITY_TOKEN_FILE is "
-                  "not set");
+                  "not set; set it and AWS_ROLE_ARN in the node's environment, or change "
+                  "credentials");
   }
   return settings;
 }
