@@ -279,6 +279,30 @@ TEST(BucketCredentialsTest, ATokenThatIsRefusedOrNotThereIsSaid) {
   EXPECT_EQ(refused.message().find("the.token"), std::string::npos);
 }
 
+TEST(BucketCredentialsTest, AnExchangeThatRepeatsTheTokenGetsItIntoNoMessage) {
+  const ScratchDirectory directory;
+  WriteFile(directory.Sub("token"), "the.token");
+  for (const char* error : {"<Code>ExpiredToken</Code><Message>the.token is too old</Message>",
+                            "<Code>the.token</Code>", "<Message>the.token</Message>"}) {
+    const ScriptedHttp server([&](const HttpQuestion&) -> HttpReply {
+      return {.status = 400,
+              .body = fmt::format("<ErrorResponse><Error>{}</Error></ErrorResponse>", error)};
+    });
+    const auto bucket = BucketAt(server.url(), [&](BucketOptions* options) {
+      options->credentials = {.token_file = directory.Sub("token"),
+                              .role_arn = {},
+                              .sts_endpoint = server.url(),
+                              .file = {},
+                              .given = {}};
+    });
+    const Status status = Get(bucket.get());
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_NE(status.message().find("does not exchange our web identity token"), std::string::npos)
+        << status.ToString();
+    EXPECT_EQ(status.message().find("the.token"), std::string::npos) << status.ToString();
+  }
+}
+
 TEST(BucketCredentialsTest, AFileThatOthersMayReadIsRefusedUntilItIsClosed) {
   const ScratchDirectory directory;
   const ScriptedHttp server([](const HttpQuestion&) -> HttpReply { return {.body = "fine"}; });

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/secret_key.h"
@@ -37,6 +38,17 @@ Result<std::string> ReadTokenFile(const std::string& path) {
                               path, std::strerror(errno)));
   }
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// What an STS server, or a proxy before it, says of a failure, in a word. Its message may repeat
+// the token, and a code that is none may be one.
+std::string StsWord(const HttpExchange& exchange) {
+  constexpr size_t kMostLetters = 64;
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const std::string code = ParseS3Error(exchange.text).code;
+  const bool word = !code.empty() && code.size() <= kMostLetters &&
+                    code.find_first_not_of(kLetters) == std::string::npos;
+  return word ? code : fmt::format("HTTP {}", exchange.http_status);
 }
 
 // 0: it is not there.
@@ -151,15 +163,13 @@ void CredentialKeeper::OnExchanged() {
     renewal_unix_seconds_ =
         expiry_unix_seconds_ - std::min(kRenewalSeconds, (expiry_unix_seconds_ - now) / 2);
   } else {
-    const S3Error error = ParseS3Error(exchange_.text);
     failure_ =
         Status(Code::kUnavailable,
                fmt::format("{} does not exchange our web identity token ({}); next step: see that "
                            "the role trusts its issuer, and that the token has not expired",
                            settings_.sts_endpoint,
                            exchange_.failure != HttpFailure::kNone ? exchange_.failure_text
-                           : error.code.empty() ? fmt::format("HTTP {}", exchange_.http_status)
-                                                : error.code + ": " + error.message));
+                                                                   : StsWord(exchange_)));
   }
   WipeText(&exchange_.text);
   on_change_();
