@@ -18,7 +18,6 @@ class Round {
   Result<double> Run() {
     const Stopwatch watch;
     for (BlobRequest& request : requests_) {
-      request.on_done = [this](BlobRequest& done) { Ended(&done); };
       SendNext(&request);
     }
     while (under_way_ > 0) {
@@ -53,6 +52,7 @@ class Round {
 
   void Send(BlobRequest* request) {
     ++under_way_;
+    request->on_done = [this](BlobRequest& done) { Ended(&done); };
     round_.store->Submit(request);
   }
 

@@ -2,7 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace aquifer {
+
+void Complete(BlobRequest* request, Status status) {
+  request->status = std::move(status);
+  const auto on_done = std::move(request->on_done);
+  on_done(*request);
+}
 
 Status CheckBlobName(std::string_view name) {
   constexpr size_t kMostCharacters = 512;

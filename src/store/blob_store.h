@@ -6,9 +6,9 @@
 // Any number of processes use one store at the same time.
 //
 // Every request is asynchronous and stands alone. The caller owns it and its memory and leaves both
-// untouched until `on_done`, which runs exactly once, on any thread, possibly inside Submit(). It
-// must not block, and may destroy the request. After it the store uses none of the request's
-// memory.
+// untouched until `on_done`, which runs exactly once, on any thread, possibly inside Submit(), and
+// is not in the request any more when it runs. It must not block, and may destroy the request.
+// After it the store uses none of the request's memory.
 //
 // A store ends a request by itself soon after its deadline or Cancel(), unless a device holds its
 // buffer (a hanging file system): then the request completes when that lets go, however late. Who
@@ -39,8 +39,8 @@ enum class BlobKind : uint8_t {
 
 struct BlobRequest {
   BlobKind kind = BlobKind::kRead;
-  // 1 to 512 of the characters a-z 0-9 - . and /, none of them at either end; "/" stands for
-  // folders where a store has them, and "..", "//" and "./" are in no name.
+  // 1 to 512 of the characters a-z 0-9 - . and /, with a letter or a digit at both ends; "/" stands
+  // for folders where a store has them, and "..", "//" and "./" are in no name.
   std::string name{};
   // Both are multiples of 4 KiB long and so aligned, but for kLook, which may have no head, and but
   // for what does not go to a device: a store that needs alignment copies what lacks it.
@@ -105,6 +105,9 @@ class BlobStore {
   // Counters by name, for metrics and tests, in a fixed order.
   virtual std::vector<std::pair<std::string, uint64_t>> Counters() const = 0;
 };
+
+// How every store ends a request.
+void Complete(BlobRequest* request, Status status);
 
 // kInvalid for a name that no store takes.
 Status CheckBlobName(std::string_view name);

@@ -461,17 +461,25 @@ TEST_P(BlobStoreContract, AFullQueueRefusesAtOnceAndTheRestIsAnswered) {
 
 TEST_P(BlobStoreContract, ARequestMayBeDestroyedByItsCompletion) {
   constexpr int kRequests = 40;
+  if (GetParam().bounded) store_ = harness_->Open(kRequests / 4);  // Some are refused at once.
   std::atomic<int> done = 0;
+  std::atomic<int> lost = 0;
   for (int i = 0; i < kRequests; ++i) {
     auto* const request = new BlobRequest{.kind = BlobKind::kLook, .name = "nothing"};
-    request->on_done = [&done, request](BlobRequest&) {
-      std::atomic<int>* const count = &done;
+    if (i % 2 == 0) request->deadline_nanos = harness_->NowNanos();  // Or late, where they begin.
+    request->on_done = [&done, &lost, request, held = std::make_shared<int>()](BlobRequest&) {
+      // What it has captured must outlive the request; this only looks from outside.
+      std::atomic<int>* const completions = &done;
+      std::atomic<int>* const losses = &lost;
+      const std::weak_ptr<int> mine = held;
       delete request;
-      ++*count;
+      if (mine.expired()) ++*losses;
+      ++*completions;
     };
     store_->Submit(request);
   }
   EXPECT_TRUE(harness_->RunUntil([&] { return done == kRequests; }));
+  EXPECT_EQ(lost, 0) << "on_done was in the request while it ran";
 }
 
 TEST_P(BlobStoreContract, DestroyingTheStoreAnswersWhatIsUnderWay) {

@@ -51,7 +51,7 @@ class ObjectStore final : public BlobStore {
 
   void Submit(BlobRequest* request) override {
     Status named = CheckBlobName(request->name);
-    if (!named.ok()) return Answer(request, std::move(named));
+    if (!named.ok()) return Complete(request, std::move(named));
     auto made = std::make_unique<Operation>();
     Operation* const operation = made.get();
     operation->blob = request;
@@ -297,13 +297,7 @@ class ObjectStore final : public BlobStore {
       const MutexLock lock(&mutex_);
       live_.erase(blob);
     }
-    Answer(blob, std::move(status));
-  }
-
-  static void Answer(BlobRequest* request, Status status) {
-    request->status = std::move(status);
-    const auto on_done = std::move(request->on_done);  // It may destroy the request.
-    on_done(*request);
+    Complete(blob, std::move(status));
   }
 
   void SendListing(Listing* listing) {

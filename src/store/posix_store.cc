@@ -165,9 +165,7 @@ void PosixStore::Submit(BlobRequest* request) {
     }
     status = Status(Code::kBusy);
   }
-  request->status = std::move(status);
-  const auto on_done = request->on_done;
-  on_done(*request);
+  Complete(request, std::move(status));
 }
 
 void PosixStore::Cancel(BlobRequest* request) {
@@ -271,9 +269,7 @@ void PosixStore::Finish(BlobRequest* request, Status status) {
     const MutexLock lock(&mutex_);
     under_way_.erase(request);
   }
-  request->status = std::move(status);
-  const auto on_done = request->on_done;  // It may destroy the request, and itself with it.
-  on_done(*request);
+  Complete(request, std::move(status));
 }
 
 // --- Reading -------------------------------------------------------------------------------------

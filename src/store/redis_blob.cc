@@ -376,9 +376,6 @@ std::vector<RedisCommand> RedisBlob::Afterwards() {
   return commands;
 }
 
-void RedisBlob::Deliver(const Status& status) {
-  request_->status = status;
-  request_->on_done(*request_);
-}
+void RedisBlob::Deliver(const Status& status) { Complete(request_, status); }
 
 }  // namespace aquifer

@@ -205,10 +205,8 @@ void RedisLoop::Begin(Active active) {
 
 void RedisLoop::StartBlob(BlobRequest* request) {
   if (request->deadline_nanos <= Now()) {
-    request->status = Status(Code::kLate);
-    Count(*request, request->status);
-    request->on_done(*request);
-    return;
+    Count(*request, Status(Code::kLate));
+    return Complete(request, Status(Code::kLate));
   }
   Begin({.operation = std::make_unique<RedisBlob>(blob_options_, request),
          .deadline_nanos = request->deadline_nanos,

@@ -39,9 +39,7 @@ class RedisStore final : public BlobStore {
     request->blob_bytes = 0;
     request->status = Status();
     Status taken = TakeIn(request);  // If it was, the request may be gone by now.
-    if (taken.ok()) return;
-    request->status = std::move(taken);
-    request->on_done(*request);
+    if (!taken.ok()) Complete(request, std::move(taken));
   }
 
   void Cancel(BlobRequest* request) override { LoopOf(request->name).Cancel(request); }

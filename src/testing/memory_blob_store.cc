@@ -86,8 +86,7 @@ MemoryBlobStore::~MemoryBlobStore() {
     left.swap(under_way_);
   }
   for (const auto& [request, number] : left) {
-    request->status = Status(Code::kLate, "the store is closed");
-    request->on_done(*request);
+    Complete(request, Status(Code::kLate, "the store is closed"));
   }
 }
 
@@ -110,8 +109,7 @@ void MemoryBlobStore::Submit(BlobRequest* request) {
     }
   }
   if (number == 0) {
-    request->status = Status(Code::kBusy, "the queue is full");
-    return request->on_done(*request);
+    return Complete(request, Status(Code::kBusy, "the queue is full"));
   }
   if (executor_ != nullptr && clock_ != nullptr && request->deadline_nanos != INT64_MAX) {
     executor_->PostAt(request->deadline_nanos, [life = life_, request, number] {
@@ -145,7 +143,7 @@ void MemoryBlobStore::Proceed(BlobRequest* request, uint64_t number) {
     const MutexLock lock(&mutex_);
     under_way_.erase(request);
   }
-  request->on_done(*request);
+  Complete(request, std::move(request->status));
 }
 
 bool MemoryBlobStore::FailsNow(BlobRequest* request) {
@@ -173,8 +171,7 @@ void MemoryBlobStore::GiveUp(BlobRequest* request, uint64_t number, const char* 
     held_.erase(number);
     under_way_.erase(found);
   }
-  request->status = Status(Code::kLate, why);
-  request->on_done(*request);
+  Complete(request, Status(Code::kLate, why));
 }
 
 void MemoryBlobStore::Cancel(BlobRequest* request) {
