@@ -102,7 +102,8 @@ class BlobStore {
   // Where it is, for people, without secrets: "s3://kv-cache at https://10.0.0.7:9000".
   virtual std::string Describe() const = 0;
 
-  // Counters by name, for metrics and tests, in a fixed order.
+  // Counters by name, for metrics and tests, in a fixed order: those of blob_counters.h, and what
+  // is the store's own.
   virtual std::vector<std::pair<std::string, uint64_t>> Counters() const = 0;
 };
 

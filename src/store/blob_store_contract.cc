@@ -172,6 +172,28 @@ TEST_P(BlobStoreContract, LookingTellsTheLengthAndTheBeginning) {
   EXPECT_EQ(outcome.blob_bytes, kHeadBytes + 10'000);
 }
 
+TEST_P(BlobStoreContract, WhatIsDoneIsCountedByTheSameNamesEverywhere) {
+  ASSERT_TRUE(Write(store_.get(), "count", 5000, 1).ok());
+  EXPECT_TRUE(WriteIfAbsent(store_.get(), "count", 5000, 1).existed);
+  EXPECT_TRUE(Read(store_.get(), "count", 5000, 1).ok());
+  BlobRequest look{.kind = BlobKind::kLook, .name = "count"};
+  EXPECT_TRUE(Do(store_.get(), &look).status.ok());
+  BlobRequest late{
+      .kind = BlobKind::kLook, .name = "count", .deadline_nanos = harness_->NowNanos()};
+  EXPECT_EQ(Do(store_.get(), &late).status.code(), Code::kLate);
+  EXPECT_TRUE(Remove(store_.get(), "count").ok());
+  EXPECT_EQ(Remove(store_.get(), "count").code(), Code::kNotFound);
+  const uint64_t bytes = kHeadBytes + 5000;
+  const std::map<std::string, uint64_t> expected = {
+      {"reads", 1},   {"read_bytes", bytes}, {"looks", 1},  {"writes", 1}, {"written_bytes", bytes},
+      {"existed", 1}, {"removes", 1},        {"misses", 1}, {"late", 1},   {"failures", 0}};
+  std::map<std::string, uint64_t> counted;
+  for (const auto& [name, value] : store_->Counters()) {
+    if (expected.contains(name)) counted[name] = value;
+  }
+  EXPECT_EQ(counted, expected);
+}
+
 TEST_P(BlobStoreContract, WhatIsThereStaysWhereItMustBeAbsent) {
   const Outcome first = WriteIfAbsent(store_.get(), "once", 9000, 1);
   EXPECT_TRUE(first.status.ok()) << first.status.ToString();

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/mutex.h"
+#include "store/blob_counters.h"
 #include "store/s3_answer.h"
 
 namespace aquifer {
@@ -96,17 +97,17 @@ class ObjectStore final : public BlobStore {
   }
 
   std::vector<std::pair<std::string, uint64_t>> Counters() const override {
-    const BucketCounters counters = bucket_->counters();
-    return {{"requests", counters.requests},
-            {"retries", counters.retries},
-            {"slow_downs", counters.slow_downs},
-            {"failovers", counters.failovers},
-            {"clock_corrections", counters.clock_corrections},
-            {"connections", counters.connections},
-            {"sent_bytes", counters.sent_bytes},
-            {"received_bytes", counters.received_bytes},
-            {"existed", existed_.load()},
-            {"late", late_.load()}};
+    const BucketCounters wire = bucket_->counters();
+    std::vector<std::pair<std::string, uint64_t>> counters = counters_.ByName();
+    counters.insert(counters.end(), {{"requests", wire.requests},
+                                     {"retries", wire.retries},
+                                     {"slow_downs", wire.slow_downs},
+                                     {"failovers", wire.failovers},
+                                     {"clock_corrections", wire.clock_corrections},
+                                     {"connections", wire.connections},
+                                     {"sent_bytes", wire.sent_bytes},
+                                     {"received_bytes", wire.received_bytes}});
+    return counters;
   }
 
  private:
@@ -286,13 +287,12 @@ class ObjectStore final : public BlobStore {
 
   void DoneExisted(Operation* operation) {
     operation->blob->existed = true;
-    existed_.fetch_add(1);
     Done(operation, Status());
   }
 
   void Done(Operation* operation, Status status) {
     BlobRequest* const blob = operation->blob;
-    if (status.code() == Code::kLate) late_.fetch_add(1);
+    counters_.Count(*blob, status);
     {
       const MutexLock lock(&mutex_);
       live_.erase(blob);
@@ -339,8 +339,7 @@ class ObjectStore final : public BlobStore {
 
   const std::string prefix_;
   std::atomic<bool> conditions_unknown_{false};
-  std::atomic<uint64_t> existed_{0};
-  std::atomic<uint64_t> late_{0};
+  BlobCounters counters_;
 
   Mutex mutex_;
   std::unordered_map<BlobRequest*, std::unique_ptr<Operation>> live_ AQ_GUARDED_BY(mutex_);

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/thread_name.h"
 #include "io/errno_status.h"
+#include "store/blob_counters.h"
 #include "store/posix_blob.h"
 #include "store/posix_grants.h"
 #include "store/posix_keeper.h"
@@ -128,12 +129,7 @@ class PosixStore final : public BlobStore {
   std::unordered_map<BlobRequest*, bool> under_way_ AQ_GUARDED_BY(mutex_);  // Whether cancelled.
   uint64_t listings_ AQ_GUARDED_BY(mutex_) = 0;                             // Under way.
 
-  std::atomic<uint64_t> blobs_read_{0};
-  std::atomic<uint64_t> blobs_written_{0};
-  std::atomic<uint64_t> blobs_existed_{0};
-  std::atomic<uint64_t> blobs_removed_{0};
-  std::atomic<uint64_t> bytes_read_{0};
-  std::atomic<uint64_t> bytes_written_{0};
+  BlobCounters counters_;
   std::atomic<uint64_t> files_reused_{0};
   std::atomic<uint64_t> grants_lost_{0};
 
@@ -269,6 +265,7 @@ void PosixStore::Finish(BlobRequest* request, Status status) {
     const MutexLock lock(&mutex_);
     under_way_.erase(request);
   }
+  counters_.Count(*request, status);
   Complete(request, std::move(status));
 }
 
@@ -305,8 +302,6 @@ Status PosixStore::Read(BlobRequest* request) {
   const Result<BlobLabel> label = ReadBlob(blob, request);
   if (!label.ok()) return UnlessReplaced(label.status(), blob, *request);
   keeper_->NoteRead(label->grant);
-  ++blobs_read_;
-  bytes_read_ += label->blob_bytes;
   return Status();
 }
 
@@ -364,7 +359,6 @@ Status PosixStore::Remove(BlobRequest* request) {
   if (options_.sync) AQ_RETURN_IF_ERROR(SyncNameOf(path));
   RemoveEmptyBlobFolders(paths_, request->name);
   Retire(label);
-  ++blobs_removed_;
   return Status();
 }
 
@@ -390,7 +384,6 @@ Status PosixStore::Write(BlobRequest* request) {
   const std::string path = paths_.Blob(request->name);
   if (request->if_absent && IsWhole(path, request->name)) {
     request->existed = true;
-    ++blobs_existed_;
     return options_.sync ? SyncNameOf(path) : Status();
   }
   const uint64_t blob_bytes = request->head.size() + request->body_bytes;
@@ -441,8 +434,6 @@ Status PosixStore::WriteInto(const PosixKeeper::Room& room, BlobRequest* request
   if (status.ok()) status = Publish(file, request, lost);
   if (status.ok() && !request->existed) {
     if (options_.sync) AQ_RETURN_IF_ERROR(SyncNameOf(paths_.Blob(request->name)));
-    ++blobs_written_;
-    bytes_written_ += label.blob_bytes;
     return status;
   }
   descriptor = Descriptor();
@@ -504,7 +495,6 @@ Status PosixStore::Publish(const std::string& file, BlobRequest* request, bool* 
     if (error == EEXIST) {
       request->existed = request->if_absent && IsWhole(path, request->name);
       if (!request->existed) return Replace(file, request);
-      ++blobs_existed_;
       return Status();
     }
     if (!IsGone(error)) break;
@@ -582,12 +572,9 @@ std::string PosixStore::Describe() const {
 }
 
 std::vector<std::pair<std::string, uint64_t>> PosixStore::Counters() const {
-  std::vector<std::pair<std::string, uint64_t>> counters = {
-      {"blobs_read", blobs_read_},       {"bytes_read", bytes_read_},
-      {"blobs_written", blobs_written_}, {"bytes_written", bytes_written_},
-      {"blobs_existed", blobs_existed_}, {"blobs_removed", blobs_removed_},
-      {"files_reused", files_reused_},   {"grants_lost", grants_lost_},
-  };
+  std::vector<std::pair<std::string, uint64_t>> counters = counters_.ByName();
+  counters.emplace_back("files_reused", files_reused_);
+  counters.emplace_back("grants_lost", grants_lost_);
   for (auto& counter : keeper_->Counters()) counters.push_back(std::move(counter));
   return counters;
 }

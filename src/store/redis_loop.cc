@@ -241,23 +241,7 @@ void RedisLoop::AfterStep(uint64_t id) {
 
 void RedisLoop::Count(const BlobRequest& request, const Status& status) {
   --counters_->queued;
-  if (status.code() == Code::kNotFound) {
-    ++counters_->misses;
-  } else if (status.code() == Code::kLate) {
-    ++counters_->late;
-  } else if (!status.ok()) {
-    ++counters_->failures;
-  } else if (request.kind == BlobKind::kRead) {
-    ++counters_->reads;
-    counters_->read_bytes += request.blob_bytes;
-  } else if (request.kind == BlobKind::kLook) {
-    ++counters_->looks;
-  } else if (request.kind == BlobKind::kRemove) {
-    ++counters_->removes;
-  } else if (!request.existed) {
-    ++counters_->writes;
-    counters_->written_bytes += request.head.size() + request.body_bytes;
-  }
+  counters_->blobs.Count(request, status);
 }
 
 // The status may be the operation's own, which lives until the end of this.

@@ -21,6 +21,7 @@
 #include "base/descriptor.h"
 #include "base/mutex.h"
 #include "net/tls_context.h"
+#include "store/blob_counters.h"
 #include "store/blob_store.h"
 #include "store/redis_blob.h"
 #include "store/redis_connection.h"
@@ -33,21 +34,13 @@ namespace aquifer {
 // What all loops of a store count together.
 struct RedisCounters {
   std::atomic<uint64_t> queued = 0;  // Requests under way; who submits adds, a loop takes off.
-  std::atomic<uint64_t> reads = 0;   // That succeeded, as of the next six.
-  std::atomic<uint64_t> read_bytes = 0;
-  std::atomic<uint64_t> looks = 0;
-  std::atomic<uint64_t> writes = 0;
-  std::atomic<uint64_t> written_bytes = 0;
-  std::atomic<uint64_t> removes = 0;
-  std::atomic<uint64_t> misses = 0;
-  std::atomic<uint64_t> failures = 0;  // Neither of these.
+  BlobCounters blobs;
   std::atomic<uint64_t> connections_opened = 0;
   std::atomic<uint64_t> connections_lost = 0;
   std::atomic<uint64_t> commands_sent_again = 0;
   std::atomic<uint64_t> redirections = 0;
   std::atomic<uint64_t> slot_maps_read = 0;
   std::atomic<uint64_t> pieces_missing = 0;
-  std::atomic<uint64_t> late = 0;
 };
 
 // Notes that other threads leave for the loop.

@@ -70,21 +70,14 @@ class RedisStore final : public BlobStore {
   }
 
   std::vector<std::pair<std::string, uint64_t>> Counters() const override {
-    return {{"reads", counters_.reads},
-            {"read_bytes", counters_.read_bytes},
-            {"looks", counters_.looks},
-            {"writes", counters_.writes},
-            {"written_bytes", counters_.written_bytes},
-            {"removes", counters_.removes},
-            {"misses", counters_.misses},
-            {"late", counters_.late},
-            {"failures", counters_.failures},
-            {"pieces_missing", counters_.pieces_missing},
-            {"connections_opened", counters_.connections_opened},
-            {"connections_lost", counters_.connections_lost},
-            {"commands_sent_again", counters_.commands_sent_again},
-            {"redirections", counters_.redirections},
-            {"slot_maps_read", counters_.slot_maps_read}};
+    std::vector<std::pair<std::string, uint64_t>> counters = counters_.blobs.ByName();
+    counters.insert(counters.end(), {{"pieces_missing", counters_.pieces_missing},
+                                     {"connections_opened", counters_.connections_opened},
+                                     {"connections_lost", counters_.connections_lost},
+                                     {"commands_sent_again", counters_.commands_sent_again},
+                                     {"redirections", counters_.redirections},
+                                     {"slot_maps_read", counters_.slot_maps_read}});
+    return counters;
   }
 
  private:

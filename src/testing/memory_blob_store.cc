@@ -86,7 +86,7 @@ MemoryBlobStore::~MemoryBlobStore() {
     left.swap(under_way_);
   }
   for (const auto& [request, number] : left) {
-    Complete(request, Status(Code::kLate, "the store is closed"));
+    End(request, Status(Code::kLate, "the store is closed"));
   }
 }
 
@@ -143,7 +143,12 @@ void MemoryBlobStore::Proceed(BlobRequest* request, uint64_t number) {
     const MutexLock lock(&mutex_);
     under_way_.erase(request);
   }
-  Complete(request, std::move(request->status));
+  End(request, std::move(request->status));
+}
+
+void MemoryBlobStore::End(BlobRequest* request, Status status) {
+  counters_.Count(*request, status);
+  Complete(request, std::move(status));
 }
 
 bool MemoryBlobStore::FailsNow(BlobRequest* request) {
@@ -171,7 +176,7 @@ void MemoryBlobStore::GiveUp(BlobRequest* request, uint64_t number, const char* 
     held_.erase(number);
     under_way_.erase(found);
   }
-  Complete(request, Status(Code::kLate, why));
+  End(request, Status(Code::kLate, why));
 }
 
 void MemoryBlobStore::Cancel(BlobRequest* request) {
@@ -278,10 +283,7 @@ BlobUsage MemoryBlobStore::Usage() const {
 }
 
 std::vector<std::pair<std::string, uint64_t>> MemoryBlobStore::Counters() const {
-  return {{"reads", requests(BlobKind::kRead)},
-          {"looks", requests(BlobKind::kLook)},
-          {"writes", requests(BlobKind::kWrite)},
-          {"removals", requests(BlobKind::kRemove)}};
+  return counters_.ByName();
 }
 
 // ---- Faults ----

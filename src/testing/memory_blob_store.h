@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "store/blob_counters.h"
 #include "store/blob_store.h"
 
 namespace aquifer {
@@ -78,7 +79,7 @@ class MemoryBlobStore : public BlobStore {
             std::function<void(Result<Names>)> on_done) override AQ_EXCLUDES(mutex_);
   BlobUsage Usage() const override AQ_EXCLUDES(mutex_);
   std::string Describe() const override { return "memory"; }
-  std::vector<std::pair<std::string, uint64_t>> Counters() const override AQ_EXCLUDES(mutex_);
+  std::vector<std::pair<std::string, uint64_t>> Counters() const override;
 
  private:
   struct Fault {
@@ -102,6 +103,7 @@ class MemoryBlobStore : public BlobStore {
   void Later(Task task);
   bool FailsNow(BlobRequest* request) AQ_REQUIRES(mutex_);
   void CarryOut(BlobRequest* request) AQ_EXCLUDES(mutex_);
+  void End(BlobRequest* request, Status status);
   void Read(BlobRequest* request);
   void Write(BlobRequest* request);
 
@@ -110,6 +112,7 @@ class MemoryBlobStore : public BlobStore {
   Executor* const executor_;
   Clock* const clock_;
   const std::shared_ptr<Life> life_;
+  BlobCounters counters_;
 
   mutable Mutex mutex_;
   std::map<BlobRequest*, uint64_t> under_way_ AQ_GUARDED_BY(mutex_);  // With their numbers.
