@@ -372,6 +372,13 @@ TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(path("shared")), HasSubstr("2MiB"),
                                  HasSubstr("It works: every byte came back")));
   EXPECT_THAT(Ctl({"tiers"}).out, AllOf(HasSubstr("shared"), HasSubstr("in service")));
+  // What only the store has counted.
+  EXPECT_THAT(
+      Ask(GetText("/metrics")).body,
+      HasSubstr("aquifer_durable_events_total{tier=\"shared\",event=\"store_removes\"} 24\n"));
+  EXPECT_EQ(
+      json::parse(Ctl({"tiers", "--json"}).out).at("durable")[0].at("counters").at("store_writes"),
+      24);
   outcome = Ctl({"tiers", "test", "shraed"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("there are: shared"));

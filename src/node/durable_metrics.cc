@@ -84,8 +84,10 @@ void WriteDurableMetrics(std::span<const DurableStats> tiers, PrometheusText* te
       }
     }
   }
-  text->Family("aquifer_durable_events_total", kCounter,
-               "What the tier itself and its store counted, by its own names");
+  text->Family(
+      "aquifer_durable_events_total", kCounter,
+      "What the tier itself counted, by its own names, and with store_ before them what its store "
+      "did");
   for (const DurableStats& tier : tiers) {
     for (const auto& [name, value] : tier.counters) {
       text->Sample({{"tier", tier.name}, {"event", name}}, value);

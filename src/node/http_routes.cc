@@ -50,6 +50,7 @@ NodeSnapshot Take(HttpContext* context) {
     if (some.empty()) break;
     std::move(some.begin(), some.end(), std::back_inserter(snapshot.tenants));
   }
+  if (context->stores != nullptr) context->stores->AddCounters(&snapshot.core.durable);
   if (context->keys != nullptr) snapshot.keys = context->keys->figures();
   snapshot.started_unix = context->started_unix;
   snapshot.version = context->version;

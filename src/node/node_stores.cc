@@ -198,4 +198,14 @@ std::vector<std::string> NodeStores::names() const {
   return names;
 }
 
+void NodeStores::AddCounters(std::vector<DurableStats>* tiers) const {
+  for (DurableStats& tier : *tiers) {
+    const BlobStore* const store = Find(tier.name);
+    if (store == nullptr) continue;
+    for (const auto& [name, value] : store->Counters()) {
+      tier.counters.emplace_back("store_" + name, value);
+    }
+  }
+}
+
 }  // namespace aquifer

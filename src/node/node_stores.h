@@ -12,6 +12,7 @@
 
 #include "aquifer/status.h"
 #include "block/key_source.h"
+#include "cache/core_snapshot.h"
 #include "cache/environment.h"
 #include "node/secret_environment.h"
 #include "node/tier_config.h"
@@ -46,6 +47,9 @@ class NodeStores {
   // Null: there is none of that name.
   BlobStore* Find(std::string_view name) const;
   std::vector<std::string> names() const;
+
+  // Adds what the stores count to what their tiers do, as "store_" and the store's name for it.
+  void AddCounters(std::vector<DurableStats>* tiers) const;
 
  private:
   struct One {
