@@ -91,16 +91,19 @@ std::string DurableText(const json& tiers) {
     const uint64_t failed =
         tier.at("failed_loads").get<uint64_t>() + tier.at("failed_writes").get<uint64_t>();
     const bool capped = tier.at("capacity_bytes").get<uint64_t>() > 0;
+    const bool in_service = tier.at("in_service").get<bool>();
     rows.push_back({Printable(tier, "name"), Size(tier, "used_bytes"),
                     capped ? Size(tier, "capacity_bytes") : "-",
                     fmt::format("{:.1f} ms", tier.at("latency_ms").get<double>()),
                     PaceText(tier.at("read_bytes_per_second").get<double>()),
                     Size(tier, "loaded_bytes"), Size(tier, "written_bytes"),
                     fmt::format("{}", waiting), fmt::format("{}", failed),
-                    tier.at("in_service").get<bool>() ? "in service" : "OUT OF SERVICE"});
+                    in_service ? "in service" : "OUT OF SERVICE"});
     const std::string why = Printable(tier, "why");
-    more += fmt::format("  {}: {}{}\n", Printable(tier, "name"), Printable(tier, "place"),
-                        why.empty() ? "" : ": " + why);
+    const std::string trouble = why.empty()  ? ""
+                                : in_service ? fmt::format(" (last trouble: {})", why)
+                                             : ": " + why;
+    more += fmt::format("  {}: {}{}\n", Printable(tier, "name"), Printable(tier, "place"), trouble);
   }
   return "\n" + Table(rows) + more;
 }

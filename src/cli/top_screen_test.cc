@@ -123,6 +123,24 @@ TEST(CtlTextTest, AStatusIsAFewLines) {
                           HasSubstr("50.0 %")));
 }
 
+TEST(CtlTextTest, WhatIsOverIsNotShownAsIfItWereNow) {
+  json tier = {{"name", "far"}, {"place", "s3://kv"}, {"why", "it hangs"}, {"in_service", false}};
+  for (const char* figure : {"waiting_loads", "waiting_writes", "waiting_erasures", "failed_loads",
+                             "failed_writes", "capacity_bytes", "used_bytes", "latency_ms",
+                             "read_bytes_per_second", "loaded_bytes", "written_bytes"}) {
+    tier[figure] = 0;
+  }
+  const auto text = [&tier] {
+    return TiersText({{"tiers", json::array()}, {"durable", json::array({tier})}});
+  };
+  EXPECT_THAT(text(), AllOf(HasSubstr("OUT OF SERVICE"), HasSubstr("far: s3://kv: it hangs\n")));
+  tier["in_service"] = true;
+  EXPECT_THAT(text(),
+              AllOf(HasSubstr("in service"), HasSubstr("far: s3://kv (last trouble: it hangs)\n")));
+  tier["why"] = "";
+  EXPECT_THAT(text(), HasSubstr("far: s3://kv\n"));
+}
+
 TEST(CtlTextTest, SessionsTellWhereTheNextPageBegins) {
   json answer = {{"tenant", "a"}, {"sessions", json::array()}, {"next", ""}};
   EXPECT_THAT(SessionsText(answer), HasSubstr("no sessions"));
