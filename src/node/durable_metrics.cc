@@ -42,7 +42,8 @@ constexpr Row kRows[] = {
     {"aquifer_durable_read_bytes_per_second", kGauge, "", "", &Of<&D::bytes_per_second>,
      "As Match weighs it"},
     {"aquifer_durable_looks_total", kCounter, "outcome", "found", &Of<&D::looks_found>,
-     "Questions whether a block is there, by the answer"},
+     "Questions whether a block is there, by the answer; where the tier could not say, that is "
+     "not_found too"},
     {"aquifer_durable_looks_total", kCounter, "outcome", "not_found",
      [](const D& tier) {
        return static_cast<double>(tier.looks - std::min(tier.looks, tier.looks_found));
