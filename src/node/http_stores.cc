@@ -31,7 +31,8 @@ Status NoSuchTier(const std::string& name, const NodeStores* stores) {
 }
 
 Status NoKeys() {
-  return Status(Code::kInvalid, "this node encrypts nothing, so it has no data keys");
+  return Status(Code::kInvalid,
+                "this node encrypts nothing, so it has no data keys; see encryption in its file");
 }
 
 json KeysJson(const KeyFigures& figures) {

@@ -235,8 +235,11 @@ class ObjectStore final : public BlobStore {
     }
     const std::optional<uint64_t> bytes = ObjectBytes(s3);
     if (!bytes.has_value()) {
-      return Done(operation,
-                  Status(Code::kUnavailable, "the server does not say how long its objects are"));
+      return Done(
+          operation,
+          Status(Code::kUnavailable,
+                 "the server does not say how long its objects are; next step: see whether a "
+                 "proxy before it takes Content-Length out of its answers"));
     }
     blob->blob_bytes = *bytes;
     Done(operation, s3.received_bytes < blob->head.size()

@@ -20,12 +20,6 @@ namespace {
 constexpr std::string_view kFirstLine = "aquifer posix store 1\n";
 constexpr std::string_view kGrantLine = "grant_bytes ";
 
-Status Unusable(const std::string& root, std::string_view why, std::string_view advice) {
-  return Status(Code::kUnavailable, fmt::format("{}: {}; {}", root, why, advice));
-}
-
-std::string ErrnoText(int error) { return std::generic_category().message(error); }
-
 }  // namespace
 
 Status PosixDirectory::Open() {
@@ -87,7 +81,8 @@ Status PosixDirectory::ReadMarker() {
   text.remove_prefix(at + kGrantLine.size());
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), grant_bytes_);
   if (error == std::errc() && stop != text.data() + text.size()) return Status();
-  return Unusable(paths_.root(), "its file aquifer-store is damaged", "remove all of it");
+  return Unusable(paths_.root(), "its file aquifer-store is damaged",
+                  "remove what is in the directory");
 }
 
 // The first one wins: link() does not replace.

@@ -246,11 +246,11 @@ void PosixKeeper::Beat() {
 Status PosixKeeper::Join() {
   const uint64_t most = PosixGrants::MostGrants(options_.capacity_bytes, directory_.grant_bytes());
   if (most < 2) {
-    return Status(
-        Code::kUnavailable,
-        fmt::format("{}: was made with grants of {} bytes, of which a capacity of {} "
-                    "bytes has no two; raise it",
-                    options_.directory, directory_.grant_bytes(), options_.capacity_bytes));
+    return Unusable(options_.directory,
+                    fmt::format("was made with grants of {} bytes, of which a capacity of {} bytes "
+                                "has no two",
+                                directory_.grant_bytes(), options_.capacity_bytes),
+                    "raise the capacity");
   }
   AQ_RETURN_IF_ERROR(member_.Join());
   {

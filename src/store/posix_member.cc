@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "io/errno_status.h"
 
@@ -45,12 +44,6 @@ bool ReadAlive(int file, AliveText* alive) {
   alive->boot = view.substr(kIdDigits + 1, kBootCharacters);
   return ParseHex(view.substr(kIdDigits + 1 + kBootCharacters + 1, 16), &alive->beat);
 }
-
-Status Unusable(const std::string& root, std::string_view why, std::string_view advice) {
-  return Status(Code::kUnavailable, fmt::format("{}: {}; {}", root, why, advice));
-}
-
-std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <memory>
+#include <system_error>
 
 #include "base/descriptor.h"
 #include "io/disk.h"
@@ -154,6 +155,12 @@ Status SyncFolder(const std::string& path) {
   if (!folder.valid() || ::fsync(folder.get()) != 0) return ErrnoStatus(errno, "sync", path);
   return Status();
 }
+
+Status Unusable(const std::string& root, std::string_view why, std::string_view next_step) {
+  return Status(Code::kUnavailable, fmt::format("{}: {}; next step: {}", root, why, next_step));
+}
+
+std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 bool IsGone(int error) { return error == ENOENT || error == ESTALE; }
 

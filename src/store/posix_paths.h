@@ -81,6 +81,10 @@ bool IsOnThisHost(const std::string& path);
 // fsync of a folder.
 Status SyncFolder(const std::string& path);
 
+// kUnavailable: what is wrong with the directory, and what to do next.
+Status Unusable(const std::string& root, std::string_view why, std::string_view next_step);
+std::string ErrnoText(int error);
+
 // Also ESTALE: on a network file system, what was removed while it was open.
 bool IsGone(int error);
 

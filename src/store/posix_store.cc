@@ -291,9 +291,7 @@ Status PosixStore::Do(BlobRequest* request) {
   AQ_RETURN_IF_ERROR(keeper_->readable());
   // A miss is a statement about the store: that has to be there. One look-up, which is in a cache.
   if (::access(paths_.Marker().c_str(), F_OK) == 0 || !IsGone(errno)) return status;
-  return Status(Code::kUnavailable, fmt::format("{} is gone; mount its file system, or make it "
-                                                "again",
-                                                options_.directory));
+  return Unusable(options_.directory, "is gone", "mount its file system, or make it again");
 }
 
 Status PosixStore::Read(BlobRequest* request) {

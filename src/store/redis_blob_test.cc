@@ -57,5 +57,37 @@ TEST_F(PublishedBlobTest, WhoseAnswerIsLostKeepsItsPieces) {
   EXPECT_THAT(blob_.Afterwards(), IsEmpty());
 }
 
+TEST(RedisErrorTest, EveryErrorOfAServerSaysWhatToDo) {
+  struct Case {
+    const char* text;
+    Code code;
+    const char* next_step;
+  };
+  const Case cases[] = {
+      {"OOM command not allowed", Code::kNoSpace, "more memory"},
+      {"ERR Error running script: -OOM command not allowed", Code::kNoSpace, "more memory"},
+      {"BUSY Redis is busy", Code::kBusy, "SCRIPT KILL"},
+      {"TRYAGAIN Multiple keys", Code::kBusy, "wait"},
+      {"WRONGTYPE Operation", Code::kCorrupt, "prefix"},
+      {"LOADING Redis is loading", Code::kUnavailable, "wait"},
+      {"CLUSTERDOWN Hash slot not served", Code::kUnavailable, "redis-cli --cluster check"},
+      {"READONLY You can't write", Code::kUnavailable, "master"},
+      {"MASTERDOWN Link with MASTER is down", Code::kUnavailable, "start the master"},
+      {"MISCONF Redis is configured", Code::kUnavailable, "disk"},
+      {"NOREPLICAS Not enough", Code::kUnavailable, "min-replicas-to-write"},
+      {"NOAUTH Authentication required", Code::kUnavailable, "password_file"},
+      {"NOPERM this user has no permissions", Code::kUnavailable, "docs/operating/redis.md"},
+      {"ERR something new", Code::kUnavailable, "log"},
+  };
+  for (const Case& one : cases) {
+    const Status status = StatusOfRedisError(one.text, {"host", 6379});
+    EXPECT_EQ(status.code(), one.code) << one.text;
+    EXPECT_THAT(status.message(), HasSubstr(one.text));
+    const size_t next = status.message().find("; next step: ");
+    ASSERT_NE(next, std::string::npos) << status.message();
+    EXPECT_THAT(status.message().substr(next), HasSubstr(one.next_step));
+  }
+}
+
 }  // namespace
 }  // namespace aquifer

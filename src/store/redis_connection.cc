@@ -168,7 +168,10 @@ Status RedisConnection::HearLogin(const RespReply& reply) {
   }
   const std::string who =
       login_.user.empty() ? "the password" : fmt::format("user '{}' or the password", login_.user);
-  return Status(Code::kUnavailable, fmt::format("the server refuses {}: {}", who, reply.text));
+  return Status(Code::kUnavailable,
+                fmt::format("the server refuses {}: {}; next step: correct user and password_file, "
+                            "and see that the user is on (ACL LIST)",
+                            who, reply.text));
 }
 
 bool RedisConnection::Abandon(uint64_t operation) {

@@ -26,6 +26,17 @@ constexpr int64_t kDetourNanos = 20 * kMillisecond;
 constexpr uint32_t kQuickDetours = 4;
 constexpr uint32_t kMostDetours = 250;
 
+// Behind why there is no connection, where that does not say it itself.
+std::string_view NextStepAfter(std::string_view why) {
+  if (why.find("; next step: ") != std::string_view::npos) return "";
+  if (why.find("certificate") != std::string_view::npos) {
+    return "; next step: name the authority that signed it as ca_file, and the server as its "
+           "certificate does";
+  }
+  return "; next step: see that the server runs, that this host may reach it, and that tls is as "
+         "the server has it";
+}
+
 // "used_memory:1234\r\n" in what INFO says.
 uint64_t InfoNumber(const std::string& text, std::string_view name) {
   const size_t at = text.find(fmt::format("\n{}:", name));
@@ -161,7 +172,8 @@ void RedisLoop::Resolved(const RedisAddress& address,
 
 void RedisLoop::Pause(Server* server, const Status& why) {
   server->trouble =
-      Status(Code::kUnavailable, fmt::format("{}: {}", server->address.ToString(), why.message()));
+      Status(Code::kUnavailable, fmt::format("{}: {}{}", server->address.ToString(), why.message(),
+                                             NextStepAfter(why.message())));
   if (++server->next_address < server->addresses.size()) return;  // The name has another one.
   server->next_address = 0;
   // A name may have moved; a number has not.
@@ -264,7 +276,9 @@ void RedisLoop::HearError(const RedisAddress& from, RedisCommand command, const 
 void RedisLoop::Follow(const RedisRedirect& redirect, RedisCommand command) {
   ++counters_->redirections;
   if (++command.detours > kMostDetours) {
-    return FailCommand(command, Status(Code::kUnavailable, "the cluster's servers disagree"));
+    return FailCommand(
+        command, Status(Code::kUnavailable,
+                        "the cluster's servers disagree; next step: redis-cli --cluster check"));
   }
   if (redirect.once) {
     command.server = redirect.to;

@@ -126,7 +126,9 @@ Result<RedisSlotMap> RedisSlotMap::Parse(const RespReply& reply, const RedisAddr
     std::fill(map.owners_.begin() + range->first, map.owners_.begin() + range->last + 1,
               map.Number(range->master));
   }
-  if (map.masters_.empty()) return Status(Code::kUnavailable, "nobody has the cluster's slots yet");
+  if (map.masters_.empty())
+    return Status(Code::kUnavailable,
+                  "nobody has the cluster's slots yet; next step: redis-cli --cluster check");
   return map;
 }
 

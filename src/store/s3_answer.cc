@@ -299,7 +299,10 @@ Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& 
   if (http_status == 404 && (code.empty() || code == "NoSuchKey")) return Status(Code::kNotFound);
   if (http_status == 416) return {Code::kCorrupt, "the object is shorter than a header"};
   if (IsFull(http_status, code)) {
-    return {Code::kNoSpace, fmt::format("{} has no space left", context.endpoint)};
+    return {Code::kNoSpace,
+            fmt::format("{} has no space left; next step: give it space or a larger quota, or "
+                        "blocks a shorter time to live",
+                        context.endpoint)};
   }
   if (code == "ExpiredToken" || code == "InvalidToken" || code == "TokenRefreshRequired") {
     return Unavailable(fmt::format("{} does not take our session token any more", context.endpoint),
@@ -313,7 +316,10 @@ Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& 
     return ExplainDenied(error, context);
   }
   if (http_status == 429 || code.starts_with("SlowDown")) {
-    return {Code::kBusy, fmt::format("{} asks us to slow down", context.endpoint)};
+    return {Code::kBusy,
+            fmt::format("{} asks us to slow down; next step: more or faster servers, or fewer "
+                        "nodes at once",
+                        context.endpoint)};
   }
   if (http_status == 409 || http_status == 412) {
     return {Code::kBusy, "another writer was there at the same time"};

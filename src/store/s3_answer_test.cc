@@ -112,6 +112,10 @@ TEST(S3AnswerTest, EveryFailureSaysWhatToDo) {
     const Status status = ExplainS3Failure(one.http_status, one.error, context);
     EXPECT_EQ(status.code(), one.code) << one.http_status << one.error.code;
     EXPECT_NE(status.message().find(one.words), std::string::npos) << status.message();
+    // A miss is no failure, and a damaged object is stored again by itself.
+    const bool mendable = one.code != Code::kNotFound && one.code != Code::kCorrupt;
+    EXPECT_EQ(status.message().find("; next step: ") != std::string::npos, mendable)
+        << status.message();
   }
 }
 
