@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "base/clock.h"
 #include "base/random.h"
 #include "node/node_stores.h"
+#include "store/posix_paths.h"
 #include "tenant/key_bucket.h"
 #include "tenant/master_keys.h"
 #include "tenant/mounted_keys.h"
@@ -18,9 +20,11 @@
 namespace aquifer {
 namespace {
 
-// A folder of a posix tier, and what is there whenever that tier's file system is.
+// Of a posix tier, or of the node's state.
 constexpr std::string_view kKeyFolder = "/keys";
-constexpr std::string_view kStoreMarker = "/aquifer-store";
+// What OpenKeyDirectory() leaves in every directory of keys.
+constexpr std::string_view kKeyMarker = "/.lock";
+constexpr std::string_view kMemory = "/key-store";
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
@@ -39,19 +43,45 @@ bool MakeOwnDirectory(const std::string& path) {
   return ::access(path.c_str(), W_OK | X_OK) == 0;
 }
 
-// Keys are as durable as what they seal on this host.
-Result<KeyPlace> PlaceInState(const NodeHost& host) {
+// Empty: none can be written to.
+std::string StateOf(const NodeHost& host) {
   for (const std::string& state :
        {host.state_directory,
         host.state_home.empty() ? std::string() : host.state_home + "/aquifer"}) {
-    if (!state.empty() && MakeOwnDirectory(state)) {
-      return KeyPlace{.directory = state + std::string(kKeyFolder)};
-    }
+    if (!state.empty() && MakeOwnDirectory(state)) return state;
   }
+  return "";
+}
+
+// Keys are as durable as what they seal on this host.
+Result<KeyPlace> PlaceInState(const NodeHost& host) {
+  const std::string state = StateOf(host);
+  if (!state.empty()) return KeyPlace{.directory = state + std::string(kKeyFolder)};
   return Invalid(
       fmt::format("there is no place for data keys: {} cannot be written; name a "
                   "directory with key_store",
                   host.state_directory));
+}
+
+KeyPlace PlaceAsNamed(const std::string& directory, const NodeHost& host) {
+  const std::string state = StateOf(host);
+  return {.directory = directory,
+          .memory = state.empty() ? std::string() : state + std::string(kMemory)};
+}
+
+bool Remembers(const KeyPlace& place) {
+  std::ifstream file(place.memory);
+  std::string directory;
+  return std::getline(file, directory) && directory == place.directory;
+}
+
+// The first time, the directory may be empty. From then on an empty one is a mount point.
+Result<std::unique_ptr<KeyStore>> OpenNamedKeys(const KeyPlace& place) {
+  if (!Remembers(place)) {
+    AQ_RETURN_IF_ERROR(OpenKeyDirectory(place.directory).status());
+    std::ofstream(place.memory) << place.directory << "\n";
+  }
+  return NewMountedKeys(place.directory, place.directory + std::string(kKeyMarker));
 }
 
 }  // namespace
@@ -73,7 +103,7 @@ std::string KeyPlace::Describe() const {
 }
 
 Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host) {
-  if (config.key_store.starts_with('/')) return KeyPlace{.directory = config.key_store};
+  if (config.key_store.starts_with('/')) return PlaceAsNamed(config.key_store, host);
   for (const TierConfig& tier : config.tiers) {
     const bool meant = config.key_store.empty() || tier.name == config.key_store;
     if (meant && tier.kind != StoreKind::kRedis) return KeyPlace{.directory = {}, .tier = &tier};
@@ -83,10 +113,11 @@ Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host) {
 
 Result<std::unique_ptr<KeyStore>> OpenKeys(const KeyPlace& place,
                                            const SecretEnvironment& environment) {
+  if (place.tier == nullptr && !place.memory.empty()) return OpenNamedKeys(place);
   if (place.tier == nullptr) return OpenKeyDirectory(place.directory);
   if (place.tier->kind == StoreKind::kPosix) {
     return NewMountedKeys(place.tier->directory + std::string(kKeyFolder),
-                          place.tier->directory + std::string(kStoreMarker));
+                          PosixPaths(place.tier->directory).Marker());
   }
   AQ_ASSIGN_OR_RETURN(const BucketOptions bucket, BucketOf(*place.tier, environment));
   return OpenKeyBucket(bucket, SystemClock(), SystemRandom());

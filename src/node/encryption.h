@@ -24,14 +24,18 @@ Result<std::vector<SecretKey>> MasterKeysFor(const NodeConfig& config,
 struct KeyPlace {
   std::string directory{};           // Or:
   const TierConfig* tier = nullptr;  // A tier of the configuration, which lives as long.
+  // Of a directory that the configuration names: the file in this node's state that says whether it
+  // has had its keys there before. Empty: it remembers nothing.
+  std::string memory{};
 
   std::string Describe() const;  // "in /var/lib/aquifer/keys", "in tier far"
 };
 
-// Makes the directory under the node's state where that is the choice.
+// Makes the node's state directory where it is needed.
 Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host);
 
-// A store that cannot be reached yet is no error.
+// A store that cannot be reached yet is no error; a directory that had keys once and is empty now
+// is one: its file system is not mounted, and nobody makes new keys in its place.
 Result<std::unique_ptr<KeyStore>> OpenKeys(const KeyPlace& place,
                                            const SecretEnvironment& environment);
 
