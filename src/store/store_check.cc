@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr int64_t kAskAgainNanos = 50'000'000;
-constexpr int64_t kLeftoverSeconds = 86'400;  // What cannot be removed goes by itself, if it can.
+constexpr int64_t kLeftoverSeconds = 86'400;  // What cannot be removed, where a store forgets.
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
