@@ -270,7 +270,7 @@ class CurlLoop final : public HttpLoop {
     exchange->connected_anew = connects > 0;
     if (exchange->too_long) return;
     exchange->failure = FailureOf(transfer->easy.get(), code);
-    // An answer that came whole counts, also where the server did not want the rest of our body.
+    // libcurl says so too where the server answered and did not want the rest of our body.
     if (code == CURLE_OK) return;
     exchange->failure_text =
         transfer->error[0] != '\0' ? transfer->error.data() : curl_easy_strerror(code);

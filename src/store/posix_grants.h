@@ -57,7 +57,7 @@ std::string FindDataFile(const PosixPaths& paths, const BlobLabel& label);
 class PosixGrants {
  public:
   struct Counts {
-    uint64_t taken = 0;      // Of a number that was free.
+    uint64_t taken = 0;      // Free numbers, and spare grants.
     uint64_t adopted = 0;    // That others, or we in another life, had left.
     uint64_t reclaimed = 0;  // Emptied.
     uint64_t blobs_reclaimed = 0;

@@ -97,7 +97,7 @@ class PosixKeeper {
 
   const PosixStoreOptions options_;
   const PosixPaths paths_;
-  std::function<void()> on_first_look_;  // Empty once it has run.
+  const std::function<void()> on_first_look_;
 
   // The keeper's alone.
   PosixDirectory directory_;

@@ -77,7 +77,8 @@ class PosixMember {
   std::string id_;
   std::string name_;
   uint64_t beat_ = 0;
-  std::map<std::string, Sign> signs_;  // Of members elsewhere, by id.
+  // Of members elsewhere, by id, or by path where that cannot be read yet.
+  std::map<std::string, Sign> signs_;
 };
 
 }  // namespace aquifer

@@ -79,7 +79,7 @@ class RedisBlob final : public RedisOperation {
   const std::string key_;
   const uint16_t slot_;
   Stage stage_ = Stage::kManifest;
-  int rounds_ = 0;  // How often it was begun.
+  int rounds_ = 0;  // How often it was begun again.
 
   RedisManifest::Bytes found_bytes_{};  // Of the manifest that was found.
   RedisManifest found_;

@@ -2,7 +2,7 @@
 // took from the environment, a file in the form that AWS's tools use, or a web identity token that
 // an STS server exchanges for a key that lasts an hour. Nothing here is ever in a message or a log.
 //
-// Pure functions: fetching and keeping them up to date is bucket.h's. Any thread.
+// Pure functions: fetching and keeping them up to date is credential_keeper.h's. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ struct StoreMeasure {
 
 struct StoreReport {
   Status status;       // Ok: it works. Else what it said, or what is wrong with what it gave back.
-  std::string step{};  // What failed: "writing 4KiB"; empty when it works.
+  std::string step{};  // What failed: "writing 4 KiB"; empty when it works.
   std::vector<StoreMeasure> measures{};  // Of what worked.
 };
 
