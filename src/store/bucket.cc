@@ -13,7 +13,6 @@
 #include <unordered_map>
 
 #include "base/deadline.h"
-#include "base/mutex.h"
 #include "base/sha256.h"
 #include "store/credential_keeper.h"
 #include "store/http_loop.h"

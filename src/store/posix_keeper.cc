@@ -211,12 +211,13 @@ void PosixKeeper::Turn(Wish wish) {
   }
   if (options_.clock->NowNanos() >= next_cleaning_nanos_ && !wish.closing) {
     next_cleaning_nanos_ = options_.clock->NowNanos() + kBeatsPerCleaning * options_.beat_nanos;
+    std::set<uint32_t> reads;
     {
       const MutexLock lock(&mutex_);
-      wish.reads.swap(reads_);
+      reads.swap(reads_);
     }
     grants_->CleanUp();
-    grants_->MarkUsed(wish.reads);
+    grants_->MarkUsed(reads);
     GiveUpWhenIdle();
   }
   Publish();

@@ -77,7 +77,6 @@ class PosixKeeper {
     bool closing = false;
     std::vector<GrantUse> ended{};
     std::vector<BlobLabel> removals{};
-    std::set<uint32_t> reads{};
   };
 
   void Loop();

@@ -28,7 +28,9 @@ constexpr std::string_view kBlobEnding = "_blob";
 
 }  // namespace
 
-std::string PosixPaths::Grant(uint32_t number) const { return Grants() + "/" + GrantName(number); }
+std::string PosixPaths::Grant(uint32_t number) const {
+  return fmt::format("{}/{:08}", Grants(), number);
+}
 
 std::string PosixPaths::Process(uint32_t slot) const {
   return fmt::format("{}/{:03}", Processes(), slot);
@@ -71,8 +73,6 @@ std::string DecodeBlobName(std::string_view path) {
 }
 
 bool IsBlobFile(std::string_view entry) { return entry.ends_with(kBlobEnding); }
-
-std::string GrantName(uint32_t number) { return fmt::format("{:08}", number); }
 
 bool ParseNumber(std::string_view digits, size_t length, uint32_t* number) {
   if (digits.size() != length) return false;

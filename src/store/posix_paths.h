@@ -41,7 +41,6 @@ bool IsBlobFile(std::string_view entry);
 
 // "00000012": what grants are called. Empty digits, other characters and other lengths are no
 // number.
-std::string GrantName(uint32_t number);
 bool ParseNumber(std::string_view digits, size_t length, uint32_t* number);
 bool ParseHex(std::string_view digits, uint64_t* value);
 

@@ -45,6 +45,19 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// EVAL of a script with its keys and arguments.
+std::string Eval(std::string_view script, const std::vector<std::string>& keys,
+                 const std::vector<std::string_view>& arguments) {
+  std::string text;
+  AppendRespCount(&text, 3 + keys.size() + arguments.size());
+  AppendRespArgument(&text, "EVAL");
+  AppendRespArgument(&text, script);
+  AppendRespArgument(&text, std::to_string(keys.size()));
+  for (const std::string& key : keys) AppendRespArgument(&text, key);
+  for (const std::string_view argument : arguments) AppendRespArgument(&text, argument);
+  return text;
+}
+
 }  // namespace
 
 RedisBlob::RedisBlob(const Options& options, BlobRequest* request)
@@ -272,7 +285,7 @@ void RedisBlob::Take(Stage stage) {
   } else {
     std::vector<std::string> keys = PieceKeys(key_, found_);
     keys.insert(keys.begin(), key_);
-    command.text = RedisEval(kRemoveScript, keys, {IdentityOf(found_bytes_)});
+    command.text = Eval(kRemoveScript, keys, {IdentityOf(found_bytes_)});
   }
   Send(std::move(command));
 }

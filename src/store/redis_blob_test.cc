@@ -44,7 +44,7 @@ class PublishedBlobTest : public testing::Test {
 };
 
 TEST_F(PublishedBlobTest, WithoutRoomForItsManifestItsPiecesAreTakenAway) {
-  blob_.Fail(0, Status(Code::kNoSpace, "OOM"));
+  blob_.Fail(Status(Code::kNoSpace, "OOM"));
   EXPECT_EQ(blob_.status().code(), Code::kNoSpace);
   const std::vector<RedisCommand> after = blob_.Afterwards();
   ASSERT_THAT(after, SizeIs(1));
@@ -52,7 +52,7 @@ TEST_F(PublishedBlobTest, WithoutRoomForItsManifestItsPiecesAreTakenAway) {
 }
 
 TEST_F(PublishedBlobTest, WhoseAnswerIsLostKeepsItsPieces) {
-  blob_.Fail(0, Status(Code::kUnavailable, "the connection was lost"));
+  blob_.Fail(Status(Code::kUnavailable, "the connection was lost"));
   EXPECT_EQ(blob_.status().code(), Code::kUnavailable);
   EXPECT_THAT(blob_.Afterwards(), IsEmpty());
 }

@@ -241,7 +241,7 @@ void RedisLoop::FailCommand(const RedisCommand& command, const Status& status) {
   }
   const auto found = active_.find(command.operation);
   if (found == active_.end()) return;
-  found->second.operation->Fail(command.tag, status);
+  found->second.operation->Fail(status);
   AfterStep(command.operation);
 }
 

@@ -21,7 +21,7 @@ void RedisOperation::Hear(uint64_t tag, const RedisAddress& from, RespReply repl
   Step();
 }
 
-void RedisOperation::Fail(uint64_t /*tag*/, Status status) {
+void RedisOperation::Fail(Status status) {
   if (first_error_.ok()) first_error_ = std::move(status);
   Step();
 }
@@ -79,18 +79,6 @@ Status StatusOfRedisError(std::string_view text, const RedisAddress& from) {
   return Status(Code::kUnavailable,
                 fmt::format("{}: the server says: {}; next step: look into the server's log",
                             from.ToString(), text));
-}
-
-std::string RedisEval(std::string_view script, const std::vector<std::string>& keys,
-                      const std::vector<std::string_view>& arguments) {
-  std::string text;
-  AppendRespCount(&text, 3 + keys.size() + arguments.size());
-  AppendRespArgument(&text, "EVAL");
-  AppendRespArgument(&text, script);
-  AppendRespArgument(&text, std::to_string(keys.size()));
-  for (const std::string& key : keys) AppendRespArgument(&text, key);
-  for (const std::string_view argument : arguments) AppendRespArgument(&text, argument);
-  return text;
 }
 
 }  // namespace aquifer

@@ -24,7 +24,7 @@ class RedisOperation {
 
   // The answer to one of the commands, or why there is none; `reply` is no error.
   void Hear(uint64_t tag, const RedisAddress& from, RespReply reply);
-  void Fail(uint64_t tag, Status status);
+  void Fail(Status status);
 
   // What is to be sent now.
   std::vector<RedisCommand> TakeCommands() { return std::exchange(outbox_, {}); }
@@ -59,9 +59,5 @@ class RedisOperation {
 
 // What an error that a server answered with means for a caller.
 Status StatusOfRedisError(std::string_view text, const RedisAddress& from);
-
-// EVAL of a script with its keys and arguments.
-std::string RedisEval(std::string_view script, const std::vector<std::string>& keys,
-                      const std::vector<std::string_view>& arguments);
 
 }  // namespace aquifer
