@@ -1,8 +1,6 @@
 #include "cli/bench_bucket.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,7 +10,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/random.h"
 
 namespace aquifer {
@@ -23,19 +20,6 @@ namespace fs = std::filesystem;
 constexpr const char* kBucket = "kv-bench";
 constexpr const char* kAccessKey = "bench";
 constexpr const char* kSecretKey = "of-a-server-that-lives-for-a-minute";
-
-Result<uint16_t> FreePort() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    return Status(Code::kUnavailable, "no port of the loopback is free");
-  }
-  return ntohs(address.sin_port);
-}
 
 Status MakeBucket(const BucketOptions& options) {
   AQ_ASSIGN_OR_RETURN(const std::unique_ptr<Bucket> bucket,

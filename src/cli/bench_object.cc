@@ -2,16 +2,14 @@
 // server, and beside the AWS SDK for Python.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fstream>
-#include <optional>
 
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "base/random.h"
 #include "cli/bench_bucket.h"
 #include "cli/bench_memory.h"
 #include "cli/bench_row.h"
+#include "cli/blob_round.h"
 #include "cli/boto_peer.h"
 #include "cli/curl_peer.h"
 #include "cli/temporary_directory.h"
@@ -22,7 +20,6 @@
 namespace aquifer {
 namespace {
 
-constexpr uint64_t kHeadBytes = 4096;
 constexpr uint64_t kWorkingBytes = uint64_t{128} << 20;  // Different objects.
 constexpr uint64_t kRoundBytes = uint64_t{512} << 20;    // Long beside curl's start.
 constexpr size_t kAtOnce = 16;
@@ -57,11 +54,7 @@ class ObjectContest final : public Contest {
     return GigabytesPerSecond(RoundObjects() * object_bytes_, seconds);
   }
 
-  Result<double> Ours() override {
-    const Stopwatch watch;
-    AQ_RETURN_IF_ERROR(MoveAll(write_, RoundObjects()));
-    return GigabytesPerSecond(RoundObjects() * object_bytes_, watch.Seconds());
-  }
+  Result<double> Ours() override { return RunBlobRound(RoundOf(write_, RoundObjects())); }
 
   std::vector<std::string> PeerNames() const override {
     return boto_ == nullptr ? std::vector<std::string>() : std::vector<std::string>{"boto3"};
@@ -90,53 +83,17 @@ class ObjectContest final : public Contest {
     std::ofstream(source_.file, std::ios::binary)
         .write(reinterpret_cast<const char*>(memory_.bytes().data()),
                static_cast<std::streamsize>(object_bytes_));
-    AQ_RETURN_IF_ERROR(MoveAll(/*write=*/true, objects_));
+    AQ_RETURN_IF_ERROR(RunBlobRound(RoundOf(/*write=*/true, objects_)).status());
     Result<std::unique_ptr<BotoPeer>> boto = BotoPeer::New(bucket_->options());
     if (boto.ok()) boto_ = *std::move(boto);
     return Status();
   }
 
-  // Each of the requests takes the next object when it is done.
-  Status MoveAll(bool write, size_t count) {
-    std::vector<BlobRequest> requests(std::min(kAtOnce, count));
-    {
-      const MutexLock lock(&mutex_);
-      left_ = count;
-      under_way_ = requests.size();
-      failure_ = Status();
-    }
-    for (size_t i = 0; i < requests.size(); ++i) StartNext(write, i, &requests[i]);
-    const MutexLock lock(&mutex_);
-    while (under_way_ > 0) done_.Wait(&mutex_);
-    return failure_;
-  }
-
-  // The next object's number; nothing when there is none, and the request is over.
-  std::optional<size_t> TakeNext() {
-    const MutexLock lock(&mutex_);
-    if (left_ > 0 && failure_.ok()) return --left_ % objects_;
-    if (--under_way_ == 0) done_.NotifyOne();
-    return std::nullopt;
-  }
-
-  void StartNext(bool write, size_t slot, BlobRequest* request) {
-    const std::optional<size_t> object = TakeNext();
-    if (!object.has_value()) return;
-    *request = {.kind = write ? BlobKind::kWrite : BlobKind::kRead,
-                .name = NameOf(*object),
-                .head = Slot(slot).first(kHeadBytes),
-                .body = Slot(slot).subspan(kHeadBytes),
-                .body_bytes = object_bytes_ - kHeadBytes,
-                .on_done = [this, write, slot](BlobRequest& done) { OnMoved(write, slot, &done); }};
-    store_->Submit(request);
-  }
-
-  void OnMoved(bool write, size_t slot, BlobRequest* request) {
-    if (!request->status.ok()) {
-      const MutexLock lock(&mutex_);
-      failure_ = request->status;
-    }
-    StartNext(write, slot, request);
+  BlobRound RoundOf(bool write, size_t count) const {
+    BlobRound round{.store = store_.get(), .kind = write ? BlobKind::kWrite : BlobKind::kRead};
+    for (size_t i = 0; i < count; ++i) round.names.push_back(NameOf(i % objects_));
+    for (size_t i = 0; i < kAtOnce; ++i) round.places.push_back(Slot(i));
+    return round;
   }
 
   const bool write_;
@@ -149,12 +106,6 @@ class ObjectContest final : public Contest {
   std::unique_ptr<BotoPeer> boto_;
   BenchMemory memory_;
   std::unique_ptr<BlobStore> store_;
-
-  Mutex mutex_;
-  Condition done_;
-  size_t left_ AQ_GUARDED_BY(mutex_) = 0;
-  size_t under_way_ AQ_GUARDED_BY(mutex_) = 0;
-  Status failure_ AQ_GUARDED_BY(mutex_);
 };
 
 Row ObjectRow(bool write, uint64_t object_bytes) {

@@ -1,7 +1,5 @@
 // Blocks into a Redis of this host and back, against hiredis with values of the same size.
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -9,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/descriptor.h"
-#include "base/mutex.h"
 #include "cli/bench_memory.h"
 #include "cli/bench_row.h"
+#include "cli/blob_round.h"
 #include "cli/hiredis_client.h"
 #include "cli/server_process.h"
 #include "settings/size_text.h"
@@ -25,63 +22,6 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kRoundBytes = 128 * kMiB;
 constexpr size_t kHeadBytes = 4096;
 constexpr size_t kUnderWay = 32;  // Blocks, as a tier asks.
-
-Result<uint16_t> FreePort() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(address);
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(socket.get(), any, bytes) != 0 || getsockname(socket.get(), any, &bytes) != 0) {
-    return Status(Code::kUnavailable, "there is no free port");
-  }
-  return ntohs(address.sin_port);
-}
-
-// Submits requests, so many at a time, and waits for all of them.
-class Runner {
- public:
-  Runner(BlobStore* store, std::vector<BlobRequest>* requests)
-      : store_(store), requests_(requests), left_(requests->size()) {}
-
-  Status Run() {
-    for (BlobRequest& request : *requests_) {
-      request.on_done = [this](BlobRequest& done) { Done(done); };
-    }
-    for (size_t i = 0; i < std::min(kUnderWay, requests_->size()); ++i) SubmitNext();
-    const MutexLock lock(&mutex_);
-    while (left_ > 0) all_done_.Wait(&mutex_);
-    return status_;
-  }
-
- private:
-  void SubmitNext() {
-    BlobRequest* next = nullptr;
-    {
-      const MutexLock lock(&mutex_);
-      if (next_ == requests_->size()) return;
-      next = &(*requests_)[next_++];
-    }
-    store_->Submit(next);
-  }
-
-  void Done(const BlobRequest& request) {
-    SubmitNext();
-    const MutexLock lock(&mutex_);
-    if (!request.status.ok()) status_ = request.status;
-    if (request.existed) status_ = Status(Code::kInvalid, "a block is there already");
-    if (--left_ == 0) all_done_.NotifyAll();
-  }
-
-  BlobStore* const store_;
-  std::vector<BlobRequest>* const requests_;
-  Mutex mutex_;
-  Condition all_done_;
-  size_t next_ AQ_GUARDED_BY(mutex_) = 0;
-  size_t left_ AQ_GUARDED_BY(mutex_);
-  Status status_ AQ_GUARDED_BY(mutex_);
-};
 
 class RedisContest final : public Contest {
  public:
@@ -100,12 +40,8 @@ class RedisContest final : public Contest {
 
   Result<double> Ours() override {
     if (writes_) AQ_RETURN_IF_ERROR(one_->Ask("FLUSHALL"));
-    std::vector<BlobRequest> requests =
-        Requests(writes_ ? BlobKind::kWrite : BlobKind::kRead, writes_ ? memory_ : target_);
-    Runner runner(store_.get(), &requests);
-    const Stopwatch watch;
-    AQ_RETURN_IF_ERROR(runner.Run());
-    return GigabytesPerSecond(blocks_ * Stride(), watch.Seconds());
+    return RunBlobRound(writes_ ? RoundOf(BlobKind::kWrite, memory_)
+                                : RoundOf(BlobKind::kRead, target_));
   }
 
   std::string Note() const override {
@@ -149,10 +85,8 @@ class RedisContest final : public Contest {
   // Both have their blocks there, and ours come back as they were.
   Status Prove() {
     AQ_RETURN_IF_ERROR(one_->Set(keys_, values_));
-    std::vector<BlobRequest> writes = Requests(BlobKind::kWrite, memory_);
-    AQ_RETURN_IF_ERROR(Runner(store_.get(), &writes).Run());
-    std::vector<BlobRequest> reads = Requests(BlobKind::kRead, target_);
-    AQ_RETURN_IF_ERROR(Runner(store_.get(), &reads).Run());
+    AQ_RETURN_IF_ERROR(RunBlobRound(RoundOf(BlobKind::kWrite, memory_)).status());
+    AQ_RETURN_IF_ERROR(RunBlobRound(RoundOf(BlobKind::kRead, target_)).status());
     if (std::ranges::equal(memory_.bytes(), target_.bytes())) return Status();
     return Status(Code::kCorrupt, "other bytes came back");
   }
@@ -181,17 +115,13 @@ class RedisContest final : public Contest {
 
   uint64_t Stride() const { return kHeadBytes + block_bytes_; }
 
-  std::vector<BlobRequest> Requests(BlobKind kind, const BenchMemory& memory) const {
-    std::vector<BlobRequest> requests(blocks_);
+  BlobRound RoundOf(BlobKind kind, const BenchMemory& memory) const {
+    BlobRound round{.store = store_.get(), .kind = kind, .if_absent = true, .at_once = kUnderWay};
     for (size_t i = 0; i < blocks_; ++i) {
-      requests[i].kind = kind;
-      requests[i].name = fmt::format("bench/{}", i);
-      requests[i].head = memory.bytes().subspan(i * Stride(), kHeadBytes);
-      requests[i].body = memory.bytes().subspan(i * Stride() + kHeadBytes, block_bytes_);
-      requests[i].body_bytes = block_bytes_;
-      requests[i].if_absent = true;
+      round.names.push_back(fmt::format("bench/{}", i));
+      round.places.push_back(memory.bytes().subspan(i * Stride(), Stride()));
     }
-    return requests;
+    return round;
   }
 
   const uint64_t block_bytes_;

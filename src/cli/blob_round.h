@@ -15,10 +15,12 @@ namespace aquifer {
 struct BlobRound {
   BlobStore* store = nullptr;
   BlobKind kind = BlobKind::kRead;
-  std::vector<std::string> names;
-  // One blob is under way for each of these. A blob is as long as they are, its head is their first
-  // page.
-  std::vector<std::span<std::byte>> places;
+  bool if_absent = false;  // kWrite: and one that is there is a failure.
+  std::vector<std::string> names{};
+  // One blob is under way for each of these, or, where each blob has its own, `at_once` are. A blob
+  // is as long as its place; its head is the first page.
+  std::vector<std::span<std::byte>> places{};
+  size_t at_once = 0;
 };
 
 // Every blob once; GB/s, or the first failure. What is kBusy is sent again.

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -112,6 +114,19 @@ Status ServerProcess::Await(const std::function<Status()>& ready) {
     if (std::chrono::steady_clock::now() > end) return status;
     std::this_thread::sleep_for(kPause);
   }
+}
+
+Result<uint16_t> FreePort() {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(socket.get(), any, length) != 0 || getsockname(socket.get(), any, &length) != 0) {
+    return Status(Code::kUnavailable, "no port of the loopback is free");
+  }
+  return ntohs(address.sin_port);
 }
 
 }  // namespace aquifer

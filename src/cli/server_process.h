@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,5 +45,8 @@ class ServerProcess {
   const std::unique_ptr<TemporaryDirectory> directory_;
   pid_t pid_;  // 0: it has ended.
 };
+
+// Of the loopback, at this moment.
+Result<uint16_t> FreePort();
 
 }  // namespace aquifer
