@@ -154,11 +154,14 @@ uint64_t PosixKeeper::used_bytes() const {
 
 std::vector<std::pair<std::string, uint64_t>> PosixKeeper::Counters() const {
   const MutexLock lock(&mutex_);
-  return {
-      {"grants_taken", counts_.taken},           {"grants_adopted", counts_.adopted},
-      {"grants_reclaimed", counts_.reclaimed},   {"blobs_reclaimed", counts_.blobs_reclaimed},
-      {"files_spared", counts_.files_spared},    {"leftovers_removed", counts_.leftovers_removed},
-      {"dead_processes", counts_.dead_processes}};
+  return {{"grants_taken", counts_.taken},
+          {"grants_adopted", counts_.adopted},
+          {"grants_reclaimed", counts_.reclaimed},
+          {"blobs_reclaimed", counts_.blobs_reclaimed},
+          {"files_spared", counts_.files_spared},
+          {"leftovers_removed", counts_.leftovers_removed},
+          {"dead_processes", counts_.dead_processes},
+          {"beats", beats_}};
 }
 
 // --- The thread ----------------------------------------------------------------------------------
@@ -226,6 +229,10 @@ void PosixKeeper::Turn(Wish wish) {
 // Once in a while, and at the start: whether all is still as it was.
 void PosixKeeper::Beat() {
   next_beat_nanos_ = options_.clock->NowNanos() + options_.beat_nanos;
+  {
+    const MutexLock lock(&mutex_);
+    ++beats_;
+  }
   // What fails may be a moment's failure; others wait longer before they give us up.
   const Status beat = member_.joined() ? member_.Beat() : Status();
   if (member_.joined()) return Show(Status(), beat);

@@ -122,6 +122,7 @@ class PosixKeeper {
   std::vector<BlobLabel> removals_ AQ_GUARDED_BY(mutex_);
   std::set<uint32_t> reads_ AQ_GUARDED_BY(mutex_);
   uint64_t used_bytes_ AQ_GUARDED_BY(mutex_) = 0;
+  uint64_t beats_ AQ_GUARDED_BY(mutex_) = 0;  // Begun.
   PosixGrants::Counts counts_ AQ_GUARDED_BY(mutex_);
 
   std::thread thread_;  // Last: it uses all of the above.

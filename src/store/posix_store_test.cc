@@ -487,7 +487,8 @@ TEST_F(PosixStoreTest, ADirectoryThatIsRemovedIsUnavailableAndServesAgainWhenItI
   std::filesystem::remove_all(scratch_.Sub("away"));
   EXPECT_EQ(caller.Look("a").code(), Code::kUnavailable);
   EXPECT_EQ(caller.Write("b", kBlobBytes, 1).code(), Code::kUnavailable);
-  std::this_thread::sleep_for(std::chrono::milliseconds(60));  // Some signs of life.
+  const uint64_t beats = caller.Counter("beats");
+  ASSERT_TRUE(Eventually([&] { return caller.Counter("beats") >= beats + 3; }));
   EXPECT_FALSE(std::filesystem::exists(directory()));
   std::filesystem::create_directory(directory());
   EXPECT_TRUE(Eventually([&] { return caller.Write("b", kBlobBytes, 1).ok(); }));
