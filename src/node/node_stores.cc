@@ -18,8 +18,6 @@
 namespace aquifer {
 namespace {
 
-constexpr int64_t kSweepNanos = 3'600'000'000'000;
-
 Status InTier(const TierConfig& tier, const Status& status) {
   return status.ok()
              ? status
@@ -107,7 +105,7 @@ DurableTierOptions TierOptionsOf(const TierConfig& tier) {
   options.name = tier.name;
   options.lossless = LosslessOf(tier.lossless);
   // Redis forgets what has expired by itself.
-  options.sweep_interval_nanos = tier.kind == StoreKind::kRedis ? 0 : kSweepNanos;
+  if (tier.kind == StoreKind::kRedis) options.sweep_interval_nanos = 0;
   return options;
 }
 
