@@ -208,6 +208,32 @@ TEST(LearnedOrderTest, TheSameQuestionAtOnceIsNoSecondUse) {
   EXPECT_EQ(order->stats().asked_blocks, 6u);
 }
 
+// What came and went within a second, and is asked for by somebody else: it is as good as new, and
+// not the next victim once more.
+TEST(LearnedOrderTest, TheSameQuestionIsASecondUseWhereTheBlocksWereEvictedInBetween) {
+  const auto order = MakeOrder();
+  AskedTier tier(order.get(), 3);
+  const int64_t ms = kSecond / 1000;
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  tier.Ask({4, 5, 6}, 10 * kSecond + ms);
+  ASSERT_FALSE(order->Contains(3));
+  tier.Ask({1, 2, 3}, 10 * kSecond + 2 * ms);
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+  EXPECT_TRUE(order->Contains(3));
+  tier.Ask({1, 2, 3}, 10 * kSecond + 3 * ms);  // There it is: whoever waited for it asks again.
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+}
+
+TEST(LearnedOrderTest, QuestionsOfOneTimeAreRequestsOfTheirOwn) {
+  const auto order = MakeOrder();
+  AskedTier tier(order.get(), 6);
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  tier.Ask({4, 5, 6}, 10 * kSecond);
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 6u);  // Which was used before.
+}
+
 TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
   std::vector<Task> tasks;
   {
