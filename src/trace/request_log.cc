@@ -50,6 +50,8 @@ Result<json> ParseJson(std::string_view line) {
     const bool cut = error.byte > line.size();
     return Status(cut ? Code::kCorrupt : Code::kInvalid,
                   fmt::format("this is no JSON from character {} on", error.byte));
+  } catch (const json::exception&) {
+    return Invalid("a number in it is larger than a program can hold");
   } catch (const TooDeep&) {
     return Invalid(fmt::format("there are more than {} levels of brackets", kMaxDepth));
   }

@@ -122,6 +122,8 @@ TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"hashes\": [1]}"), HasSubstr("input_tokens"));
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"messages\": 5}"), HasSubstr("no list"));
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"prompt\": [-1]}"), HasSubstr("token ids"));
+  EXPECT_THAT(Wrong("{\"timestamp\": 2, \"prompt\": \"x\", \"temperature\": 1e999}"),
+              HasSubstr("a number in it"));
   EXPECT_THAT(Wrong("{\"a\": " + std::string(100, '[')), HasSubstr("levels of brackets"));
 }
 
