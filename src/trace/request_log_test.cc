@@ -127,6 +127,24 @@ TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"a\": " + std::string(100, '[')), HasSubstr("levels of brackets"));
 }
 
+// A parser that looks at the list again after each of them would take half an hour.
+TEST(RequestLogTest, ALineOfAMillionObjectsTakesNoLongerThanItsLength) {
+  std::string line = R"({"timestamp": 0, "prompt": "a", "parts": [{})";
+  for (int i = 1; i < 1'000'000; ++i) line += ",{}";
+  const Reading reading = ReadText(line + "]}\n");
+  EXPECT_EQ(reading.error, "");
+  EXPECT_THAT(reading.requests, SizeIs(1));
+}
+
+TEST(RequestLogTest, BracketsInTextsAreNoLevels) {
+  const std::string brackets(100, '[');
+  const Reading reading =
+      ReadText(R"({"timestamp": 0, "prompt": "\" \\\")" + brackets + "\"}\n" +
+               R"({"timestamp": 0, "prompt": "\\", "a": [")" + brackets + "\"]}\n");
+  EXPECT_EQ(reading.error, "");
+  EXPECT_THAT(reading.requests, SizeIs(2));
+}
+
 TEST(RequestLogTest, LinesWithoutEndAreRefusedAndALastOneThatBrokeOffIsNot) {
   EXPECT_THAT(ReadText(std::string(5000, 'x'), {.max_line_bytes = 1000}).error,
               AllOf(StartsWith("t:1: "), HasSubstr("longer than 1000 bytes")));
