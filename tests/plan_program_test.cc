@@ -146,6 +146,37 @@ TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   EXPECT_NEAR(plan["predicted_hit_rate"], rates["learned"], 0.0005);
 }
 
+// Money, wear and watt-hours go by the time that a trace covers.
+TEST_F(PlanProgram, ATraceInTwoFilesIsPlannedLikeTheWhole) {
+  std::string halves[2];
+  for (int i = 0; i < 200; ++i) {
+    halves[i < 100 ? 0 : 1] += json{{"timestamp", 1000 * i},
+                                    {"input_length", 1024},
+                                    {"output_length", 1},
+                                    {"hash_ids", {1 + i % 30, 100 + i % 30}}}
+                                   .dump() +
+                               "\n";
+  }
+  const auto plan = [](std::vector<std::string> files) {
+    files.push_back("--json");
+    const Outcome outcome = RunPlan(std::move(files));
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    return json::parse(outcome.text);
+  };
+  const json whole = plan({Write("whole.jsonl", halves[0] + halves[1])});
+  const json cut = plan({Write("first.jsonl", halves[0]), Write("second.jsonl", halves[1])});
+  EXPECT_EQ(whole["trace"]["seconds"], 199);
+  EXPECT_EQ(cut["trace"]["seconds"], 198);  // How long nothing came in between, nobody knows.
+  EXPECT_EQ(cut["predicted_hit_rate"], whole["predicted_hit_rate"]);
+  const auto near = [&](const char* figure) {
+    const double expected = whole["configured"][figure];
+    EXPECT_NEAR(cut["configured"][figure], expected, 0.01 * expected) << figure;
+  };
+  near("dollars_saved_month");
+  near("nvme_drive_writes_per_day");
+  near("watt_hours_used");
+}
+
 TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   const Outcome fleet =
       RunPlan({kConversation, "--fleet", Write("wrong.toml", "[dram]\nsizee = \"1TiB\"\n")});

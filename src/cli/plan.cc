@@ -44,8 +44,9 @@ struct PlanCommandOptions {
 constexpr const char* kFooter = R"(
 A TRACE has one request a line, as JSON, plain or gzip: what `aquifer serve --record` writes,
 Mooncake's form, token counts with hashes of blocks, or OpenAI-style requests with their prompts, which
-are hashed here (docs/formats/trace.md). Several traces are read one after the other, as one. A fleet
-file is documented in etc/fleet.toml; what it does not say is assumed, and the report lists it.
+are hashed here (docs/formats/trace.md). Several traces are read as one, in which each begins when the one
+before it ends. A fleet file is documented in etc/fleet.toml; what it does not say is assumed, and the
+report lists it.
 
 Examples:
   aquifer plan trace.jsonl                              an H200 node with Llama 3 8B
@@ -107,12 +108,15 @@ class ReadingShown {
   double shown_ = 0;
 };
 
+// Begins where the trace before it ended.
 Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown) {
   AQ_ASSIGN_OR_RETURN(const auto log, RequestLog::Open(path));
+  const uint64_t begin_ms = planner->end_ms();
   TraceRequest request;
   while (true) {
     AQ_ASSIGN_OR_RETURN(const bool more, log->Next(&request));
     if (!more) return Status();
+    request.timestamp_ms += begin_ms;
     if (log->form() == LogForm::kPrompts) planner->PromptsAreTexts(kPromptBlockTokens);
     const Status added = planner->Add(request);
     if (!added.ok()) return log->Explain(added);

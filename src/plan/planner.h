@@ -134,6 +134,7 @@ class Planner {
   Result<Plan> Finish();
 
   uint64_t requests() const { return facts_.requests; }
+  uint64_t end_ms() const { return last_ms_; }  // The latest time of a request.
 
  private:
   struct Variant;
