@@ -190,6 +190,23 @@ TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   EXPECT_THAT(RunPlan({"--presets"}).text, AllOf(HasSubstr("h200"), HasSubstr("llama-3-8b")));
 }
 
+// A disk that is full is said to be, by an exit status that is none of a crash.
+TEST_F(PlanProgram, WhatCannotBeWrittenIsAnError) {
+  const std::string trace =
+      Write("trace.jsonl",
+            R"({"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]})"
+            "\n");
+  for (const char* command : {"plan \"$1\"", "plan \"$1\" --json", "plan --presets",
+                              "sim replay \"$1\"", "sim replay \"$1\" --json"}) {
+    const Outcome outcome =
+        RunCommand({"/bin/sh", "-c", fmt::format("exec \"$0\" {} > /dev/full", command),
+                    AQUIFER_PROGRAM_PATH, trace});
+    EXPECT_EQ(outcome.status, 1) << command;
+    EXPECT_THAT(outcome.text, HasSubstr("standard output cannot be written: No space left"))
+        << command;
+  }
+}
+
 // ---- The page in a browser ----
 
 constexpr const char* kPlots[] = {"plot-hits", "plot-ttft-dram", "plot-ttft-nvme",

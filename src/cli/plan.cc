@@ -17,6 +17,7 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/standard_output.h"
 #include "plan/fleet.h"
 #include "plan/planner.h"
 #include "plan/report.h"
@@ -65,19 +66,22 @@ int Fail(const Status& status) {
 }
 
 int ShowPresets() {
-  fmt::print("{:<14}{:>9}{:>11}{:>13}{:>9}{:>9}\n", "gpu", "TFLOPS", "memory", "host link", "watts",
-             "$/hour");
+  std::string text = fmt::format("{:<14}{:>9}{:>11}{:>13}{:>9}{:>9}\n", "gpu", "TFLOPS", "memory",
+                                 "host link", "watts", "$/hour");
   for (const GpuKind& gpu : GpuPresets()) {
-    fmt::print("{:<14}{:>9.0f}{:>8.0f} GB{:>8.1f} GB/s{:>9.0f}{:>9.2f}\n", gpu.name, gpu.tflops,
-               gpu.memory_bytes / 1e9, gpu.host_link_bytes_per_second / 1e9, gpu.watts,
-               gpu.dollars_per_hour);
+    text += fmt::format("{:<14}{:>9.0f}{:>8.0f} GB{:>8.1f} GB/s{:>9.0f}{:>9.2f}\n", gpu.name,
+                        gpu.tflops, gpu.memory_bytes / 1e9, gpu.host_link_bytes_per_second / 1e9,
+                        gpu.watts, gpu.dollars_per_hour);
   }
-  fmt::print("\n{:<14}{:>12}{:>12}{:>14}\n", "model", "parameters", "weights", "KV a token");
+  text +=
+      fmt::format("\n{:<14}{:>12}{:>12}{:>14}\n", "model", "parameters", "weights", "KV a token");
   for (const ModelShape& model : ModelPresets()) {
-    fmt::print("{:<14}{:>10.1f} B{:>9.0f} GB{:>14}\n", model.name, model.parameters / 1e9,
-               model.weight_bytes / 1e9, SizeText(static_cast<uint64_t>(model.kv_bytes_per_token)));
+    text += fmt::format("{:<14}{:>10.1f} B{:>9.0f} GB{:>14}\n", model.name, model.parameters / 1e9,
+                        model.weight_bytes / 1e9,
+                        SizeText(static_cast<uint64_t>(model.kv_bytes_per_token)));
   }
-  return kExitOk;
+  const Status printed = PrintOut(text);
+  return printed.ok() ? kExitOk : Fail(printed);
 }
 
 // "[#####-----] 43 %  512000 requests, 2.1 million a minute"
@@ -205,9 +209,10 @@ int RunPlan(const PlanCommandOptions& options) {
     const Status written = WriteFile(options.html, PlanHtml(*plan));
     if (!written.ok()) return Fail(written);
   }
-  fmt::print("{}", options.json ? PlanJson(*plan) : PlanText(*plan));
-  if (!options.html.empty() && !options.json) fmt::print("The page: {}\n", options.html);
-  return kExitOk;
+  std::string report = options.json ? PlanJson(*plan) : PlanText(*plan);
+  if (!options.html.empty() && !options.json) report += fmt::format("The page: {}\n", options.html);
+  const Status printed = PrintOut(report);
+  return printed.ok() ? kExitOk : Fail(printed);
 }
 
 // From 1 on, and said so: CLI11's own check speaks of floating-point ranges.
