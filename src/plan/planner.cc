@@ -146,9 +146,10 @@ Status Planner::BeginLearned() {
   return Status();
 }
 
-size_t Planner::AddVariant(const TierChoice& choice) {
-  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens),
-                                     SizesOf(options_.fleet, choice, facts_.block_bytes))});
+size_t Planner::AddVariant(const TierChoice& choice, bool engine_keeps) {
+  TierSizes sizes = SizesOf(options_.fleet, choice, facts_.block_bytes);
+  if (!engine_keeps) sizes.engine = 0;
+  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens), sizes)});
   return variants_.size() - 1;
 }
 
@@ -156,6 +157,7 @@ void Planner::AddVariants() {
   const TierChoice configured = ChoiceOf(options_.fleet);
   without_ = AddVariant({});
   configured_ = AddVariant(configured);
+  tiers_alone_ = AddVariant(configured, false);
   for (int doubling = kLeastDoubling; doubling <= kMostDoubling; ++doubling) {
     const double bytes = std::ldexp(facts_.block_bytes, doubling);
     by_dram_.push_back(AddVariant({.dram_bytes = bytes}));
@@ -332,6 +334,7 @@ Result<Plan> Planner::Finish() {
   FillHits(&plan);
   plan.without = OutcomeOfVariant(without_);
   plan.configured = OutcomeOfVariant(configured_);
+  plan.tiers_hit_rate = OutcomeOfVariant(tiers_alone_).hit_rate;
   if (learned_ != nullptr) {
     plan.learned = LearnedPlan{.hit_rate = learned_->hit_rate(),
                                .references = learned_->references(),

@@ -99,6 +99,7 @@ struct Plan {
   size_t knee = 0;    // Of `hits`.
   Outcome without{};  // What the engine does by itself.
   Outcome configured{};
+  double tiers_hit_rate = 0;             // Of the same tiers, if the engine kept nothing by itself.
   std::optional<LearnedPlan> learned{};  // None: several nodes, or not asked for.
   std::vector<Outcome> by_dram{};        // DRAM alone, growing.
   std::vector<Outcome> by_nvme{};        // The fleet's DRAM, NVMe growing.
@@ -112,7 +113,7 @@ struct Plan {
   double HitRate(double blocks) const;
   // What a node of this fleet should measure.
   double PredictedHitRate() const {
-    return learned.has_value() && learned->whole ? learned->hit_rate : configured.hit_rate;
+    return learned.has_value() && learned->whole ? learned->hit_rate : tiers_hit_rate;
   }
 
   // For HitRate(): depths of the blocks that were there before, and how many were looked for.
@@ -144,7 +145,7 @@ class Planner {
   Status BeginLearned();
   void Use(const TraceRequest& request);
   TraceRequest Cut(const TraceRequest& request);
-  size_t AddVariant(const TierChoice& choice);
+  size_t AddVariant(const TierChoice& choice, bool engine_keeps = true);
   void AddVariants();
   Outcome OutcomeOfVariant(size_t variant) const;
   std::vector<Outcome> Drawn(const std::vector<size_t>& variants, double TierChoice::* size) const;
@@ -163,6 +164,7 @@ class Planner {
   TraceRequest cut_;
   std::vector<Variant> variants_;
   size_t configured_ = 0;
+  size_t tiers_alone_ = 0;
   size_t without_ = 0;
   std::vector<size_t> by_dram_, by_nvme_, by_stage_, by_purchase_;
   std::vector<std::string> purchase_names_;

@@ -208,6 +208,23 @@ TEST(PlannerTest, DrivesThatWearOutSoonerCostMore) {
   EXPECT_GT(cost("1"), 2 * cost("100"));
 }
 
+// Engines ask the node for what they have themselves, too; what only they have is no hit of a node.
+TEST(PlannerTest, WhatANodeShouldMeasureIsNothingOfTheEngines) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 60; ++i) requests.push_back(Asked(i * 60, 1000 * (i % 3), 10));
+  std::string fleet = Simple();
+  fleet.replace(fleet.find("engine_cache = 0"), 16, "engine_cache = \"1GB\"");
+  for (const char* nodes : {"[fleet]\nnodes = 1", "[fleet]\nnodes = 2"}) {
+    std::string none = fleet;
+    none.replace(none.find("[fleet]"), 7, nodes);
+    std::string enough = none;
+    none.replace(none.find("size = \"10MB\""), 13, "size = 0");
+    EXPECT_GT(PlanOf({.fleet = FleetOf(none)}, requests).configured.hit_rate, 0.9);
+    EXPECT_EQ(PlanOf({.fleet = FleetOf(none)}, requests).PredictedHitRate(), 0);
+    EXPECT_GT(PlanOf({.fleet = FleetOf(enough)}, requests).PredictedHitRate(), 0.9);
+  }
+}
+
 TEST(PlannerTest, ItSaysPlainlyWhenNothingComesBack) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, 1000 * i, 10));
