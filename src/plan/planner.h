@@ -53,6 +53,8 @@ struct TraceFacts {
   bool prompts_are_texts = false;
   uint32_t sampled_one_in = 1;  // 1: every block was followed.
   size_t memory_bytes = 0;      // Of the stacks.
+
+  double followed_blocks() const { return distinct_blocks / sampled_one_in; }
 };
 
 // How many blocks are hit where a node keeps so much, in the product's plain order (leaf-first

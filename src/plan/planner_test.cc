@@ -261,6 +261,35 @@ TEST(PlannerTest, ItSaysPlainlyWhenTheTiersCostMoreThanTheySave) {
   EXPECT_THAT(plan.reasons, Contains(HasSubstr("A smaller fleet of tiers would pay")));
 }
 
+TEST(PlannerTest, WhatWouldPayIsCalledLargerWhereItIs) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, i % 2 * 50, 10));
+  std::string fleet = Simple();
+  fleet.replace(fleet.find("size = \"10MB\""), 13, "size = 0");
+  const Plan plan = PlanOf({.fleet = FleetOf(fleet)}, requests);
+  EXPECT_EQ(plan.verdict, Verdict::kDoesNotPay);
+  EXPECT_THAT(plan.reasons, Contains(HasSubstr("Larger tiers would pay")));
+}
+
+TEST(PlannerTest, ASampleThatIsTooSmallJudgesNothing) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 2000; ++i) requests.push_back(Asked(i * 60, i % 1000 * 50, 10));
+  const auto plan_of = [&requests](uint32_t shift) {
+    return PlanOf({.fleet = FleetOf(Simple()), .stack = {.first_rate_shift = shift}}, requests);
+  };
+  EXPECT_NE(plan_of(0).verdict, Verdict::kUnknown);
+  const Plan some = plan_of(2);  // Some 2500 blocks.
+  EXPECT_NE(some.verdict, Verdict::kUnknown);
+  EXPECT_THAT(some.warnings, Contains(AllOf(HasSubstr("One block in 4"), HasSubstr("about 2.0"))));
+  for (const uint32_t shift : {6, 20}) {
+    const Plan few = plan_of(shift);
+    EXPECT_EQ(few.verdict, Verdict::kUnknown);
+    EXPECT_THAT(few.reasons, Contains(HasSubstr("too few to judge by")));
+    EXPECT_EQ(BuyNext(few), nullptr);
+    EXPECT_THAT(PlanText(few) + PlanHtml(few), Not(HasSubstr("Buy next")));
+  }
+}
+
 TEST(PlannerTest, WithoutTimesNothingIsSaidByTheMonth) {
   const Plan plan = PlanOf({.fleet = FleetOf(Simple())}, {Asked(5, 1, 10), Asked(5, 1, 10)});
   EXPECT_EQ(plan.verdict, Verdict::kUnknown);
