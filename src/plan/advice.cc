@@ -164,6 +164,13 @@ void Warn(Plan* plan) {
     warn(fmt::format("{} blocks were named past the end of their prompts and left out.",
                      trace.blocks_cut));
   }
+  if (trace.misfits > 0) {
+    warn(fmt::format(
+        "{} of {} requests name more or fewer blocks than their prompts fill with {} tokens in a "
+        "block. If the trace is of several models or layouts, plan for each by itself: sizes and "
+        "money are wrong here.",
+        trace.misfits, trace.requests, trace.block_tokens));
+  }
   if (trace.sampled_one_in > 1) {
     warn(fmt::format(
         "One block in {} was followed, {:.0f} in all: hit rates by size are good to about {:.1f} "

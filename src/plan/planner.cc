@@ -1,10 +1,12 @@
 #include "plan/planner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "plan/advice.h"
@@ -16,6 +18,7 @@ namespace {
 constexpr size_t kFirstRequests = 1000;
 constexpr size_t kFirstBlocks = size_t{1} << 20;
 constexpr uint64_t kMaxPromptTokens = 1'000'000'000;
+constexpr size_t kMostSizes = 4;  // Of blocks, that are named.
 // Sizes that curves are drawn over, in doublings of a block: from 16 blocks to 64 million.
 constexpr int kLeastDoubling = 4;
 constexpr int kMostDoubling = 26;
@@ -39,6 +42,18 @@ struct SizeRange {
     return power <= most ? power : least;
   }
 };
+
+// Where all prompts are whole blocks, as a node records them, and of a few sizes: those.
+std::set<uint64_t> SizesIfWhole(const std::vector<TraceRequest>& requests) {
+  std::set<uint64_t> sizes;
+  for (const TraceRequest& request : requests) {
+    const uint64_t blocks = request.block_ids.size();
+    if (blocks == 0) continue;
+    if (request.input_tokens % blocks != 0 || sizes.size() > kMostSizes) return {};
+    sizes.insert(request.input_tokens / blocks);
+  }
+  return sizes;
+}
 
 // Eight to each doubling.
 size_t LengthClass(size_t blocks) {
@@ -102,6 +117,15 @@ Status Planner::LearnBlockTokens() {
   facts_.block_tokens = covering.Choose();
   if (facts_.block_tokens == 0) facts_.block_tokens = whole.Choose();
   if (facts_.block_tokens > 0) return Status();
+  const std::set<uint64_t> sizes = SizesIfWhole(first_);
+  if (!sizes.empty()) {
+    return Status(
+        Code::kInvalid,
+        fmt::format("the first {} requests have blocks of {} tokens, as of several models "
+                    "or layouts. Next step: give the lines of each to a plan of its own; "
+                    "or say with --block-tokens which size counts",
+                    first_.size(), fmt::join(sizes, " and ")));
+  }
   return Status(Code::kInvalid,
                 fmt::format("no number of tokens per block fits the first {} requests: their "
                             "lengths and numbers of blocks contradict each other. Next step: say "
@@ -209,9 +233,13 @@ TraceRequest Planner::Cut(const TraceRequest& request) {
 void Planner::Use(const TraceRequest& request) {
   const uint64_t most = (request.input_tokens + facts_.block_tokens - 1) / facts_.block_tokens;
   if (request.block_ids.size() > most) {
+    ++facts_.misfits;
     Use(Cut(request));
     return;
   }
+  // Whole blocks alone, or one that is not full as well.
+  const bool fits = request.block_ids.size() >= request.input_tokens / facts_.block_tokens;
+  if (!fits && !request.block_ids.empty()) ++facts_.misfits;
   const auto blocks = static_cast<double>(request.block_ids.size());
   facts_.prompt_tokens += static_cast<double>(request.input_tokens);
   facts_.output_tokens += static_cast<double>(request.output_tokens);

@@ -49,6 +49,7 @@ struct TraceFacts {
   double block_references = 0;
   double distinct_blocks = 0;  // Estimated when sampled.
   uint64_t blocks_cut = 0;     // Named past the end of their prompt, and left out.
+  uint64_t misfits = 0;        // Requests with more or fewer blocks than their prompt fills.
   bool outputs_followed = false;
   bool prompts_are_texts = false;
   uint32_t sampled_one_in = 1;  // 1: every block was followed.

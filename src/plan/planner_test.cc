@@ -106,6 +106,7 @@ TEST(PlannerTest, TheConversationTraceHasTheHitRatesThatReplayHas) {
   EXPECT_EQ(plan.trace.distinct_blocks, 182'790);
   EXPECT_EQ(plan.trace.sampled_one_in, 1u);
   EXPECT_FALSE(plan.trace.outputs_followed);
+  EXPECT_EQ(plan.trace.misfits, 0u);
   for (const auto& [share, percent] :
        {std::pair{0.01, 5.25}, {0.05, 19.58}, {0.10, 27.89}, {0.25, 35.35}, {0.50, 36.31}}) {
     EXPECT_NEAR(100 * plan.HitRate(share * 182'790), percent, 0.02) << share;
@@ -392,6 +393,30 @@ TEST(PlannerTest, TheBlockSizeIsFoundOutOrRefused) {
   EXPECT_EQ(size({{48, 3}, {160, 10}}), 16u);
   EXPECT_EQ(size({{50, 3}, {170, 10}, {31, 1}}), 16u);  // Only whole blocks are named.
   EXPECT_EQ(size({{100, 10}, {1000, 2}}), 0u);
+}
+
+// A node records all of its engines; a plan is for one model.
+TEST(PlannerTest, BlocksOfTwoSizesAreToldOf) {
+  const auto request = [](uint64_t i, uint64_t size) {
+    return TraceRequest{.timestamp_ms = 1000 * i,
+                        .input_tokens = 2 * size,
+                        .output_tokens = 0,
+                        .block_ids = {2 * i, 2 * i + 1}};
+  };
+  Planner planner({.fleet = FleetOf("")});
+  for (uint64_t i = 0; i < 20; ++i) {
+    EXPECT_TRUE(planner.Add(request(i, i % 2 == 0 ? 16 : 256)).ok());
+  }
+  EXPECT_THAT(planner.Finish().status().message(),
+              AllOf(HasSubstr("blocks of 16 and 256 tokens"), HasSubstr("several models")));
+
+  std::vector<TraceRequest> late;
+  for (uint64_t i = 0; i < 2000; ++i) late.push_back(request(i, i < 1500 ? 16 : 256));
+  const Plan plan = PlanOf({.fleet = FleetOf("")}, late);
+  EXPECT_EQ(plan.trace.misfits, 500u);
+  EXPECT_THAT(plan.warnings, Contains(HasSubstr("500 of 2000 requests name more or fewer blocks")));
+  late.resize(1500);
+  EXPECT_EQ(PlanOf({.fleet = FleetOf("")}, late).trace.misfits, 0u);
 }
 
 TEST(PlannerTest, ImpossibleRequestsAndEmptyTracesAreRefused) {
