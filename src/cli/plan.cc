@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -120,7 +121,7 @@ Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown)
   while (true) {
     AQ_ASSIGN_OR_RETURN(const bool more, log->Next(&request));
     if (!more) return Status();
-    request.timestamp_ms += begin_ms;
+    request.timestamp_ms = std::min(request.timestamp_ms + begin_ms, kMaxTimestampMs);
     if (log->form() == LogForm::kPrompts) planner->PromptsAreTexts(kPromptBlockTokens);
     const Status added = planner->Add(request);
     if (!added.ok()) return log->Explain(added);

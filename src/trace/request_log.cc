@@ -23,7 +23,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr uint64_t kMaxTokens = uint64_t{1} << 40;
-constexpr double kMaxMilliseconds = 3.5e13;  // A thousand years.
 
 constexpr std::array<const char*, 4> kHashNames = {"block_hashes", "prefix_hashes", "hashes",
                                                    "blocks"};
@@ -136,8 +135,11 @@ Result<uint64_t> Milliseconds(const json& value, double unit_ms) {
   } else if (value.is_string()) {
     ms = IsoMilliseconds(value.get_ref<const std::string&>()).value_or(-1);
   }
-  if (!(ms >= 0 && ms <= kMaxMilliseconds)) {
-    return Invalid("the time is neither a number of at least 0 nor like 2026-11-15T23:00:00Z");
+  if (!(ms >= 0 && ms <= static_cast<double>(kMaxTimestampMs))) {
+    return Invalid(
+        fmt::format("the time is neither a number of at least 0 and at most {} nor like "
+                    "2026-11-15T23:00:00Z",
+                    kMaxTimestampMs / static_cast<uint64_t>(unit_ms)));
   }
   return static_cast<uint64_t>(ms);
 }

@@ -112,6 +112,10 @@ TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": 0}"), HasSubstr("\"messages\""));
   EXPECT_THAT(Wrong("{\"prompt\": \"a\"}"), HasSubstr("there is no time"));
   EXPECT_THAT(Wrong("{\"timestamp\": -1, \"prompt\": \"a\"}"), HasSubstr("at least 0"));
+  EXPECT_THAT(Wrong("{\"timestamp\": 8796093022209, \"prompt\": \"a\"}"),
+              HasSubstr("at most 8796093022208 "));
+  EXPECT_THAT(Wrong("{\"created\": 8796093023, \"prompt\": \"a\"}"),
+              HasSubstr("at most 8796093022 "));
   EXPECT_THAT(Wrong("{\"timestamp\": \"monday\", \"prompt\": \"a\"}"), HasSubstr("time"));
   EXPECT_THAT(Wrong("{\"timestamp\": \"2026-02-30T00:00:00Z\", \"prompt\": \"a\"}"),
               HasSubstr("time"));
