@@ -134,6 +134,11 @@ std::string LineOf(const ReplayOptions& options, const ReplayTrace& trace, const
 }
 
 int RunReplay(const ReplayOptions& options) {
+  for (const std::string& policy : options.policies) {
+    const Status possible = CheckSetup(
+        {.policy = policy, .capacity_blocks = 1, .nvme_blocks = options.nvme.empty() ? 0u : 1u});
+    if (!possible.ok()) return Fail(possible);
+  }
   SetOnNextInterrupt(&interrupted);
   Progress progress;
   const Result<ReplayTrace> trace = Load(options, &progress);
