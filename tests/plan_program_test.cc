@@ -78,8 +78,12 @@ class PlanProgram : public testing::Test {
 };
 
 TEST_F(PlanProgram, TheConversationTraceInAllThreeForms) {
-  const Outcome text = RunPlan({kConversation});
+  const std::string page = scratch_.Sub("plan.html");
+  const Outcome text = RunPlan({kConversation, "--html", page});
   EXPECT_EQ(text.status, 0) << text.text;
+  EXPECT_THAT(text.text, HasSubstr("The page: " + page));
+  EXPECT_THAT(TextOf(page), AllOf(HasSubstr("It pays."), HasSubstr("<svg id=\"plot-hits\""),
+                                  HasSubstr("</html>")));
   EXPECT_THAT(text.text, AllOf(HasSubstr("12031 requests"), HasSubstr("It pays."),
                                HasSubstr("19.58 %"), HasSubstr("Which stage pays")));
   const Outcome parsed = RunPlan({kConversation, "--json", "--nodes", "4", "--dram", "256GiB"});
@@ -187,6 +191,9 @@ TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   EXPECT_EQ(RunPlan({scratch_.Sub("nothing.jsonl")}).status, 1);
   EXPECT_THAT(RunPlan({kConversation, "--html", "/nowhere/plan.html"}).text,
               HasSubstr("/nowhere/plan.html"));
+  // Told before the trace is read, which is not there.
+  EXPECT_THAT(RunPlan({scratch_.Sub("nothing.jsonl"), "--html", scratch_.Sub("")}).text,
+              HasSubstr("Is a directory"));
   EXPECT_THAT(RunPlan({"--presets"}).text, AllOf(HasSubstr("h200"), HasSubstr("llama-3-8b")));
 }
 

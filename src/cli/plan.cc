@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -141,6 +142,8 @@ Status CannotWrite(const std::string& path, int error) {
 
 // Before hours of trace are read for nothing.
 Status TryWriting(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return CannotWrite(path, EISDIR);
   const std::string beside = Beside(path);
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   if (file.fail()) return CannotWrite(path, errno);
