@@ -124,6 +124,24 @@ TEST_F(PlanProgram, LogsWithPromptsArePlannedAndNotRepeated) {
   EXPECT_THAT(outcome.text + TextOf(page), Not(HasSubstr("secret")));
 }
 
+// Texts are cut into blocks of 128 tokens, and whoever hashed blocks cut them elsewhere.
+TEST_F(PlanProgram, FormsWithBlocksOfDifferentSizesAreNotMixed) {
+  std::string hashes;
+  for (int i = 0; i < 10; ++i) {
+    hashes +=
+        json{{"timestamp", 1000 * i}, {"input_tokens", 1024}, {"hashes", {1, i}}}.dump() + "\n";
+  }
+  const std::string text = json{{"timestamp", 10'000}, {"prompt", std::string(2000, 'a')}}.dump();
+  const std::string mixed = Write("mixed.jsonl", hashes + text + "\n");
+  const Outcome refused = RunPlan({mixed});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.text, AllOf(HasSubstr("mixed.jsonl:11: a prompt as a text after others"),
+                                  HasSubstr("--block-tokens 128")));
+  EXPECT_THAT(RunPlan({Write("text.jsonl", text + "\n"), Write("hashes.jsonl", hashes)}).text,
+              HasSubstr("hashes.jsonl:1: hashes of blocks after others"));
+  EXPECT_EQ(RunPlan({mixed, "--block-tokens", "128"}).status, 0);
+}
+
 // The same trace, cut to the same number of blocks, by depths and by replaying it.
 TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   constexpr uint64_t kTraceBlockBytes = 512 * (uint64_t{128} << 10);

@@ -123,8 +123,9 @@ Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown)
     AQ_ASSIGN_OR_RETURN(const bool more, log->Next(&request));
     if (!more) return Status();
     request.timestamp_ms = std::min(request.timestamp_ms + begin_ms, kMaxTimestampMs);
-    if (log->form() == LogForm::kPrompts) planner->PromptsAreTexts(kPromptBlockTokens);
-    const Status added = planner->Add(request);
+    const bool text = log->form() == LogForm::kPrompts;
+    Status added = planner->SetTextBlocks(text ? kPromptBlockTokens : 0);
+    if (added.ok()) added = planner->Add(request);
     if (!added.ok()) return log->Explain(added);
     if (planner->requests() % kRequestsBetweenLooks == 0) shown->Show(*log, planner->requests());
   }

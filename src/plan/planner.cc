@@ -72,9 +72,20 @@ struct Planner::Variant {
 Planner::Planner(const PlannerOptions& options) : options_(options) {}
 Planner::~Planner() = default;
 
-void Planner::PromptsAreTexts(uint64_t block_tokens) {
-  facts_.prompts_are_texts = true;
-  if (options_.block_tokens == 0) options_.block_tokens = block_tokens;
+Status Planner::SetTextBlocks(uint64_t block_tokens) {
+  const bool differs = facts_.requests > 0 && block_tokens != text_block_tokens_;
+  if (differs && options_.block_tokens == 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("{} after others: their blocks have different sizes. Next step: plan "
+                              "for each form by itself; or, where hashes name blocks of {} tokens "
+                              "too, say --block-tokens {}",
+                              block_tokens > 0 ? "a prompt as a text" : "hashes of blocks",
+                              std::max(block_tokens, text_block_tokens_),
+                              std::max(block_tokens, text_block_tokens_)));
+  }
+  text_block_tokens_ = block_tokens;
+  if (block_tokens > 0) facts_.prompts_are_texts = true;
+  return Status();
 }
 
 Status Planner::Add(const TraceRequest& request) {
@@ -135,7 +146,7 @@ Status Planner::LearnBlockTokens() {
 
 Status Planner::Begin() {
   begun_ = true;
-  facts_.block_tokens = options_.block_tokens;
+  facts_.block_tokens = options_.block_tokens > 0 ? options_.block_tokens : text_block_tokens_;
   if (facts_.block_tokens == 0) AQ_RETURN_IF_ERROR(LearnBlockTokens());
   facts_.block_bytes =
       static_cast<double>(facts_.block_tokens) * options_.fleet.model.kv_bytes_per_token;

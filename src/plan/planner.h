@@ -129,9 +129,10 @@ class Planner {
   explicit Planner(const PlannerOptions& options);
   ~Planner();
 
-  // Before the first request of a log whose prompts are cut as texts: so many tokens are in a
-  // block, by an estimate that the report tells of.
-  void PromptsAreTexts(uint64_t block_tokens);
+  // Before each request: whether its prompt was cut as a text, into blocks of so many tokens, by an
+  // estimate that the report tells of; 0: it was not. kInvalid: the one before differs, and nobody
+  // said how many tokens are in a block.
+  Status SetTextBlocks(uint64_t block_tokens);
   // kInvalid: the request cannot be.
   Status Add(const TraceRequest& request);
   // Once, after the last request. kInvalid: there was none, or no block size fits.
@@ -156,8 +157,9 @@ class Planner {
   void FillStages(Plan* plan) const;
   void FillPurchases(Plan* plan) const;
 
-  PlannerOptions options_;
+  const PlannerOptions options_;
   TraceFacts facts_;
+  uint64_t text_block_tokens_ = 0;   // Of SetTextBlocks().
   std::vector<TraceRequest> first_;  // Held until the block size is known.
   size_t first_blocks_ = 0;
   bool begun_ = false;
