@@ -237,8 +237,9 @@ TEST(LearnedOrderTest, QuestionsOfOneTimeAreRequestsOfTheirOwn) {
 TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
   std::vector<Task> tasks;
   {
-    auto order = NewLearnedOrder(
-        {.max_blocks = 100'000, .run_elsewhere = [&](Task task) { tasks.push_back(task); }});
+    auto order = NewLearnedOrder({.max_blocks = 100'000, .run_elsewhere = [&](Task task) {
+                                    tasks.push_back(std::move(task));
+                                  }});
     ASSERT_TRUE(order.ok());
     AskedTier tier(order->get(), 100);
     for (uint32_t i = 0; i < 500; ++i) tier.Ask({i}, i * kSecond);

@@ -74,7 +74,8 @@ Result<ReplayOutcome> Replay(const ReplayTrace& trace, const ReplaySetup& setup,
   for (const ReplayRequest& request : trace.requests) {
     outcome.hits += policy->Use(request, trace.BlocksOf(request));
     outcome.blocks += request.blocks;
-    if (++requests % kRequestsBetweenProgress == 0 && on_progress && !on_progress(requests)) {
+    ++requests;
+    if (requests % kRequestsBetweenProgress == 0 && on_progress && !on_progress(requests)) {
       return Status(Code::kLate, "interrupted");
     }
   }
