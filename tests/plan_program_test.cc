@@ -78,8 +78,12 @@ class PlanProgram : public testing::Test {
 };
 
 TEST_F(PlanProgram, TheConversationTraceInAllThreeForms) {
-  const Outcome text = RunPlan({kConversation});
+  const std::string page = scratch_.Sub("plan.html");
+  const Outcome text = RunPlan({kConversation, "--html", page});
   EXPECT_EQ(text.status, 0) << text.text;
+  EXPECT_THAT(text.text, HasSubstr("The page: " + page));
+  EXPECT_THAT(TextOf(page), AllOf(HasSubstr("It pays."), HasSubstr("<svg id=\"plot-hits\""),
+                                  HasSubstr("</html>")));
   EXPECT_THAT(text.text, AllOf(HasSubstr("12031 requests"), HasSubstr("It pays."),
                                HasSubstr("19.58 %"), HasSubstr("Which stage pays")));
   const Outcome parsed = RunPlan({kConversation, "--json", "--nodes", "4", "--dram", "256GiB"});
@@ -120,6 +124,24 @@ TEST_F(PlanProgram, LogsWithPromptsArePlannedAndNotRepeated) {
   EXPECT_THAT(outcome.text + TextOf(page), Not(HasSubstr("secret")));
 }
 
+// Texts are cut into blocks of 128 tokens, and whoever hashed blocks cut them elsewhere.
+TEST_F(PlanProgram, FormsWithBlocksOfDifferentSizesAreNotMixed) {
+  std::string hashes;
+  for (int i = 0; i < 10; ++i) {
+    hashes +=
+        json{{"timestamp", 1000 * i}, {"input_tokens", 1024}, {"hashes", {1, i}}}.dump() + "\n";
+  }
+  const std::string text = json{{"timestamp", 10'000}, {"prompt", std::string(2000, 'a')}}.dump();
+  const std::string mixed = Write("mixed.jsonl", hashes + text + "\n");
+  const Outcome refused = RunPlan({mixed});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.text, AllOf(HasSubstr("mixed.jsonl:11: a prompt as a text after others"),
+                                  HasSubstr("--block-tokens 128")));
+  EXPECT_THAT(RunPlan({Write("text.jsonl", text + "\n"), Write("hashes.jsonl", hashes)}).text,
+              HasSubstr("hashes.jsonl:1: hashes of blocks after others"));
+  EXPECT_EQ(RunPlan({mixed, "--block-tokens", "128"}).status, 0);
+}
+
 // The same trace, cut to the same number of blocks, by depths and by replaying it.
 TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   constexpr uint64_t kTraceBlockBytes = 512 * (uint64_t{128} << 10);
@@ -146,6 +168,37 @@ TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   EXPECT_NEAR(plan["predicted_hit_rate"], rates["learned"], 0.0005);
 }
 
+// Money, wear and watt-hours go by the time that a trace covers.
+TEST_F(PlanProgram, ATraceInTwoFilesIsPlannedLikeTheWhole) {
+  std::string halves[2];
+  for (int i = 0; i < 200; ++i) {
+    halves[i < 100 ? 0 : 1] += json{{"timestamp", 1000 * i},
+                                    {"input_length", 1024},
+                                    {"output_length", 1},
+                                    {"hash_ids", {1 + i % 30, 100 + i % 30}}}
+                                   .dump() +
+                               "\n";
+  }
+  const auto plan = [](std::vector<std::string> files) {
+    files.push_back("--json");
+    const Outcome outcome = RunPlan(std::move(files));
+    EXPECT_EQ(outcome.status, 0) << outcome.text;
+    return json::parse(outcome.text);
+  };
+  const json whole = plan({Write("whole.jsonl", halves[0] + halves[1])});
+  const json cut = plan({Write("first.jsonl", halves[0]), Write("second.jsonl", halves[1])});
+  EXPECT_EQ(whole["trace"]["seconds"], 199);
+  EXPECT_EQ(cut["trace"]["seconds"], 198);  // How long nothing came in between, nobody knows.
+  EXPECT_EQ(cut["predicted_hit_rate"], whole["predicted_hit_rate"]);
+  const auto near = [&](const char* figure) {
+    const double expected = whole["configured"][figure];
+    EXPECT_NEAR(cut["configured"][figure], expected, 0.01 * expected) << figure;
+  };
+  near("dollars_saved_month");
+  near("nvme_drive_writes_per_day");
+  near("watt_hours_used");
+}
+
 TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   const Outcome fleet =
       RunPlan({kConversation, "--fleet", Write("wrong.toml", "[dram]\nsizee = \"1TiB\"\n")});
@@ -156,7 +209,27 @@ TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   EXPECT_EQ(RunPlan({scratch_.Sub("nothing.jsonl")}).status, 1);
   EXPECT_THAT(RunPlan({kConversation, "--html", "/nowhere/plan.html"}).text,
               HasSubstr("/nowhere/plan.html"));
+  // Told before the trace is read, which is not there.
+  EXPECT_THAT(RunPlan({scratch_.Sub("nothing.jsonl"), "--html", scratch_.Sub("")}).text,
+              HasSubstr("Is a directory"));
   EXPECT_THAT(RunPlan({"--presets"}).text, AllOf(HasSubstr("h200"), HasSubstr("llama-3-8b")));
+}
+
+// A disk that is full is said to be, by an exit status that is none of a crash.
+TEST_F(PlanProgram, WhatCannotBeWrittenIsAnError) {
+  const std::string trace =
+      Write("trace.jsonl",
+            R"({"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]})"
+            "\n");
+  for (const char* command : {"plan \"$1\"", "plan \"$1\" --json", "plan --presets",
+                              "sim replay \"$1\"", "sim replay \"$1\" --json"}) {
+    const Outcome outcome =
+        RunCommand({"/bin/sh", "-c", fmt::format("exec \"$0\" {} > /dev/full", command),
+                    AQUIFER_PROGRAM_PATH, trace});
+    EXPECT_EQ(outcome.status, 1) << command;
+    EXPECT_THAT(outcome.text, HasSubstr("standard output cannot be written: No space left"))
+        << command;
+  }
 }
 
 // ---- The page in a browser ----

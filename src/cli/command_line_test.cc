@@ -401,8 +401,9 @@ TEST_F(CommandLineTest, PoliciesAreJudgedOnATrace) {
   outcome = Run({"sim", "replay", trace, "--capacity", "1", "--nvme", "50%"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("writes/stored"));
-  outcome = Run({"sim", "replay", trace, "--policy", "arc", "--nvme", "50%"});
+  outcome = Run({"sim", "replay", trace, "--policy", "lru,arc", "--nvme", "50%"});
   EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.out, "");
   EXPECT_THAT(outcome.err, HasSubstr("no second tier"));
   outcome = Run({"sim", "replay", trace, "--capacity", "-1%"});
   EXPECT_EQ(outcome.status, 2);

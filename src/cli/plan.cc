@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/standard_output.h"
 #include "plan/fleet.h"
 #include "plan/planner.h"
 #include "plan/report.h"
@@ -44,8 +47,9 @@ struct PlanCommandOptions {
 constexpr const char* kFooter = R"(
 A TRACE has one request a line, as JSON, plain or gzip: what `aquifer serve --record` writes,
 Mooncake's form, token counts with hashes of blocks, or OpenAI-style requests with their prompts, which
-are hashed here (docs/formats/trace.md). Several traces are read one after the other, as one. A fleet
-file is documented in etc/fleet.toml; what it does not say is assumed, and the report lists it.
+are hashed here (docs/formats/trace.md). Several traces are read as one, in which each begins when the one
+before it ends. A fleet file is documented in etc/fleet.toml; what it does not say is assumed, and the
+report lists it.
 
 Examples:
   aquifer plan trace.jsonl                              an H200 node with Llama 3 8B
@@ -64,19 +68,22 @@ int Fail(const Status& status) {
 }
 
 int ShowPresets() {
-  fmt::print("{:<14}{:>9}{:>11}{:>13}{:>9}{:>9}\n", "gpu", "TFLOPS", "memory", "host link", "watts",
-             "$/hour");
+  std::string text = fmt::format("{:<14}{:>9}{:>11}{:>13}{:>9}{:>9}\n", "gpu", "TFLOPS", "memory",
+                                 "host link", "watts", "$/hour");
   for (const GpuKind& gpu : GpuPresets()) {
-    fmt::print("{:<14}{:>9.0f}{:>8.0f} GB{:>8.1f} GB/s{:>9.0f}{:>9.2f}\n", gpu.name, gpu.tflops,
-               gpu.memory_bytes / 1e9, gpu.host_link_bytes_per_second / 1e9, gpu.watts,
-               gpu.dollars_per_hour);
+    text += fmt::format("{:<14}{:>9.0f}{:>8.0f} GB{:>8.1f} GB/s{:>9.0f}{:>9.2f}\n", gpu.name,
+                        gpu.tflops, gpu.memory_bytes / 1e9, gpu.host_link_bytes_per_second / 1e9,
+                        gpu.watts, gpu.dollars_per_hour);
   }
-  fmt::print("\n{:<14}{:>12}{:>12}{:>14}\n", "model", "parameters", "weights", "KV a token");
+  text +=
+      fmt::format("\n{:<14}{:>12}{:>12}{:>14}\n", "model", "parameters", "weights", "KV a token");
   for (const ModelShape& model : ModelPresets()) {
-    fmt::print("{:<14}{:>10.1f} B{:>9.0f} GB{:>14}\n", model.name, model.parameters / 1e9,
-               model.weight_bytes / 1e9, SizeText(static_cast<uint64_t>(model.kv_bytes_per_token)));
+    text += fmt::format("{:<14}{:>10.1f} B{:>9.0f} GB{:>14}\n", model.name, model.parameters / 1e9,
+                        model.weight_bytes / 1e9,
+                        SizeText(static_cast<uint64_t>(model.kv_bytes_per_token)));
   }
-  return kExitOk;
+  const Status printed = PrintOut(text);
+  return printed.ok() ? kExitOk : Fail(printed);
 }
 
 // "[#####-----] 43 %  512000 requests, 2.1 million a minute"
@@ -107,14 +114,18 @@ class ReadingShown {
   double shown_ = 0;
 };
 
+// Begins where the trace before it ended.
 Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown) {
   AQ_ASSIGN_OR_RETURN(const auto log, RequestLog::Open(path));
+  const uint64_t begin_ms = planner->end_ms();
   TraceRequest request;
   while (true) {
     AQ_ASSIGN_OR_RETURN(const bool more, log->Next(&request));
     if (!more) return Status();
-    if (log->form() == LogForm::kPrompts) planner->PromptsAreTexts(kPromptBlockTokens);
-    const Status added = planner->Add(request);
+    request.timestamp_ms = std::min(request.timestamp_ms + begin_ms, kMaxTimestampMs);
+    const bool text = log->form() == LogForm::kPrompts;
+    Status added = planner->SetTextBlocks(text ? kPromptBlockTokens : 0);
+    if (added.ok()) added = planner->Add(request);
     if (!added.ok()) return log->Explain(added);
     if (planner->requests() % kRequestsBetweenLooks == 0) shown->Show(*log, planner->requests());
   }
@@ -132,6 +143,8 @@ Status CannotWrite(const std::string& path, int error) {
 
 // Before hours of trace are read for nothing.
 Status TryWriting(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return CannotWrite(path, EISDIR);
   const std::string beside = Beside(path);
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   if (file.fail()) return CannotWrite(path, errno);
@@ -201,9 +214,10 @@ int RunPlan(const PlanCommandOptions& options) {
     const Status written = WriteFile(options.html, PlanHtml(*plan));
     if (!written.ok()) return Fail(written);
   }
-  fmt::print("{}", options.json ? PlanJson(*plan) : PlanText(*plan));
-  if (!options.html.empty() && !options.json) fmt::print("The page: {}\n", options.html);
-  return kExitOk;
+  std::string report = options.json ? PlanJson(*plan) : PlanText(*plan);
+  if (!options.html.empty() && !options.json) report += fmt::format("The page: {}\n", options.html);
+  const Status printed = PrintOut(report);
+  return printed.ok() ? kExitOk : Fail(printed);
 }
 
 // From 1 on, and said so: CLI11's own check speaks of floating-point ranges.

@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/standard_output.h"
 #include "cli/temporary_directory.h"
 #include "sim/replay.h"
 #include "sim/replay_trace.h"
@@ -109,8 +110,8 @@ Result<ReplayTrace> Load(const ReplayOptions& options, Progress* progress) {
   return trace;
 }
 
-void Print(const ReplayOptions& options, const ReplayTrace& trace, const ReplaySetup& setup,
-           const ReplayOutcome& outcome) {
+std::string LineOf(const ReplayOptions& options, const ReplayTrace& trace, const ReplaySetup& setup,
+                   const ReplayOutcome& outcome) {
   if (options.json) {
     nlohmann::ordered_json line = {{"trace", options.trace},
                                    {"policy", setup.policy},
@@ -124,16 +125,20 @@ void Print(const ReplayOptions& options, const ReplayTrace& trace, const ReplayS
     line["requests"] = trace.requests.size();
     line["blocks"] = outcome.blocks;
     using Handler = nlohmann::ordered_json::error_handler_t;
-    fmt::print("{}\n", line.dump(-1, ' ', false, Handler::replace));
-    return;
+    return line.dump(-1, ' ', false, Handler::replace) + "\n";
   }
-  fmt::print("{:<10} {:>10} {:>9.2f} %", setup.policy, setup.capacity_blocks,
-             100 * outcome.hit_rate());
-  if (setup.nvme_blocks > 0) fmt::print(" {:>14.3f}", outcome.writes_per_insert());
-  fmt::print("\n");
+  std::string line = fmt::format("{:<10} {:>10} {:>9.2f} %", setup.policy, setup.capacity_blocks,
+                                 100 * outcome.hit_rate());
+  if (setup.nvme_blocks > 0) line += fmt::format(" {:>14.3f}", outcome.writes_per_insert());
+  return line + "\n";
 }
 
 int RunReplay(const ReplayOptions& options) {
+  for (const std::string& policy : options.policies) {
+    const Status possible = CheckSetup(
+        {.policy = policy, .capacity_blocks = 1, .nvme_blocks = options.nvme.empty() ? 0u : 1u});
+    if (!possible.ok()) return Fail(possible);
+  }
   SetOnNextInterrupt(&interrupted);
   Progress progress;
   const Result<ReplayTrace> trace = Load(options, &progress);
@@ -141,10 +146,11 @@ int RunReplay(const ReplayOptions& options) {
   uint32_t nvme_blocks = 0;
   if (!options.nvme.empty()) ParseCapacity(options.nvme, trace->distinct, &nvme_blocks);
   if (!options.json) {
-    fmt::print("{} requests for {} blocks, {} different ones\n", trace->requests.size(),
-               trace->blocks.size(), trace->distinct);
-    fmt::print("{:<10} {:>10} {:>11}{}\n", "policy", "capacity", "hits",
-               nvme_blocks > 0 ? "  writes/stored" : "");
+    const Status printed = PrintOut(
+        fmt::format("{} requests for {} blocks, {} different ones\n{:<10} {:>10} {:>11}{}\n",
+                    trace->requests.size(), trace->blocks.size(), trace->distinct, "policy",
+                    "capacity", "hits", nvme_blocks > 0 ? "  writes/stored" : ""));
+    if (!printed.ok()) return Fail(printed);
   }
   for (const std::string& policy : options.policies) {
     for (const std::string& capacity : options.capacities) {
@@ -158,7 +164,8 @@ int RunReplay(const ReplayOptions& options) {
       });
       progress.Clear();
       if (!outcome.ok()) return Fail(outcome.status());
-      Print(options, *trace, setup, *outcome);
+      const Status printed = PrintOut(LineOf(options, *trace, setup, *outcome));
+      if (!printed.ok()) return Fail(printed);
     }
   }
   return kExitOk;

@@ -340,49 +340,69 @@ Status ReadSections(const TomlValue& root, Reading* reading) {
 
 // ---- What follows from it ----
 
-Status SettleModel(const TomlValue& root, Reading* reading) {
+// Without a preset a model needs all of it.
+Status CheckWholeShape(const TomlValue& root, const ToldShape& told) {
+  if (!told.billions) {
+    return WrongAt(root, "model", "parameters_billions",
+                   "it is missing; a model without a preset needs it, as in 8.03");
+  }
+  if (!told.layers || !told.heads || !told.head_dim) {
+    return WrongAt(root, "model", "layers",
+                   "a model without a preset needs layers, heads and head_dim, as config.json of "
+                   "its checkpoint has them");
+  }
+  if (!told.kv_heads && !told.kv_bytes_per_token) {
+    return WrongAt(root, "model", "kv_heads",
+                   "it is missing; config.json has it as num_key_value_heads. Or write "
+                   "kv_bytes_per_token");
+  }
+  return Status();
+}
+
+// Layers and heads: the preset's, or none, with what is told in their place.
+Status SettleHeads(const TomlValue& root, const ToldShape& told, ModelShape* model) {
+  const bool has_heads = model->head_dim > 0 || (told.layers && told.heads && told.head_dim);
+  for (const auto& [name, value, into] : {std::tuple{"layers", &told.layers, &model->layers},
+                                          {"heads", &told.heads, &model->heads},
+                                          {"kv_heads", &told.kv_heads, &model->kv_heads},
+                                          {"head_dim", &told.head_dim, &model->head_dim}}) {
+    if (!*value) continue;
+    if (!has_heads) {
+      return WrongAt(root, "model", name,
+                     "this model does not keep K and V by heads, so this alone says nothing; write "
+                     "kv_bytes_per_token");
+    }
+    *into = **value;
+  }
+  const double bytes_per_value = told.bytes_per_value.value_or(2);
+  if (has_heads) {
+    model->Derive(bytes_per_value);
+  } else {
+    model->kv_bytes_per_token *= bytes_per_value / 2;  // The presets have two.
+  }
+  if (model->kv_heads <= model->heads) return Status();
+  return WrongAt(root, "model", "kv_heads",
+                 fmt::format("{} heads of keys for {} of queries are impossible; config.json has "
+                             "them as num_key_value_heads and num_attention_heads",
+                             model->kv_heads, model->heads));
+}
+
+Status SettleModel(const TomlValue& root, const FleetChoices& choices, Reading* reading) {
   const ToldShape& told = reading->shape;
   if (!told.any()) return Status();
   ModelShape& model = reading->fleet.model;
-  if (Find(root, "model", "preset") == nullptr) {
-    if (!told.billions) {
-      return WrongAt(root, "model", "parameters_billions",
-                     "it is missing; a model without a preset needs it, as in 8.03");
-    }
-    if (!told.layers || !told.heads || !told.head_dim) {
-      return WrongAt(root, "model", "layers",
-                     "a model without a preset needs layers, heads and head_dim, as config.json of "
-                     "its checkpoint has them");
-    }
-    if (!told.kv_heads && !told.kv_bytes_per_token) {
-      return WrongAt(root, "model", "kv_heads",
-                     "it is missing; config.json has it as num_key_value_heads. Or write "
-                     "kv_bytes_per_token");
-    }
-    model.name = "your own";
+  if (choices.model.empty() && Find(root, "model", "preset") == nullptr) {
+    AQ_RETURN_IF_ERROR(CheckWholeShape(root, told));
+    model = {.name = "your own"};
   } else {
     model.name += ", changed";
   }
-  if (told.kv_heads && told.heads && *told.kv_heads > *told.heads) {
-    return WrongAt(root, "model", "kv_heads",
-                   fmt::format("{} heads of keys for {} of queries are impossible; config.json has "
-                               "them as num_key_value_heads and num_attention_heads",
-                               *told.kv_heads, *told.heads));
-  }
+  AQ_RETURN_IF_ERROR(SettleHeads(root, told, &model));
   if (told.billions) {
     model.parameters = *told.billions * 1e9;
     model.weight_bytes = 2 * model.parameters;
   }
   if (told.weight_billion_bytes) model.weight_bytes = *told.weight_billion_bytes * 1e9;
-  if (told.layers && told.heads && told.head_dim) {
-    model.attention_flops_per_pair = 4 * *told.layers * *told.heads * *told.head_dim;
-    const double bytes = told.bytes_per_value.value_or(2);
-    if (told.kv_heads) {
-      model.kv_bytes_per_token = 2 * bytes * *told.layers * *told.kv_heads * *told.head_dim;
-    }
-  } else if (told.bytes_per_value) {
-    model.kv_bytes_per_token *= *told.bytes_per_value / 2;  // The presets have two.
-  }
   if (told.kv_bytes_per_token) model.kv_bytes_per_token = *told.kv_bytes_per_token;
   return Status();
 }
@@ -475,7 +495,7 @@ Result<Fleet> ParseFleet(std::string_view text, const std::string& file,
   Reading reading;
   AQ_RETURN_IF_ERROR(ReadPresets(root, choices, &reading));
   AQ_RETURN_IF_ERROR(ReadSections(root, &reading));
-  AQ_RETURN_IF_ERROR(SettleModel(root, &reading));
+  AQ_RETURN_IF_ERROR(SettleModel(root, choices, &reading));
   AQ_RETURN_IF_ERROR(ApplyChoices(choices, &reading.fleet));
   AQ_RETURN_IF_ERROR(SettleGpus(root, &reading.fleet));
   AQ_RETURN_IF_ERROR(SettlePrefill(root, &reading));

@@ -34,6 +34,18 @@ struct ModelShape {
   double weight_bytes = 0;
   double kv_bytes_per_token = 0;
   double attention_flops_per_pair = 0;  // Of one query with one key, over all layers.
+  // What the latter two follow from; 0: from something else.
+  double layers = 0;
+  double heads = 0;
+  double kv_heads = 0;
+  double head_dim = 0;
+
+  // From the shape, with so many bytes in a value of K or V.
+  void Derive(double bytes_per_value) {
+    // Two matrix products of two operations each, for every layer and head.
+    attention_flops_per_pair = 4 * layers * heads * head_dim;
+    kv_bytes_per_token = 2 * bytes_per_value * layers * kv_heads * head_dim;
+  }
 };
 
 std::span<const GpuKind> GpuPresets();

@@ -13,23 +13,17 @@ constexpr double kEfficiency = 0.55;
 constexpr double kPcie4 = 25e9;  // 16 lanes, as measured.
 constexpr double kPcie5 = 55.5e9;
 
-// Two matrix products of two operations each, for every layer and head.
-constexpr double PairFlops(double layers, double heads, double head_dim) {
-  return 4 * layers * heads * head_dim;
-}
-
-// K and V in two bytes a value.
-constexpr double KvBytes(double layers, double kv_heads, double head_dim) {
-  return 2 * 2 * layers * kv_heads * head_dim;
-}
-
 ModelShape Dense(const char* name, double billions, double layers, double heads, double kv_heads,
                  double head_dim) {
-  return {.name = name,
-          .parameters = billions * 1e9,
-          .weight_bytes = 2 * billions * 1e9,
-          .kv_bytes_per_token = KvBytes(layers, kv_heads, head_dim),
-          .attention_flops_per_pair = PairFlops(layers, heads, head_dim)};
+  ModelShape shape{.name = name,
+                   .parameters = billions * 1e9,
+                   .weight_bytes = 2 * billions * 1e9,
+                   .layers = layers,
+                   .heads = heads,
+                   .kv_heads = kv_heads,
+                   .head_dim = head_dim};
+  shape.Derive(2);
+  return shape;
 }
 
 }  // namespace
@@ -56,7 +50,11 @@ std::span<const ModelShape> ModelPresets() {
       Dense("qwen3-14b", 14.8, 40, 40, 8, 128),
       Dense("qwen3-32b", 32.8, 64, 64, 8, 128),
       // Of 671e9 parameters in fp8 a token goes through 37e9; one latent of 576 values a layer.
-      {"deepseek-v3", 37e9, 671e9, 61.0 * 576 * 2, 2.0 * 61 * 128 * (192 + 128)},
+      {.name = "deepseek-v3",
+       .parameters = 37e9,
+       .weight_bytes = 671e9,
+       .kv_bytes_per_token = 61.0 * 576 * 2,
+       .attention_flops_per_pair = 2.0 * 61 * 128 * (192 + 128)},
   };
   return shapes;
 }

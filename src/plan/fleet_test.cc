@@ -86,6 +86,39 @@ head_dim = 128
       HasSubstr("num_key_value_heads"));
 }
 
+TEST(FleetTest, EveryKeyOfAModelChangesItsPreset) {
+  const std::string preset = "[model]\npreset = \"llama-3-8b\"\n";
+  const ModelShape plain = Parsed(preset).model;
+  const auto changed = [&](const std::string& keys) { return Parsed(preset + keys).model; };
+  EXPECT_DOUBLE_EQ(changed("kv_heads = 1\n").kv_bytes_per_token, plain.kv_bytes_per_token / 8);
+  EXPECT_EQ(changed("kv_heads = 1\n").name, "llama-3-8b, changed");
+  EXPECT_DOUBLE_EQ(changed("layers = 64\n").kv_bytes_per_token, plain.kv_bytes_per_token * 2);
+  EXPECT_DOUBLE_EQ(changed("layers = 64\n").attention_flops_per_pair,
+                   plain.attention_flops_per_pair * 2);
+  EXPECT_DOUBLE_EQ(changed("heads = 64\n").attention_flops_per_pair,
+                   plain.attention_flops_per_pair * 2);
+  EXPECT_DOUBLE_EQ(changed("head_dim = 64\n").kv_bytes_per_token, plain.kv_bytes_per_token / 2);
+  EXPECT_DOUBLE_EQ(changed("bytes_per_value = 1\n").kv_bytes_per_token,
+                   plain.kv_bytes_per_token / 2);
+  EXPECT_DOUBLE_EQ(
+      changed("layers = 32\nheads = 32\nhead_dim = 128\nbytes_per_value = 1\n").kv_bytes_per_token,
+      plain.kv_bytes_per_token / 2);
+  EXPECT_DOUBLE_EQ(changed("kv_bytes_per_token = 5000\nlayers = 64\n").kv_bytes_per_token, 5000);
+  EXPECT_THAT(Refused(preset + "kv_heads = 64\n"), HasSubstr("impossible"));
+  EXPECT_THAT(
+      Refused("[fleet]\ngpus_per_engine = 8\n[model]\npreset = \"deepseek-v3\"\nheads = 4\n"),
+      HasSubstr("fleet.toml:5: model.heads: this model does not keep"));
+}
+
+TEST(FleetTest, APresetOfTheCommandLineIsChangedByTheFileToo) {
+  const std::string file =
+      "[fleet]\ngpus_per_engine = 2\n[model]\nkv_bytes_per_token = \"64KiB\"\n";
+  const Fleet fleet = Parsed(file, {.model = "llama-3-70b"});
+  EXPECT_EQ(fleet.model.name, "llama-3-70b, changed");
+  EXPECT_DOUBLE_EQ(fleet.model.kv_bytes_per_token, 64 << 10);
+  EXPECT_DOUBLE_EQ(fleet.model.parameters, 70.6e9);
+}
+
 TEST(FleetTest, MeasuredPrefillCountsInPlaceOfTheGpus) {
   EXPECT_DOUBLE_EQ(Parsed("[prefill]\ntokens_per_second = 1000\n").prefill.ms_per_token, 1);
   const Fleet fleet =

@@ -1,10 +1,12 @@
 #include "plan/planner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "plan/advice.h"
@@ -16,6 +18,7 @@ namespace {
 constexpr size_t kFirstRequests = 1000;
 constexpr size_t kFirstBlocks = size_t{1} << 20;
 constexpr uint64_t kMaxPromptTokens = 1'000'000'000;
+constexpr size_t kMostSizes = 4;  // Of blocks, that are named.
 // Sizes that curves are drawn over, in doublings of a block: from 16 blocks to 64 million.
 constexpr int kLeastDoubling = 4;
 constexpr int kMostDoubling = 26;
@@ -40,6 +43,18 @@ struct SizeRange {
   }
 };
 
+// Where all prompts are whole blocks, as a node records them, and of a few sizes: those.
+std::set<uint64_t> SizesIfWhole(const std::vector<TraceRequest>& requests) {
+  std::set<uint64_t> sizes;
+  for (const TraceRequest& request : requests) {
+    const uint64_t blocks = request.block_ids.size();
+    if (blocks == 0) continue;
+    if (request.input_tokens % blocks != 0 || sizes.size() > kMostSizes) return {};
+    sizes.insert(request.input_tokens / blocks);
+  }
+  return sizes;
+}
+
 // Eight to each doubling.
 size_t LengthClass(size_t blocks) {
   const int width = std::bit_width(blocks);
@@ -57,9 +72,20 @@ struct Planner::Variant {
 Planner::Planner(const PlannerOptions& options) : options_(options) {}
 Planner::~Planner() = default;
 
-void Planner::PromptsAreTexts(uint64_t block_tokens) {
-  facts_.prompts_are_texts = true;
-  if (options_.block_tokens == 0) options_.block_tokens = block_tokens;
+Status Planner::SetTextBlocks(uint64_t block_tokens) {
+  const bool differs = facts_.requests > 0 && block_tokens != text_block_tokens_;
+  if (differs && options_.block_tokens == 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("{} after others: their blocks have different sizes. Next step: plan "
+                              "for each form by itself; or, where hashes name blocks of {} tokens "
+                              "too, say --block-tokens {}",
+                              block_tokens > 0 ? "a prompt as a text" : "hashes of blocks",
+                              std::max(block_tokens, text_block_tokens_),
+                              std::max(block_tokens, text_block_tokens_)));
+  }
+  text_block_tokens_ = block_tokens;
+  if (block_tokens > 0) facts_.prompts_are_texts = true;
+  return Status();
 }
 
 Status Planner::Add(const TraceRequest& request) {
@@ -102,6 +128,15 @@ Status Planner::LearnBlockTokens() {
   facts_.block_tokens = covering.Choose();
   if (facts_.block_tokens == 0) facts_.block_tokens = whole.Choose();
   if (facts_.block_tokens > 0) return Status();
+  const std::set<uint64_t> sizes = SizesIfWhole(first_);
+  if (!sizes.empty()) {
+    return Status(
+        Code::kInvalid,
+        fmt::format("the first {} requests have blocks of {} tokens, as of several models "
+                    "or layouts. Next step: give the lines of each to a plan of its own; "
+                    "or say with --block-tokens which size counts",
+                    first_.size(), fmt::join(sizes, " and ")));
+  }
   return Status(Code::kInvalid,
                 fmt::format("no number of tokens per block fits the first {} requests: their "
                             "lengths and numbers of blocks contradict each other. Next step: say "
@@ -111,7 +146,7 @@ Status Planner::LearnBlockTokens() {
 
 Status Planner::Begin() {
   begun_ = true;
-  facts_.block_tokens = options_.block_tokens;
+  facts_.block_tokens = options_.block_tokens > 0 ? options_.block_tokens : text_block_tokens_;
   if (facts_.block_tokens == 0) AQ_RETURN_IF_ERROR(LearnBlockTokens());
   facts_.block_bytes =
       static_cast<double>(facts_.block_tokens) * options_.fleet.model.kv_bytes_per_token;
@@ -146,9 +181,10 @@ Status Planner::BeginLearned() {
   return Status();
 }
 
-size_t Planner::AddVariant(const TierChoice& choice) {
-  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens),
-                                     SizesOf(options_.fleet, choice, facts_.block_bytes))});
+size_t Planner::AddVariant(const TierChoice& choice, bool engine_keeps) {
+  TierSizes sizes = SizesOf(options_.fleet, choice, facts_.block_bytes);
+  if (!engine_keeps) sizes.engine = 0;
+  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens), sizes)});
   return variants_.size() - 1;
 }
 
@@ -156,6 +192,7 @@ void Planner::AddVariants() {
   const TierChoice configured = ChoiceOf(options_.fleet);
   without_ = AddVariant({});
   configured_ = AddVariant(configured);
+  tiers_alone_ = AddVariant(configured, false);
   for (int doubling = kLeastDoubling; doubling <= kMostDoubling; ++doubling) {
     const double bytes = std::ldexp(facts_.block_bytes, doubling);
     by_dram_.push_back(AddVariant({.dram_bytes = bytes}));
@@ -207,9 +244,13 @@ TraceRequest Planner::Cut(const TraceRequest& request) {
 void Planner::Use(const TraceRequest& request) {
   const uint64_t most = (request.input_tokens + facts_.block_tokens - 1) / facts_.block_tokens;
   if (request.block_ids.size() > most) {
+    ++facts_.misfits;
     Use(Cut(request));
     return;
   }
+  // Whole blocks alone, or one that is not full as well.
+  const bool fits = request.block_ids.size() >= request.input_tokens / facts_.block_tokens;
+  if (!fits && !request.block_ids.empty()) ++facts_.misfits;
   const auto blocks = static_cast<double>(request.block_ids.size());
   facts_.prompt_tokens += static_cast<double>(request.input_tokens);
   facts_.output_tokens += static_cast<double>(request.output_tokens);
@@ -332,6 +373,7 @@ Result<Plan> Planner::Finish() {
   FillHits(&plan);
   plan.without = OutcomeOfVariant(without_);
   plan.configured = OutcomeOfVariant(configured_);
+  plan.tiers_hit_rate = OutcomeOfVariant(tiers_alone_).hit_rate;
   if (learned_ != nullptr) {
     plan.learned = LearnedPlan{.hit_rate = learned_->hit_rate(),
                                .references = learned_->references(),

@@ -49,10 +49,13 @@ struct TraceFacts {
   double block_references = 0;
   double distinct_blocks = 0;  // Estimated when sampled.
   uint64_t blocks_cut = 0;     // Named past the end of their prompt, and left out.
+  uint64_t misfits = 0;        // Requests with more or fewer blocks than their prompt fills.
   bool outputs_followed = false;
   bool prompts_are_texts = false;
   uint32_t sampled_one_in = 1;  // 1: every block was followed.
   size_t memory_bytes = 0;      // Of the stacks.
+
+  double followed_blocks() const { return distinct_blocks / sampled_one_in; }
 };
 
 // How many blocks are hit where a node keeps so much, in the product's plain order (leaf-first
@@ -99,6 +102,7 @@ struct Plan {
   size_t knee = 0;    // Of `hits`.
   Outcome without{};  // What the engine does by itself.
   Outcome configured{};
+  double tiers_hit_rate = 0;             // Of the same tiers, if the engine kept nothing by itself.
   std::optional<LearnedPlan> learned{};  // None: several nodes, or not asked for.
   std::vector<Outcome> by_dram{};        // DRAM alone, growing.
   std::vector<Outcome> by_nvme{};        // The fleet's DRAM, NVMe growing.
@@ -112,7 +116,7 @@ struct Plan {
   double HitRate(double blocks) const;
   // What a node of this fleet should measure.
   double PredictedHitRate() const {
-    return learned.has_value() && learned->whole ? learned->hit_rate : configured.hit_rate;
+    return learned.has_value() && learned->whole ? learned->hit_rate : tiers_hit_rate;
   }
 
   // For HitRate(): depths of the blocks that were there before, and how many were looked for.
@@ -125,15 +129,17 @@ class Planner {
   explicit Planner(const PlannerOptions& options);
   ~Planner();
 
-  // Before the first request of a log whose prompts are cut as texts: so many tokens are in a
-  // block, by an estimate that the report tells of.
-  void PromptsAreTexts(uint64_t block_tokens);
+  // Before each request: whether its prompt was cut as a text, into blocks of so many tokens, by an
+  // estimate that the report tells of; 0: it was not. kInvalid: the one before differs, and nobody
+  // said how many tokens are in a block.
+  Status SetTextBlocks(uint64_t block_tokens);
   // kInvalid: the request cannot be.
   Status Add(const TraceRequest& request);
   // Once, after the last request. kInvalid: there was none, or no block size fits.
   Result<Plan> Finish();
 
   uint64_t requests() const { return facts_.requests; }
+  uint64_t end_ms() const { return last_ms_; }  // The latest time of a request.
 
  private:
   struct Variant;
@@ -143,7 +149,7 @@ class Planner {
   Status BeginLearned();
   void Use(const TraceRequest& request);
   TraceRequest Cut(const TraceRequest& request);
-  size_t AddVariant(const TierChoice& choice);
+  size_t AddVariant(const TierChoice& choice, bool engine_keeps = true);
   void AddVariants();
   Outcome OutcomeOfVariant(size_t variant) const;
   std::vector<Outcome> Drawn(const std::vector<size_t>& variants, double TierChoice::* size) const;
@@ -151,8 +157,9 @@ class Planner {
   void FillStages(Plan* plan) const;
   void FillPurchases(Plan* plan) const;
 
-  PlannerOptions options_;
+  const PlannerOptions options_;
   TraceFacts facts_;
+  uint64_t text_block_tokens_ = 0;   // Of SetTextBlocks().
   std::vector<TraceRequest> first_;  // Held until the block size is known.
   size_t first_blocks_ = 0;
   bool begun_ = false;
@@ -162,6 +169,7 @@ class Planner {
   TraceRequest cut_;
   std::vector<Variant> variants_;
   size_t configured_ = 0;
+  size_t tiers_alone_ = 0;
   size_t without_ = 0;
   std::vector<size_t> by_dram_, by_nvme_, by_stage_, by_purchase_;
   std::vector<std::string> purchase_names_;

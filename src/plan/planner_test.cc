@@ -106,6 +106,7 @@ TEST(PlannerTest, TheConversationTraceHasTheHitRatesThatReplayHas) {
   EXPECT_EQ(plan.trace.distinct_blocks, 182'790);
   EXPECT_EQ(plan.trace.sampled_one_in, 1u);
   EXPECT_FALSE(plan.trace.outputs_followed);
+  EXPECT_EQ(plan.trace.misfits, 0u);
   for (const auto& [share, percent] :
        {std::pair{0.01, 5.25}, {0.05, 19.58}, {0.10, 27.89}, {0.25, 35.35}, {0.50, 36.31}}) {
     EXPECT_NEAR(100 * plan.HitRate(share * 182'790), percent, 0.02) << share;
@@ -208,6 +209,23 @@ TEST(PlannerTest, DrivesThatWearOutSoonerCostMore) {
   EXPECT_GT(cost("1"), 2 * cost("100"));
 }
 
+// Engines ask the node for what they have themselves, too; what only they have is no hit of a node.
+TEST(PlannerTest, WhatANodeShouldMeasureIsNothingOfTheEngines) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 60; ++i) requests.push_back(Asked(i * 60, 1000 * (i % 3), 10));
+  std::string fleet = Simple();
+  fleet.replace(fleet.find("engine_cache = 0"), 16, "engine_cache = \"1GB\"");
+  for (const char* nodes : {"[fleet]\nnodes = 1", "[fleet]\nnodes = 2"}) {
+    std::string none = fleet;
+    none.replace(none.find("[fleet]"), 7, nodes);
+    std::string enough = none;
+    none.replace(none.find("size = \"10MB\""), 13, "size = 0");
+    EXPECT_GT(PlanOf({.fleet = FleetOf(none)}, requests).configured.hit_rate, 0.9);
+    EXPECT_EQ(PlanOf({.fleet = FleetOf(none)}, requests).PredictedHitRate(), 0);
+    EXPECT_GT(PlanOf({.fleet = FleetOf(enough)}, requests).PredictedHitRate(), 0.9);
+  }
+}
+
 TEST(PlannerTest, ItSaysPlainlyWhenNothingComesBack) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, 1000 * i, 10));
@@ -242,6 +260,35 @@ TEST(PlannerTest, ItSaysPlainlyWhenTheTiersCostMoreThanTheySave) {
   EXPECT_EQ(plan.verdict, Verdict::kDoesNotPay);
   EXPECT_THAT(plan.reasons, Contains(HasSubstr("The tiers cost $")));
   EXPECT_THAT(plan.reasons, Contains(HasSubstr("A smaller fleet of tiers would pay")));
+}
+
+TEST(PlannerTest, WhatWouldPayIsCalledLargerWhereItIs) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, i % 2 * 50, 10));
+  std::string fleet = Simple();
+  fleet.replace(fleet.find("size = \"10MB\""), 13, "size = 0");
+  const Plan plan = PlanOf({.fleet = FleetOf(fleet)}, requests);
+  EXPECT_EQ(plan.verdict, Verdict::kDoesNotPay);
+  EXPECT_THAT(plan.reasons, Contains(HasSubstr("Larger tiers would pay")));
+}
+
+TEST(PlannerTest, ASampleThatIsTooSmallJudgesNothing) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 2000; ++i) requests.push_back(Asked(i * 60, i % 1000 * 50, 10));
+  const auto plan_of = [&requests](uint32_t shift) {
+    return PlanOf({.fleet = FleetOf(Simple()), .stack = {.first_rate_shift = shift}}, requests);
+  };
+  EXPECT_NE(plan_of(0).verdict, Verdict::kUnknown);
+  const Plan some = plan_of(2);  // Some 2500 blocks.
+  EXPECT_NE(some.verdict, Verdict::kUnknown);
+  EXPECT_THAT(some.warnings, Contains(AllOf(HasSubstr("One block in 4"), HasSubstr("about 2.0"))));
+  for (const uint32_t shift : {6, 20}) {
+    const Plan few = plan_of(shift);
+    EXPECT_EQ(few.verdict, Verdict::kUnknown);
+    EXPECT_THAT(few.reasons, Contains(HasSubstr("too few to judge by")));
+    EXPECT_EQ(BuyNext(few), nullptr);
+    EXPECT_THAT(PlanText(few) + PlanHtml(few), Not(HasSubstr("Buy next")));
+  }
 }
 
 TEST(PlannerTest, WithoutTimesNothingIsSaidByTheMonth) {
@@ -346,6 +393,30 @@ TEST(PlannerTest, TheBlockSizeIsFoundOutOrRefused) {
   EXPECT_EQ(size({{48, 3}, {160, 10}}), 16u);
   EXPECT_EQ(size({{50, 3}, {170, 10}, {31, 1}}), 16u);  // Only whole blocks are named.
   EXPECT_EQ(size({{100, 10}, {1000, 2}}), 0u);
+}
+
+// A node records all of its engines; a plan is for one model.
+TEST(PlannerTest, BlocksOfTwoSizesAreToldOf) {
+  const auto request = [](uint64_t i, uint64_t size) {
+    return TraceRequest{.timestamp_ms = 1000 * i,
+                        .input_tokens = 2 * size,
+                        .output_tokens = 0,
+                        .block_ids = {2 * i, 2 * i + 1}};
+  };
+  Planner planner({.fleet = FleetOf("")});
+  for (uint64_t i = 0; i < 20; ++i) {
+    EXPECT_TRUE(planner.Add(request(i, i % 2 == 0 ? 16 : 256)).ok());
+  }
+  EXPECT_THAT(planner.Finish().status().message(),
+              AllOf(HasSubstr("blocks of 16 and 256 tokens"), HasSubstr("several models")));
+
+  std::vector<TraceRequest> late;
+  for (uint64_t i = 0; i < 2000; ++i) late.push_back(request(i, i < 1500 ? 16 : 256));
+  const Plan plan = PlanOf({.fleet = FleetOf("")}, late);
+  EXPECT_EQ(plan.trace.misfits, 500u);
+  EXPECT_THAT(plan.warnings, Contains(HasSubstr("500 of 2000 requests name more or fewer blocks")));
+  late.resize(1500);
+  EXPECT_EQ(PlanOf({.fleet = FleetOf("")}, late).trace.misfits, 0u);
 }
 
 TEST(PlannerTest, ImpossibleRequestsAndEmptyTracesAreRefused) {

@@ -89,7 +89,7 @@ void AddTop(const Plan& plan, std::string* out) {
     fmt::format_to(std::back_inserter(*out),
                    "<p>Buy next: {}, which gains {} a month more than it costs.</p>\n",
                    Escaped(next->what), MoneyText(next->net_month));
-  } else if (trace.seconds > 0) {
+  } else if (plan.verdict != Verdict::kUnknown) {
     *out += "<p>Buy next: nothing. Each further purchase would cost more than it saves.</p>\n";
   }
   *out += "</div>\n";

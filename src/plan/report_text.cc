@@ -83,7 +83,7 @@ void AddVerdict(const Plan& plan, std::string* out) {
                fmt::format("Buy next: {}, which gains {} a month more than it costs.", next->what,
                            MoneyText(next->net_month)),
                out);
-  } else if (plan.trace.seconds > 0) {
+  } else if (plan.verdict != Verdict::kUnknown) {
     AddWrapped("  ", "Buy next: nothing. Each further purchase would cost more than it saves.",
                out);
   }

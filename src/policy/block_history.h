@@ -37,6 +37,7 @@ struct BlockRecord {
   uint8_t children = 0;
   uint8_t turn : 6 = 0;
   bool in_recent : 1 = false;  // LRU would have it.
+  bool evicted : 1 = false;    // The tier had it after it was last asked for.
 
   bool ghost() const { return ref == kNoRecord; }
 };

@@ -122,12 +122,15 @@ class Learned final : public LearnedOrder {
   void GrowOlder(int64_t now_nanos, size_t blocks);
   void DescribeUnasked(const BlockFeatures& features, BlockRecord* record) const;
 
+  bool IsSameRequest(const AskedChain& chain, const BlockRecord& last, int64_t now_nanos) const;
   void BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos);
   void AskOne(const AskedChain& chain, const AskProgress& progress, uint32_t position,
               int64_t now_nanos);
   template <class Has>
   uint32_t Leading(const AskedChain& chain, Has has) const;
   void Compare(const AskedChain& chain);
+  // LRU decides, and so many more were asked for.
+  void Stay(uint32_t blocks);
   void Decide(bool lru);
   void BeginTable();
   void TakeTable();
@@ -150,6 +153,7 @@ class Learned final : public LearnedOrder {
   std::vector<std::vector<uint32_t>> shelves_of_;        // By tenant.
   uint32_t ghosts_ = 0;
   uint64_t requests_since_table_ = 0;
+  int64_t asked_nanos_ = INT64_MIN;  // When anything was asked for last.
   // Since it last changed who decides.
   double asked_ = 0;
   double behind_ = 0;  // LRU's hits that we did not have.
@@ -188,11 +192,10 @@ void Learned::Compare(const AskedChain& chain) {
   stats_.hits += hits;
   stats_.lru_hits += lru_hits;
   if (!options_.compare_with_lru) return;
+  if (stats_.lru_decides) return Stay(chain.blocks);
   asked_ += chain.blocks;
   behind_ += static_cast<double>(lru_hits) - hits;
-  if (stats_.lru_decides) {
-    if (asked_ >= stay_) Decide(false);
-  } else if (behind_ > kBehindBlocks + kBehindPart * asked_) {
+  if (behind_ > kBehindBlocks + kBehindPart * asked_) {
     stay_ = std::clamp(stay_ * kStayFactor, kStayBlocks, kMaxStayBlocks);
     ++stats_.takeovers;
     Decide(true);
@@ -203,18 +206,35 @@ void Learned::Compare(const AskedChain& chain) {
   }
 }
 
+void Learned::Stay(uint32_t blocks) {
+  asked_ += blocks;
+  if (asked_ >= stay_) Decide(false);
+}
+
 void Learned::Decide(bool lru) {
   stats_.lru_decides = lru;
   asked_ = 0;
   behind_ = 0;
 }
 
+// Engines ask again while they wait, and all ranks of one the same. A clock goes on in between, and
+// what was asked for did not come and go: if it did, somebody else asks. The last block tells of
+// all, as it is the first to go.
+bool Learned::IsSameRequest(const AskedChain& chain, const BlockRecord& last,
+                            int64_t now_nanos) const {
+  return last.full_blocks == chain.full_blocks && !last.evicted && now_nanos > asked_nanos_ &&
+         now_nanos - last.used_nanos < kSameNanos;
+}
+
 void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos) {
   *progress = {.begun = true, .left = chain.blocks};
   const uint32_t last = history_.Find(chain.name(chain.blocks - 1));
-  if (last != kNoRecord && history_.at(last).full_blocks == chain.full_blocks &&
-      now_nanos - history_.at(last).used_nanos < kSameNanos) {
-    progress->left = 0;  // Engines ask again while they wait, and all ranks of one the same.
+  const bool same = last != kNoRecord && IsSameRequest(chain, history_.at(last), now_nanos);
+  asked_nanos_ = now_nanos;
+  if (same) {
+    progress->left = 0;
+    // What is there and asked for again may be a request all the same: LRU's time goes by with it.
+    if (stats_.lru_decides && !history_.at(last).ghost()) Stay(chain.blocks);
     return;
   }
   Compare(chain);
@@ -268,6 +288,7 @@ void Learned::AskOne(const AskedChain& chain, const AskProgress& progress, uint3
        .added_tokens = chain.input_tokens - std::min(progress.tokens_before, chain.input_tokens),
        .output_tokens = chain.output_tokens,
        .session = chain.session});
+  record.evicted = false;
   record.turn = progress.turn & kMaxTurn;
   record.full_blocks = static_cast<uint16_t>(std::min<uint32_t>(chain.full_blocks, UINT16_MAX));
   record.tokens = Saturate(chain.input_tokens + chain.output_tokens);
@@ -435,6 +456,7 @@ void Learned::Remove(uint32_t ref) {
   history_.SetRecent(size_);
   BlockRecord& record = history_.at(number);
   record.ref = kNoRecord;
+  record.evicted = true;
   if (record.name == 0) {
     history_.Remove(number);
   } else {

@@ -195,7 +195,7 @@ TEST(LearnedOrderTest, IsNeverFarBehindLru) {
       }
     }
     const LearnedOrderStats stats = order->stats();
-    EXPECT_GE(stats.hits + stats.asked_blocks / 500 + 200, stats.lru_hits) << seed;
+    EXPECT_GE(stats.hits + stats.asked_blocks / 1000, stats.lru_hits) << seed;
   }
 }
 
@@ -208,11 +208,38 @@ TEST(LearnedOrderTest, TheSameQuestionAtOnceIsNoSecondUse) {
   EXPECT_EQ(order->stats().asked_blocks, 6u);
 }
 
+// What came and went within a second, and is asked for by somebody else: it is as good as new, and
+// not the next victim once more.
+TEST(LearnedOrderTest, TheSameQuestionIsASecondUseWhereTheBlocksWereEvictedInBetween) {
+  const auto order = MakeOrder();
+  AskedTier tier(order.get(), 3);
+  const int64_t ms = kSecond / 1000;
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  tier.Ask({4, 5, 6}, 10 * kSecond + ms);
+  ASSERT_FALSE(order->Contains(3));
+  tier.Ask({1, 2, 3}, 10 * kSecond + 2 * ms);
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+  EXPECT_TRUE(order->Contains(3));
+  tier.Ask({1, 2, 3}, 10 * kSecond + 3 * ms);  // There it is: whoever waited for it asks again.
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+}
+
+TEST(LearnedOrderTest, QuestionsOfOneTimeAreRequestsOfTheirOwn) {
+  const auto order = MakeOrder();
+  AskedTier tier(order.get(), 6);
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  tier.Ask({4, 5, 6}, 10 * kSecond);
+  tier.Ask({1, 2, 3}, 10 * kSecond);
+  EXPECT_EQ(order->stats().asked_blocks, 9u);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 6u);  // Which was used before.
+}
+
 TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
   std::vector<Task> tasks;
   {
-    auto order = NewLearnedOrder(
-        {.max_blocks = 100'000, .run_elsewhere = [&](Task task) { tasks.push_back(task); }});
+    auto order = NewLearnedOrder({.max_blocks = 100'000, .run_elsewhere = [&](Task task) {
+                                    tasks.push_back(std::move(task));
+                                  }});
     ASSERT_TRUE(order.ok());
     AskedTier tier(order->get(), 100);
     for (uint32_t i = 0; i < 500; ++i) tier.Ask({i}, i * kSecond);

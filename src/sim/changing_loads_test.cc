@@ -154,5 +154,34 @@ TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   }
 }
 
+// Prompts that come back within a second, or at the same time, among others that never do: what
+// engines do that wait looks like it, and is no request.
+TEST(FastLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
+  constexpr uint32_t kHot = 50, kBlocks = 4, kRequests = 20'000;
+  for (const int64_t nanos_between : {0, 50'000, 1'000'000, 10'000'000}) {
+    SeededRandom random(1);
+    std::vector<std::vector<uint32_t>> hot(kHot);
+    ReplayTrace trace;
+    trace.tokens_per_block = kTokensPerBlock;
+    for (uint32_t i = 0; i < kRequests; ++i) {
+      std::vector<uint32_t> fresh;
+      std::vector<uint32_t>& chain = random.Below(2) == 0 ? hot[random.Below(kHot)] : fresh;
+      while (chain.size() < kBlocks) chain.push_back(trace.distinct++);
+      trace.requests.push_back({.at_nanos = i * nanos_between / 1'000'000 * 1'000'000,
+                                .input_tokens = kBlocks * kTokensPerBlock,
+                                .output_tokens = 1,
+                                .full_blocks = kBlocks,
+                                .first = trace.blocks.size(),
+                                .blocks = kBlocks});
+      trace.blocks.insert(trace.blocks.end(), chain.begin(), chain.end());
+    }
+    for (const uint32_t capacity : {300, 1000, 5000}) {
+      EXPECT_GE(Hits(trace, "learned", capacity) + trace.blocks.size() / 1000,
+                Hits(trace, "lru-leaf", capacity))
+          << nanos_between << " ns between requests, capacity " << capacity;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "policy/block_features.h"
 #include "sim/replay_order.h"
 #include "sim/replay_policy.h"
@@ -37,13 +39,8 @@ Result<std::unique_ptr<ReplayPolicy>> NewPolicy(const ReplayTrace& trace,
       .capacity_blocks = setup.capacity_blocks, .nvme_blocks = setup.nvme_blocks, .hints = {}};
   if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup.hint_accuracy);
   AQ_ASSIGN_OR_RETURN(auto order, NewOrderPolicy(setup.policy, trace, std::move(options)));
-  if (order != nullptr) return order;
-  if (setup.nvme_blocks == 0) {
-    return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
-  }
-  return Status(Code::kInvalid, fmt::format("'{}' has no second tier: with one there are lru, "
-                                            "lru-leaf and learned",
-                                            setup.policy));
+  AQ_CHECK(order != nullptr);  // CheckSetup() knows which there are.
+  return order;
 }
 
 }  // namespace
@@ -54,16 +51,31 @@ const std::vector<std::string_view>& ReplayPolicies() {
   return names;
 }
 
+Status CheckSetup(const ReplaySetup& setup) {
+  const auto& names = ReplayPolicies();
+  if (setup.capacity_blocks == 0) return Status(Code::kInvalid, "the capacity is no block");
+  if (std::find(names.begin(), names.end(), setup.policy) == names.end()) {
+    return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
+  }
+  const bool two_tiers =
+      setup.policy == "lru" || setup.policy == "lru-leaf" || setup.policy == "learned";
+  if (setup.nvme_blocks == 0 || two_tiers) return Status();
+  return Status(Code::kInvalid, fmt::format("'{}' has no second tier: with one there are lru, "
+                                            "lru-leaf and learned",
+                                            setup.policy));
+}
+
 Result<ReplayOutcome> Replay(const ReplayTrace& trace, const ReplaySetup& setup,
                              const std::function<bool(uint64_t requests)>& on_progress) {
-  if (setup.capacity_blocks == 0) return Status(Code::kInvalid, "the capacity is no block");
+  AQ_RETURN_IF_ERROR(CheckSetup(setup));
   AQ_ASSIGN_OR_RETURN(const auto policy, NewPolicy(trace, setup));
   ReplayOutcome outcome;
   uint64_t requests = 0;
   for (const ReplayRequest& request : trace.requests) {
     outcome.hits += policy->Use(request, trace.BlocksOf(request));
     outcome.blocks += request.blocks;
-    if (++requests % kRequestsBetweenProgress == 0 && on_progress && !on_progress(requests)) {
+    ++requests;
+    if (requests % kRequestsBetweenProgress == 0 && on_progress && !on_progress(requests)) {
       return Status(Code::kLate, "interrupted");
     }
   }

@@ -40,8 +40,11 @@ struct ReplayOutcome {
 // The names that ReplaySetup::policy may have.
 const std::vector<std::string_view>& ReplayPolicies();
 
-// kInvalid: there is no such policy, or it has no second tier. kLate: `on_progress`, which hears
-// the number of requests done now and then, said false.
+// kInvalid: there is no such policy, or it has no second tier.
+Status CheckSetup(const ReplaySetup& setup);
+
+// kInvalid: CheckSetup() says so. kLate: `on_progress`, which hears the number of requests done now
+// and then, said false.
 Result<ReplayOutcome> Replay(const ReplayTrace& trace, const ReplaySetup& setup,
                              const std::function<bool(uint64_t requests)>& on_progress);
 

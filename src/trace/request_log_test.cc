@@ -112,6 +112,10 @@ TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": 0}"), HasSubstr("\"messages\""));
   EXPECT_THAT(Wrong("{\"prompt\": \"a\"}"), HasSubstr("there is no time"));
   EXPECT_THAT(Wrong("{\"timestamp\": -1, \"prompt\": \"a\"}"), HasSubstr("at least 0"));
+  EXPECT_THAT(Wrong("{\"timestamp\": 8796093022209, \"prompt\": \"a\"}"),
+              HasSubstr("at most 8796093022208 "));
+  EXPECT_THAT(Wrong("{\"created\": 8796093023, \"prompt\": \"a\"}"),
+              HasSubstr("at most 8796093022 "));
   EXPECT_THAT(Wrong("{\"timestamp\": \"monday\", \"prompt\": \"a\"}"), HasSubstr("time"));
   EXPECT_THAT(Wrong("{\"timestamp\": \"2026-02-30T00:00:00Z\", \"prompt\": \"a\"}"),
               HasSubstr("time"));
@@ -122,7 +126,27 @@ TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"hashes\": [1]}"), HasSubstr("input_tokens"));
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"messages\": 5}"), HasSubstr("no list"));
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"prompt\": [-1]}"), HasSubstr("token ids"));
+  EXPECT_THAT(Wrong("{\"timestamp\": 2, \"prompt\": \"x\", \"temperature\": 1e999}"),
+              HasSubstr("a number in it"));
   EXPECT_THAT(Wrong("{\"a\": " + std::string(100, '[')), HasSubstr("levels of brackets"));
+}
+
+// A parser that looks at the list again after each of them would take half an hour.
+TEST(RequestLogTest, ALineOfAMillionObjectsTakesNoLongerThanItsLength) {
+  std::string line = R"({"timestamp": 0, "prompt": "a", "parts": [{})";
+  for (int i = 1; i < 1'000'000; ++i) line += ",{}";
+  const Reading reading = ReadText(line + "]}\n");
+  EXPECT_EQ(reading.error, "");
+  EXPECT_THAT(reading.requests, SizeIs(1));
+}
+
+TEST(RequestLogTest, BracketsInTextsAreNoLevels) {
+  const std::string brackets(100, '[');
+  const Reading reading =
+      ReadText(R"({"timestamp": 0, "prompt": "\" \\\")" + brackets + "\"}\n" +
+               R"({"timestamp": 0, "prompt": "\\", "a": [")" + brackets + "\"]}\n");
+  EXPECT_EQ(reading.error, "");
+  EXPECT_THAT(reading.requests, SizeIs(2));
 }
 
 TEST(RequestLogTest, LinesWithoutEndAreRefusedAndALastOneThatBrokeOffIsNot) {

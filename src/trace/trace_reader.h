@@ -17,6 +17,9 @@
 
 namespace aquifer {
 
+// 278 years: whoever counts nanoseconds has room for them.
+inline constexpr uint64_t kMaxTimestampMs = uint64_t{1} << 43;
+
 struct TraceRequest {
   uint64_t timestamp_ms = 0;  // Since the trace began.
   uint64_t input_tokens = 0;

@@ -98,6 +98,7 @@ TEST(TraceReaderTest, WhatIsWrongIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"hash_ids\": [18446744073709551616]}"), HasSubstr("is above"));
   EXPECT_THAT(Wrong("{\"input_length\": 99999999999999999999}"), HasSubstr("is above"));
   EXPECT_THAT(Wrong("{\"timestamp\": 1e300}"), HasSubstr("'e'"));
+  EXPECT_THAT(Wrong("{\"timestamp\": 8796093022209}"), HasSubstr("8796093022208"));
   EXPECT_THAT(Wrong("{\"timestamp\": 1.}"), HasSubstr("a digit"));
   EXPECT_THAT(Wrong("{\"timestamp\": 1, \"timestamp\": 2}"), HasSubstr("there twice"));
   EXPECT_THAT(Wrong("{\"timestamp\": 1, \"input_length\": 2}"),
