@@ -61,12 +61,15 @@ void Packer::GiveBack(std::unique_ptr<Tools> tools) {
   idle_.push_back(std::move(tools));
 }
 
-bool Packer::TryLossless(double store_bytes_per_second, DType dtype) {
-  if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
+bool Packer::ShouldTryLossless(LosslessUse use, double store_bytes_per_second, DType dtype) {
+  if (use == LosslessUse::kNever) return false;
+  const bool always = use == LosslessUse::kAlways;
+  if (!always && dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
   const MutexLock lock(&mutex_);
   CodecPace pace = pace_;
   pace.store_bytes_per_second = store_bytes_per_second;
-  if (!LosslessPays(pace) && ++not_tried_ < kTryAgainAfter) return false;
+  const bool pays = always || LosslessPays(pace);
+  if (!pays && ++not_tried_ < kTryAgainAfter) return false;
   if (!budget_.MaySpend(clock_->NowNanos())) return false;
   not_tried_ = 0;
   return true;

@@ -79,10 +79,11 @@ class Packer {
     return seals() ? options_.keys->KeyOf(tenant) : nullptr;
   }
 
-  // Whether the next block should be tried, for a store that moves so much (0: not known yet): by
-  // LosslessPays() and the budget; now and then also where it does not pay, to learn if it still
-  // does not. Any thread.
-  bool TryLossless(double store_bytes_per_second, DType dtype) AQ_EXCLUDES(mutex_);
+  // Whether the next block should be tried, for a store that moves so much (0: not known yet): if
+  // the budget allows it, always or where LosslessPays(); now and then also where it does not pay,
+  // to learn if it still does not. Any thread.
+  bool ShouldTryLossless(LosslessUse use, double store_bytes_per_second, DType dtype)
+      AQ_EXCLUDES(mutex_);
 
   // How much scratch a job needs.
   static size_t ScratchBytes(uint64_t raw_bytes, bool lossless, bool sealed);
