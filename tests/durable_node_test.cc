@@ -263,8 +263,6 @@ TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
     EXPECT_EQ(meanwhile.wrong, 0u) << name;
     EXPECT_LT(meanwhile.right, kBlocks) << name;  // Else the fault was none.
     store_->network()->Set({});
-    // What came damaged is taken for lost here until somebody stores it again.
-    if (fault.flip_answer_byte != ProxyFaults::kNever) host.engine->Store(chain);
     ExpectRecalled(host, 7);
     host.Kill();
   }

@@ -152,7 +152,7 @@ void DurableTierImpl::Look(Batch<LookOp>* caller_batch) {
   std::vector<DurableLook*> refused;
   for (DurableLook& look : batch->states) {
     const LookOp& op = caller_batch->ops[look.index];
-    Status status = suspects_.contains(op.id) ? Status(Code::kNotFound) : Admit(op.id, &look);
+    Status status = IsSuspect(op.id) ? Status(Code::kNotFound) : Admit(op.id, &look);
     if (!status.ok()) {
       Settle(&look, std::move(status));
       refused.push_back(&look);

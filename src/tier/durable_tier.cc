@@ -114,8 +114,17 @@ Result<BlockMeta> DurableTierImpl::CheckHead(const Trip& trip, const BlockId& id
 
 void DurableTierImpl::Suspect(const BlockId& id) {
   constexpr size_t kMostSuspects = 4096;
+  constexpr int64_t kFirstPauseNanos = 2'000'000'000;
+  constexpr int64_t kMostPauseNanos = 600'000'000'000;
   if (suspects_.size() >= kMostSuspects) suspects_.erase(suspects_.begin());
-  suspects_.insert(id);
+  Suspicion& suspicion = suspects_[id];
+  suspicion.pause_nanos = std::clamp(2 * suspicion.pause_nanos, kFirstPauseNanos, kMostPauseNanos);
+  suspicion.until_nanos = clock_->NowNanos() + suspicion.pause_nanos;
+}
+
+bool DurableTierImpl::IsSuspect(const BlockId& id) const {
+  const auto found = suspects_.find(id);
+  return found != suspects_.end() && clock_->NowNanos() < found->second.until_nanos;
 }
 
 // ---- Asking ----

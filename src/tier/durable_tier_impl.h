@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -157,6 +157,7 @@ class DurableTierImpl final : public DurableTier {
   // The header of what came back, if it is what `id` says, sealed by `key`, whole and not expired.
   Result<BlockMeta> CheckHead(const Trip& trip, const BlockId& id, const DataKey* key);
   void Suspect(const BlockId& id);
+  bool IsSuspect(const BlockId& id) const;
 
   // ---- Operations (durable_operations.cc) ----
 
@@ -233,8 +234,13 @@ class DurableTierImpl final : public DurableTier {
   std::map<BlockId, std::deque<Change>> changes_;
   std::deque<DurableWrite*> waiting_;  // For scratch memory.
   bool pump_scheduled_ = false;
-  // Read and found damaged: they are not there for Look(), and the next write replaces them.
-  std::set<BlockId> suspects_;
+  // Read and found damaged: the next write replaces them, and for a while they are not there for
+  // Look(). Not for ever, since it may have been the way and not the store.
+  struct Suspicion {
+    int64_t pause_nanos = 0;
+    int64_t until_nanos = 0;
+  };
+  std::map<BlockId, Suspicion> suspects_;
 
   bool in_service_ = true;
   Status why_;
