@@ -199,20 +199,27 @@ void DurableTierImpl::ListForSweep() {
 void DurableTierImpl::LookForSweep(const std::string& blob) {
   ++sweep_requests_;
   const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
-  Submit(NewTrip(BlobKind::kLook, blob, deadline), [this, deadline](Trip& looked) {
+  Submit(NewTrip(BlobKind::kLook, blob, deadline), [this](Trip& looked) {
     const Result<BlockMeta> meta = looked.request.status.ok()
                                        ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
                                        : looked.request.status;
     const bool expired = meta.ok() && meta->expiry_unix_seconds != 0 &&
                          meta->expiry_unix_seconds + kSweepGraceSeconds <= clock_->UnixSeconds();
-    if (!expired) {
-      --sweep_requests_;
-      return;
-    }
-    Submit(NewTrip(BlobKind::kRemove, looked.request.name, deadline), [this](Trip& removed) {
-      --sweep_requests_;
-      if (removed.request.status.ok()) ++counters_.swept_blobs;
-    });
+    --sweep_requests_;
+    // Another node may have renewed it since.
+    if (expired) RemoveForSweep(looked.request.name, looked.request.version);
+  });
+}
+
+// `version`: only that one; empty: whatever is there.
+void DurableTierImpl::RemoveForSweep(const std::string& blob, const std::string& version) {
+  ++sweep_requests_;
+  const std::shared_ptr<Trip> removal =
+      NewTrip(BlobKind::kRemove, blob, clock_->NowNanos() + kNoteDeadlineNanos);
+  removal->request.version = version;
+  Submit(removal, [this](Trip& removed) {
+    --sweep_requests_;
+    if (removed.request.status.ok()) ++counters_.swept_blobs;
   });
 }
 

@@ -208,6 +208,7 @@ class DurableTierImpl final : public DurableTier {
   void SweepSome();
   void ListForSweep();
   void LookForSweep(const std::string& blob);
+  void RemoveForSweep(const std::string& blob, const std::string& version);
   void EndSweep();
   void EraseMore(const std::shared_ptr<Erasure>& erasure);
   void EraseListed(const std::shared_ptr<Erasure>& erasure);
