@@ -22,6 +22,7 @@ constexpr int64_t kSweepGraceSeconds = 60;
 constexpr size_t kListedAtOnce = 256;
 constexpr size_t kErasedAtOnce = 32;
 constexpr int64_t kEraseAgainNanos = 10'000'000;
+constexpr int64_t kEraseWaitNanos = 20'000'000'000;  // For what was being written before.
 
 }  // namespace
 
@@ -236,41 +237,63 @@ struct DurableTierImpl::Erasure {
   TenantId tenant;
   std::string prefix;
   std::function<void(Status)> on_done;
+  uint64_t before = 0;  // The number of the first change that it does not wait for.
+  int64_t give_up_nanos = 0;
+  std::string listed_to;
   std::deque<std::string> names;
   size_t under_way = 0;
-  bool removed = false;  // Any of the names that were listed last.
-  Status trouble;        // The first.
+  Status trouble;  // The first with a name.
+  bool hangs = false;
 };
 
 void DurableTierImpl::EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) {
   const SharedDataKey key = packer_->KeyOf(tenant);
   if (packer_->seals() && key == nullptr) {
-    return on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
+    return Post([on_done = std::move(on_done)] {
+      on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
+    });
   }
   auto erasure = std::make_shared<Erasure>();
   erasure->tenant = tenant;
   erasure->prefix = GenerationOf(tenant, key.get()) + "/";
   erasure->on_done = std::move(on_done);
-  Post([this, erasure] { EraseMore(erasure); });
+  erasure->before = next_change_;
+  erasure->give_up_nanos = clock_->NowNanos() + kEraseWaitNanos;
+  Post([this, erasure] { AwaitChanges(erasure); });
 }
 
-// Lists from the beginning each time: what was removed is not there any more.
-void DurableTierImpl::EraseMore(const std::shared_ptr<Erasure>& erasure) {
-  if (!in_service_) return erasure->on_done(why_);
-  // What is being written would be there afterwards.
-  const bool changing = std::any_of(changes_.begin(), changes_.end(), [&](const auto& change) {
-    return change.first.tenant == erasure->tenant;
+bool DurableTierImpl::IsChanging(const TenantId& tenant, uint64_t before) const {
+  return std::any_of(changes_.begin(), changes_.end(), [&](const auto& line) {
+    return line.first.tenant == tenant && line.second.front().number < before;
   });
-  if (changing) {
-    return PostAt(clock_->NowNanos() + kEraseAgainNanos, [this, erasure] { EraseMore(erasure); });
-  }
-  store_->List(erasure->prefix, "", kListedAtOnce,
+}
+
+// What is being written would be there afterwards. What comes later is not waited for: a tenant
+// that goes on storing would never be deleted.
+void DurableTierImpl::AwaitChanges(const std::shared_ptr<Erasure>& erasure) {
+  if (!in_service_) return erasure->on_done(why_);
+  erasure->hangs = IsChanging(erasure->tenant, erasure->before);
+  const int64_t now = clock_->NowNanos();
+  if (!erasure->hangs || now >= erasure->give_up_nanos) return ListToErase(erasure);
+  PostAt(now + kEraseAgainNanos, [this, erasure] { AwaitChanges(erasure); });
+}
+
+// Once through all names: those that come meanwhile may stay.
+void DurableTierImpl::ListToErase(const std::shared_ptr<Erasure>& erasure) {
+  if (!in_service_) return erasure->on_done(why_);
+  store_->List(erasure->prefix, erasure->listed_to, kListedAtOnce,
                [this, erasure, executor = executor_,
                 alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
                  executor->Post([this, erasure, alive, names = std::move(names)] {
                    if (alive.expired()) return;
                    if (!names.ok()) return erasure->on_done(names.status());
-                   if (names->empty()) return erasure->on_done(Status());
+                   if (names->empty()) {
+                     return erasure->on_done(
+                         erasure->hangs ? Status(Code::kUnavailable,
+                                                 "the store hangs in a write; erase again later")
+                                        : Status());
+                   }
+                   erasure->listed_to = names->back().name;
                    for (const BlobName& name : *names) erasure->names.push_back(name.name);
                    EraseListed(erasure);
                  });
@@ -286,20 +309,14 @@ void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
     Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure](Trip& removed) {
       --erasure->under_way;
       const Status& status = removed.request.status;
-      if (status.ok()) {
-        erasure->removed = true;
-      } else if (status.code() != Code::kNotFound && erasure->trouble.ok()) {
-        erasure->trouble = status;
-      }
+      const bool gone = status.ok() || status.code() == Code::kNotFound;
+      if (!gone && erasure->trouble.ok()) erasure->trouble = status;
       EraseListed(erasure);
     });
   }
   if (erasure->under_way > 0) return;
-  if (!std::exchange(erasure->removed, false) && erasure->trouble.ok()) {
-    erasure->trouble = Status(Code::kUnavailable, "the store lists blobs that are not there");
-  }
   if (!erasure->trouble.ok()) return erasure->on_done(erasure->trouble);
-  EraseMore(erasure);
+  ListToErase(erasure);
 }
 
 }  // namespace aquifer

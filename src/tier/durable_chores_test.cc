@@ -13,6 +13,60 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMillisecond = 1'000'000;
 
+// ---- Erasing all of a tenant's ----
+
+class DurableErasure : public testing::Test {
+ protected:
+  void EraseAll(DurableHarness* harness, const TenantId& tenant) {
+    harness->durable->EraseAll(tenant, [this](Status status) { erased_ = std::move(status); });
+    EXPECT_FALSE(erased_.has_value()) << "from inside the call";
+  }
+
+  std::optional<Status> erased_;
+};
+
+TEST_F(DurableErasure, WhoeverGoesOnWritingIsErasedAllTheSame) {
+  DurableHarness harness({});
+  const TestBlock first(1, 8192);
+  ASSERT_TRUE(harness.Write(first).ok());
+  const std::string name = harness.OnlyName();
+  for (uint64_t seed = 4; seed < 304 && !erased_; seed += 3) {  // Each of the same tenant.
+    const TestBlock block(seed, 8192);
+    Batch<WriteOp> batch;
+    batch.ops.push_back(block.ToWrite());
+    harness.store->Hang(true);  // One is under way at every moment.
+    harness.durable->Write(&batch);
+    if (seed == 4) EraseAll(&harness, first.id().tenant);
+    harness.Advance(10 * kMillisecond);
+    harness.store->Hang(false);
+    harness.executor.RunAll();
+  }
+  ASSERT_TRUE(erased_.has_value());
+  EXPECT_TRUE(erased_->ok()) << erased_->ToString();
+  EXPECT_TRUE(harness.blobs->Get(name).empty());
+  EXPECT_EQ(harness.Look(TestBlock(4, 8192).id()).status.code(), Code::kNotFound)
+      << "it was being written when all was erased";
+}
+
+TEST_F(DurableErasure, WhatHangsInTheStoreIsNotWaitedForForEver) {
+  DurableHarnessOptions options;
+  options.tier.stall_nanos = 1000 * kSecond;
+  DurableHarness harness(options);
+  const TestBlock block(1, 8192);
+  Batch<WriteOp> batch;
+  batch.ops.push_back(block.ToWrite());
+  harness.store->Hang(true, true);
+  harness.durable->Write(&batch);
+  EraseAll(&harness, block.id().tenant);
+  harness.Advance(10 * kSecond);
+  EXPECT_FALSE(erased_.has_value()) << "it may still come";
+  harness.Advance(20 * kSecond);
+  ASSERT_TRUE(erased_.has_value());
+  EXPECT_EQ(erased_->code(), Code::kUnavailable);
+  harness.store->Hang(false);
+  harness.executor.RunAll();
+}
+
 // ---- The sweep ----
 
 DurableHarnessOptions Sweeping() {

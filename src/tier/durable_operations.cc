@@ -377,8 +377,8 @@ void DurableTierImpl::FinishErase(DurableErase* erase, Status status) {
 // ---- One behind the other ----
 
 void DurableTierImpl::Enter(const BlockId& id, Change change) {
-  std::deque<Change>& line = changes_[id];
-  line.push_back(change);
+  std::deque<Entered>& line = changes_[id];
+  line.push_back({.change = change, .number = next_change_++});
   if (line.size() == 1) Begin(change);
 }
 
@@ -396,7 +396,7 @@ void DurableTierImpl::Leave(const BlockId& id) {
   if (found->second.empty()) {
     changes_.erase(found);
   } else {
-    Begin(found->second.front());
+    Begin(found->second.front().change);
   }
 }
 

@@ -88,8 +88,9 @@ class DurableTier : public Tier {
   virtual void GetNote(const TenantId& tenant, std::string name,
                        std::function<void(Result<std::vector<std::byte>>)> on_done) = 0;
 
-  // Everything of the tenant's, notes included, also what nobody here knows of: the store is asked
-  // for its names. Slow. `on_done` on the tier's executor, possibly from inside.
+  // Everything of the tenant's that is there or being written now, notes included, also what nobody
+  // here knows of: the store is asked for its names. What it writes from now on may stay. Slow.
+  // `on_done` on the executor, never from inside the call.
   virtual void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) = 0;
 };
 

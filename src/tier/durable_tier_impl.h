@@ -129,6 +129,10 @@ class DurableTierImpl final : public DurableTier {
   using Ledger = BatchLedger<ReadBatch, LookBatch, WriteBatch, EraseBatch>;
   // What changes a block at the store: one at a time, in the order in which they came.
   using Change = std::variant<DurableWrite*, DurableErase*>;
+  struct Entered {
+    Change change;
+    uint64_t number = 0;  // Rises.
+  };
 
   struct Note;
   struct Erasure;
@@ -210,7 +214,10 @@ class DurableTierImpl final : public DurableTier {
   void LookForSweep(const std::string& blob);
   void RemoveForSweep(const std::string& blob, const std::string& version);
   void EndSweep();
-  void EraseMore(const std::shared_ptr<Erasure>& erasure);
+  bool IsChanging(const TenantId& tenant, uint64_t before) const;
+  std::optional<std::vector<std::string>> GenerationsOf(const TenantId& tenant) const;
+  void AwaitChanges(const std::shared_ptr<Erasure>& erasure);
+  void ListToErase(const std::shared_ptr<Erasure>& erasure);
   void EraseListed(const std::shared_ptr<Erasure>& erasure);
 
   const DurableTierOptions options_;
@@ -232,7 +239,8 @@ class DurableTierImpl final : public DurableTier {
   Ledger ledger_{executor_, clock_, kArmAheadNanos,
                  [this](const Ledger::AnyBatch& batch) { SettleRest(batch, Status(Code::kLate)); }};
 
-  std::map<BlockId, std::deque<Change>> changes_;
+  std::map<BlockId, std::deque<Entered>> changes_;
+  uint64_t next_change_ = 1;
   std::deque<DurableWrite*> waiting_;  // For scratch memory.
   bool pump_scheduled_ = false;
   // Read and found damaged: the next write replaces them, and for a while they are not there for
