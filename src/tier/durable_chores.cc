@@ -41,14 +41,12 @@ struct DurableTierImpl::Note {
 
 // Its key, its place in the queue and its name, or why it cannot be.
 Result<std::shared_ptr<DurableTierImpl::Note>> DurableTierImpl::NewNote(const TenantId& tenant,
-                                                                        const std::string& name) {
+                                                                        const std::string& name,
+                                                                        SharedDataKey key) {
   if (!in_service_) return why_;
+  if (packer_->seals() && key == nullptr) return WithoutKey();
   auto note = std::make_shared<Note>();
-  note->key = packer_->KeyOf(tenant);
-  if (packer_->seals() && note->key == nullptr) {
-    ++counters_.without_key;
-    return Status(Code::kBusy, "the tenant's data key is not known");
-  }
+  note->key = std::move(key);
   if (!ledger_.TakePlace(options_.max_queued_ops)) return Status(Code::kBusy);
   note->id = NoteIdOf(tenant, note->key.get(), name);
   return note;
@@ -59,7 +57,7 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
                               std::function<void(Status)> on_done) {
   const bool fits = name.size() <= kMaxNoteNameBytes && value.size() <= kMaxNoteBytes;
   Result<std::shared_ptr<Note>> made =
-      fits ? NewNote(tenant, name)
+      fits ? NewNote(tenant, name, packer_->KeyOf(tenant))
            : Status(Code::kInvalid, "a note's name has 512 bytes at most, its value 64 KiB");
   if (!made.ok()) {
     executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
@@ -117,7 +115,7 @@ void DurableTierImpl::GetNote(const TenantId& tenant, std::string name,
                               std::function<void(Result<std::vector<std::byte>>)> on_done) {
   Result<std::shared_ptr<Note>> made =
       name.size() <= kMaxNoteNameBytes
-          ? NewNote(tenant, name)
+          ? NewNote(tenant, name, packer_->seals() ? packer_->keys()->Known(tenant) : nullptr)
           : Status(Code::kInvalid, "a note's name has 512 bytes at most");
   if (!made.ok()) {
     executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
@@ -171,7 +169,11 @@ void DurableTierImpl::SweepSome() {
     for (uint32_t i = 0; i < options_.sweep_looks_per_second && !to_sweep_.empty(); ++i) {
       const std::string blob = std::move(to_sweep_.front());
       to_sweep_.pop_front();
-      LookForSweep(blob);
+      if (IsOrphan(blob)) {
+        RemoveForSweep(blob, "");
+      } else {
+        LookForSweep(blob);
+      }
     }
     if (to_sweep_.empty()) {
       if (listed_all_ && sweep_requests_ == 0) return EndSweep();
@@ -195,6 +197,14 @@ void DurableTierImpl::ListForSweep() {
                    if (!names->empty()) swept_to_ = names->back().name;
                  });
                });
+}
+
+// What a tenant that was deleted has left, because the store was out of reach then: nobody can read
+// it, and it may have no expiry.
+bool DurableTierImpl::IsOrphan(const std::string& blob) const {
+  if (!packer_->seals()) return false;
+  const std::optional<DataKeyId> key = KeyIdOf(blob);
+  return key.has_value() && packer_->keys()->IsDestroyed(*key);
 }
 
 void DurableTierImpl::LookForSweep(const std::string& blob) {
@@ -235,7 +245,7 @@ void DurableTierImpl::EndSweep() {
 
 struct DurableTierImpl::Erasure {
   TenantId tenant;
-  std::string prefix;
+  std::optional<std::vector<std::string>> generations;  // That are left to be erased.
   std::function<void(Status)> on_done;
   uint64_t before = 0;  // The number of the first change that it does not wait for.
   int64_t give_up_nanos = 0;
@@ -247,15 +257,8 @@ struct DurableTierImpl::Erasure {
 };
 
 void DurableTierImpl::EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) {
-  const SharedDataKey key = packer_->KeyOf(tenant);
-  if (packer_->seals() && key == nullptr) {
-    return Post([on_done = std::move(on_done)] {
-      on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
-    });
-  }
   auto erasure = std::make_shared<Erasure>();
   erasure->tenant = tenant;
-  erasure->prefix = GenerationOf(tenant, key.get()) + "/";
   erasure->on_done = std::move(on_done);
   erasure->before = next_change_;
   erasure->give_up_nanos = clock_->NowNanos() + kEraseWaitNanos;
@@ -268,30 +271,49 @@ bool DurableTierImpl::IsChanging(const TenantId& tenant, uint64_t before) const 
   });
 }
 
+// How the names of a tenant's blobs begin; none: it is not known yet.
+std::optional<std::vector<std::string>> DurableTierImpl::GenerationsOf(
+    const TenantId& tenant) const {
+  if (!packer_->seals()) return std::vector{GenerationOf(tenant, nullptr)};
+  const std::optional<std::vector<DataKeyId>> keys = packer_->keys()->Generations(tenant);
+  if (!keys.has_value()) return std::nullopt;
+  std::vector<std::string> names;
+  for (const DataKeyId& key : *keys) names.push_back(GenerationOf(key));
+  return names;
+}
+
 // What is being written would be there afterwards. What comes later is not waited for: a tenant
 // that goes on storing would never be deleted.
 void DurableTierImpl::AwaitChanges(const std::shared_ptr<Erasure>& erasure) {
   if (!in_service_) return erasure->on_done(why_);
+  erasure->generations = GenerationsOf(erasure->tenant);
   erasure->hangs = IsChanging(erasure->tenant, erasure->before);
   const int64_t now = clock_->NowNanos();
-  if (!erasure->hangs || now >= erasure->give_up_nanos) return ListToErase(erasure);
-  PostAt(now + kEraseAgainNanos, [this, erasure] { AwaitChanges(erasure); });
+  if (now < erasure->give_up_nanos && (erasure->hangs || !erasure->generations.has_value())) {
+    return PostAt(now + kEraseAgainNanos, [this, erasure] { AwaitChanges(erasure); });
+  }
+  if (erasure->generations.has_value()) return ListToErase(erasure);
+  erasure->on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
 }
 
 // Once through all names: those that come meanwhile may stay.
 void DurableTierImpl::ListToErase(const std::shared_ptr<Erasure>& erasure) {
   if (!in_service_) return erasure->on_done(why_);
-  store_->List(erasure->prefix, erasure->listed_to, kListedAtOnce,
+  if (erasure->generations->empty()) {
+    return erasure->on_done(
+        erasure->hangs ? Status(Code::kUnavailable, "the store hangs in a write; erase again later")
+                       : Status());
+  }
+  store_->List(erasure->generations->back() + "/", erasure->listed_to, kListedAtOnce,
                [this, erasure, executor = executor_,
                 alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
                  executor->Post([this, erasure, alive, names = std::move(names)] {
                    if (alive.expired()) return;
                    if (!names.ok()) return erasure->on_done(names.status());
                    if (names->empty()) {
-                     return erasure->on_done(
-                         erasure->hangs ? Status(Code::kUnavailable,
-                                                 "the store hangs in a write; erase again later")
-                                        : Status());
+                     erasure->generations->pop_back();
+                     erasure->listed_to.clear();
+                     return ListToErase(erasure);
                    }
                    erasure->listed_to = names->back().name;
                    for (const BlobName& name : *names) erasure->names.push_back(name.name);

@@ -67,6 +67,39 @@ TEST_F(DurableErasure, WhatHangsInTheStoreIsNotWaitedForForEver) {
   harness.executor.RunAll();
 }
 
+TEST_F(DurableErasure, WhatATenantThatIsDeletedHadIsFoundByItsOldKeyAndNoKeyIsMade) {
+  DurableHarness harness({.seal = true});
+  const TestBlock block(1, 8192);
+  const TestBlock later(4, 8192);
+  const TestBlock others(2, 8192);
+  const TenantId tenant = block.id().tenant;
+  for (const TestBlock* one : {&block, &later, &others}) ASSERT_TRUE(harness.Write(*one).ok());
+  harness.keys.Destroy(tenant);  // By another node, which may have erased less.
+  EXPECT_EQ(harness.Look(block.id()).status.code(), Code::kBusy);
+  EXPECT_EQ(harness.Read(block).code(), Code::kBusy);
+  EXPECT_TRUE(harness.Erase(block.id()).ok());
+  EXPECT_EQ(harness.BlockCount(), 2u);
+  EraseAll(&harness, tenant);
+  harness.executor.RunAll();
+  ASSERT_TRUE(erased_.has_value());
+  EXPECT_TRUE(erased_->ok()) << erased_->ToString();
+  EXPECT_EQ(harness.BlockCount(), 1u);
+  EXPECT_TRUE(harness.Read(others).ok());
+  EXPECT_FALSE(harness.keys.Has(tenant)) << "a key was made for a tenant that is gone";
+}
+
+TEST_F(DurableErasure, AKeyThatIsNotKnownIsWaitedForAWhile) {
+  DurableHarness harness({.seal = true});
+  const TestBlock block(1, 8192);
+  harness.keys.Forget(block.id().tenant);
+  EraseAll(&harness, block.id().tenant);
+  harness.Advance(10 * kSecond);
+  EXPECT_FALSE(erased_.has_value());
+  harness.Advance(20 * kSecond);
+  ASSERT_TRUE(erased_.has_value());
+  EXPECT_EQ(erased_->code(), Code::kUnavailable);
+}
+
 // ---- The sweep ----
 
 DurableHarnessOptions Sweeping() {
@@ -96,6 +129,23 @@ TEST(DurableSweep, WhatAnotherNodeRenewsMeanwhileStays) {
   EXPECT_EQ(removals, 1);
   EXPECT_EQ(harness.Counter("swept_blobs"), 0u);
   EXPECT_EQ(harness.blobs->Get(name), renewed);
+}
+
+TEST(DurableSweep, WhatTenantsThatAreDeletedHaveLeftIsRemoved) {
+  DurableHarnessOptions options = Sweeping();
+  options.seal = true;
+  DurableHarness harness(options);
+  const TestBlock block(1, 8192);  // Without an expiry.
+  const TestBlock others(2, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  ASSERT_TRUE(harness.Write(others).ok());
+  harness.Advance(300 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 2u);
+  harness.keys.Destroy(block.id().tenant);
+  harness.Advance(300 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 1u);
+  EXPECT_EQ(harness.Counter("swept_blobs"), 1u);
+  EXPECT_TRUE(harness.Read(others).ok());
 }
 
 }  // namespace

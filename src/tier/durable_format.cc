@@ -26,13 +26,31 @@ std::string Hex(const Bytes& bytes) {
 }  // namespace
 
 std::string GenerationOf(const TenantId& tenant, const DataKey* key) {
-  return key != nullptr ? Hex(key->id) : Hex(tenant.bytes);
+  return key != nullptr ? GenerationOf(key->id) : Hex(tenant.bytes);
+}
+
+std::string GenerationOf(const DataKeyId& key) { return Hex(key); }
+
+std::optional<DataKeyId> KeyIdOf(std::string_view blob_name) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  DataKeyId id;
+  if (blob_name.find('/') != 2 * id.size()) return std::nullopt;
+  for (size_t i = 0; i < id.size(); ++i) {
+    const size_t high = kDigits.find(blob_name[2 * i]);
+    const size_t low = kDigits.find(blob_name[2 * i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    id[i] = static_cast<std::byte>(high << 4 | low);
+  }
+  return id;
 }
 
 std::string BlobNameOf(const BlockId& id, const DataKey* key) {
+  return BlobNameOf(id, GenerationOf(id.tenant, key));
+}
+
+std::string BlobNameOf(const BlockId& id, std::string_view generation) {
   const std::string name = id.key.ToHex();
-  return fmt::format("{}/{}/{}-{}-{}", GenerationOf(id.tenant, key), name.substr(0, 2), name,
-                     id.group, id.part);
+  return fmt::format("{}/{}/{}-{}-{}", generation, name.substr(0, 2), name, id.group, id.part);
 }
 
 BlockId NoteIdOf(const TenantId& tenant, const DataKey* key, std::string_view name) {

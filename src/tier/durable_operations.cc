@@ -358,8 +358,7 @@ void DurableTierImpl::Erase(Batch<EraseOp>* caller_batch) {
 
 void DurableTierImpl::BeginErase(DurableErase* erase) {
   if (erase->settled) return FinishErase(erase, Status());
-  erase->trip = NewTrip(BlobKind::kRemove, BlobNameOf(erase->id, erase->key.get()),
-                        erase->batch->batch->deadline_nanos);
+  erase->trip = NewTrip(BlobKind::kRemove, erase->blob, erase->batch->batch->deadline_nanos);
   Submit(erase->trip, [this, erase](Trip& trip) {
     const std::shared_ptr<Trip> keep = std::exchange(erase->trip, nullptr);
     FinishErase(erase, trip.request.status);

@@ -59,6 +59,31 @@ void DurableTierImpl::SettleRest(const Ledger::AnyBatch& batch, const Status& st
   SchedulePump();
 }
 
+Status DurableTierImpl::WithoutKey() {
+  ++counters_.without_key;
+  return Status(Code::kBusy, "the tenant's data key is not known");
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableState* state) {
+  if (!packer_->seals()) return Status();
+  state->key = packer_->keys()->Known(id.tenant);
+  return state->key != nullptr ? Status() : WithoutKey();
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableWrite* write) {
+  if (!packer_->seals()) return Status();
+  write->key = packer_->KeyOf(id.tenant);
+  return write->key != nullptr ? Status() : WithoutKey();
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableErase* erase) {
+  const std::optional<std::vector<std::string>> generations = GenerationsOf(id.tenant);
+  if (!generations.has_value()) return WithoutKey();
+  if (generations->empty()) return Status(Code::kNotFound);
+  erase->blob = BlobNameOf(id, generations->back());
+  return Status();
+}
+
 // ---- At the store ----
 
 std::shared_ptr<Trip> DurableTierImpl::NewTrip(BlobKind kind, std::string blob,

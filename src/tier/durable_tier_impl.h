@@ -53,6 +53,7 @@ struct DurableWrite : DurableState {
 struct DurableErase : DurableState {
   PendingBatch<EraseOp, DurableErase>* batch = nullptr;
   BlockId id;
+  std::string blob;
 };
 
 struct DurableCounters {
@@ -151,6 +152,11 @@ class DurableTierImpl final : public DurableTier {
   // Whether the operation can begin at all; takes its key and its place in the queue.
   template <class State>
   Status Admit(const BlockId& id, State* state);
+  // Only who writes makes a key where there is none; who erases needs no more than its id.
+  Status TakeKey(const BlockId& id, DurableState* state);
+  Status TakeKey(const BlockId& id, DurableWrite* write);
+  Status TakeKey(const BlockId& id, DurableErase* erase);
+  Status WithoutKey();
   // Settles what is not yet, and cancels it at the store.
   void SettleRest(const Ledger::AnyBatch& batch, const Status& status);
 
@@ -205,12 +211,14 @@ class DurableTierImpl final : public DurableTier {
 
   // ---- Chores (durable_chores.cc) ----
 
-  Result<std::shared_ptr<Note>> NewNote(const TenantId& tenant, const std::string& name);
+  Result<std::shared_ptr<Note>> NewNote(const TenantId& tenant, const std::string& name,
+                                        SharedDataKey key);
   void WriteNote(const std::shared_ptr<Note>& note);
   void OpenNote(const std::shared_ptr<Note>& note, const Trip& trip);
   void ScheduleSweep(int64_t after_nanos);
   void SweepSome();
   void ListForSweep();
+  bool IsOrphan(const std::string& blob) const;
   void LookForSweep(const std::string& blob);
   void RemoveForSweep(const std::string& blob, const std::string& version);
   void EndSweep();
@@ -277,13 +285,7 @@ template <class State>
 Status DurableTierImpl::Admit(const BlockId& id, State* state) {
   if (state->batch->batch->deadline_nanos <= clock_->NowNanos()) return Status(Code::kLate);
   if (!in_service_) return why_;
-  if (packer_->seals()) {
-    state->key = packer_->KeyOf(id.tenant);
-    if (state->key == nullptr) {
-      ++counters_.without_key;
-      return Status(Code::kBusy, "the tenant's data key is not known");
-    }
-  }
+  AQ_RETURN_IF_ERROR(TakeKey(id, state));
   if (ledger_.TakePlace(state, options_.max_queued_ops)) return Status();
   ++counters_.busy;
   return Status(Code::kBusy);

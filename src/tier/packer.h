@@ -78,6 +78,7 @@ class Packer {
   SharedDataKey KeyOf(const TenantId& tenant) const {
     return seals() ? options_.keys->KeyOf(tenant) : nullptr;
   }
+  KeySource* keys() const { return options_.keys; }
 
   // Whether the next block should be tried, for a store that moves so much (0: not known yet): if
   // the budget allows it, always or where LosslessPays(); now and then also where it does not pay,
