@@ -1,5 +1,7 @@
 #include "tenant/data_keys.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/hex.h"
 
 namespace aquifer {
 namespace {
@@ -20,7 +23,6 @@ constexpr size_t kMaxWrappedBytes = 4096;
 // A key that is destroyed while it is being made or read: begin again, but not for ever.
 constexpr int kAttempts = 8;
 
-constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kMarkPrefix = "gone";  // No tenant's key is called so.
 constexpr size_t kMostPast = 8;                   // Of a tenant.
 
@@ -52,57 +54,40 @@ struct KeyFile {
   }
 };
 
-Status Damaged() { return Status(Code::kCorrupt, "a data key in the key store is damaged"); }
+std::string NameOf(const TenantId& tenant) { return HexOf(tenant.bytes); }
+
+// Nothing when it is not the name of a tenant's key.
+std::optional<TenantId> TenantOf(const std::string& name) {
+  TenantId tenant;
+  if (!FromHex(name, tenant.bytes)) return std::nullopt;
+  return tenant;
+}
+
+Status Damaged(const TenantId& tenant) {
+  return Status(
+      Code::kCorrupt,
+      fmt::format("the data key {} in the key store is damaged; put a copy of it back, or "
+                  "delete its tenant",
+                  NameOf(tenant)));
+}
 
 Result<KeyFile> DecodeKeyFile(std::span<const std::byte> bytes, const TenantId& tenant) {
-  if (bytes.size() < 8 || GetU32(bytes.data()) != kMagic) return Damaged();
+  if (bytes.size() < 8 || GetU32(bytes.data()) != kMagic) return Damaged(tenant);
   if (GetU16(bytes.data() + 4) > kVersion) {
     return Status(Code::kInvalid, "a data key in the key store was written by a later release");
   }
   if (bytes.size() <= kHeaderBytes || bytes.size() > kHeaderBytes + kMaxWrappedBytes ||
       GetU16(bytes.data() + 4) != kVersion || GetU16(bytes.data() + 6) != 0) {
-    return Damaged();
+    return Damaged(tenant);
   }
   KeyFile file;
   const auto take = [&](size_t at, auto* to) { std::memcpy(to->data(), bytes.data() + at, 16); };
   take(8, &file.tenant.bytes);
   take(24, &file.generation);
   take(40, &file.master);
-  if (file.tenant != tenant || file.generation == DataKeyId{}) return Damaged();
+  if (file.tenant != tenant || file.generation == DataKeyId{}) return Damaged(tenant);
   file.wrapped.assign(bytes.begin() + kHeaderBytes, bytes.end());
   return file;
-}
-
-using Sixteen = std::array<std::byte, 16>;
-
-std::string HexOf(const Sixteen& bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) {
-    text += kDigits[std::to_integer<size_t>(byte) >> 4];
-    text += kDigits[std::to_integer<size_t>(byte) & 15];
-  }
-  return text;
-}
-
-std::optional<Sixteen> FromHex(std::string_view text) {
-  Sixteen bytes;
-  if (text.size() != bytes.size() * 2) return std::nullopt;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const size_t high = kDigits.find(text[i * 2]);
-    const size_t low = kDigits.find(text[i * 2 + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
-    bytes[i] = static_cast<std::byte>(high << 4 | low);
-  }
-  return bytes;
-}
-
-std::string NameOf(const TenantId& tenant) { return HexOf(tenant.bytes); }
-
-// Nothing when it is not the name of a tenant's key.
-std::optional<TenantId> TenantOf(const std::string& name) {
-  const std::optional<Sixteen> bytes = FromHex(name);
-  if (!bytes.has_value()) return std::nullopt;
-  return TenantId{*bytes};
 }
 
 // What stands in the store for a key that was destroyed.
@@ -266,9 +251,8 @@ Status DataKeys::ReadMarks() {
   std::set<DataKeyId> marks;
   for (const std::string& name : names) {
     if (!name.starts_with(kMarkPrefix)) continue;
-    if (const auto id = FromHex(std::string_view(name).substr(kMarkPrefix.size()))) {
-      marks.insert(*id);
-    }
+    DataKeyId id;
+    if (FromHex(std::string_view(name).substr(kMarkPrefix.size()), id)) marks.insert(id);
   }
   const MutexLock lock(&mutex_);
   marks_.merge(marks);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/hex.h"
 #include "base/hmac_sha256.h"
 #include "base/sha256.h"
 #include "block/record.h"
@@ -16,31 +17,17 @@ namespace {
 constexpr std::string_view kNoteDomain = "aquifer.note.v1";
 constexpr uint16_t kNoteGroup = UINT16_MAX;  // A layout has 16 groups at most.
 
-template <class Bytes>
-std::string Hex(const Bytes& bytes) {
-  std::string text;
-  for (const std::byte one : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(one));
-  return text;
-}
-
 }  // namespace
 
 std::string GenerationOf(const TenantId& tenant, const DataKey* key) {
-  return key != nullptr ? GenerationOf(key->id) : Hex(tenant.bytes);
+  return key != nullptr ? GenerationOf(key->id) : HexOf(tenant.bytes);
 }
 
-std::string GenerationOf(const DataKeyId& key) { return Hex(key); }
+std::string GenerationOf(const DataKeyId& key) { return HexOf(key); }
 
 std::optional<DataKeyId> KeyIdOf(std::string_view blob_name) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
   DataKeyId id;
-  if (blob_name.find('/') != 2 * id.size()) return std::nullopt;
-  for (size_t i = 0; i < id.size(); ++i) {
-    const size_t high = kDigits.find(blob_name[2 * i]);
-    const size_t low = kDigits.find(blob_name[2 * i + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
-    id[i] = static_cast<std::byte>(high << 4 | low);
-  }
+  if (!FromHex(blob_name.substr(0, blob_name.find('/')), id)) return std::nullopt;
   return id;
 }
 
