@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxNoteNameBytes = 512;
 constexpr size_t kMaxNoteBytes = size_t{64} << 10;
-constexpr int64_t kNoteDeadlineNanos = 30'000'000'000;
+constexpr int64_t kChoreDeadlineNanos = 30'000'000'000;
 constexpr int64_t kSecondNanos = 1'000'000'000;
 // Nodes' clocks differ, and a block may be about to be renewed: what has expired stays a while.
 constexpr int64_t kSweepGraceSeconds = 60;
@@ -65,7 +65,7 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
   }
   const std::shared_ptr<Note> note = *std::move(made);
   note->put = std::move(on_done);
-  note->memory = heads_.Take(RoundUpToPage(value.size() + 1));
+  note->memory = pages_.Take(RoundUpToPage(value.size() + 1));
   std::byte* const at = note->memory.bytes().data();
   at[0] = std::byte{1};
   std::ranges::copy(value, at + 1);
@@ -78,16 +78,11 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
   job.meta.expiry_unix_seconds = expiry_unix_seconds;
   job.key = note->key;
   if (note->key != nullptr) {
-    note->packed->scratch = heads_.Take(job.source.size());
+    note->packed->scratch = pages_.Take(job.source.size());
     job.scratch = note->packed->scratch.bytes();
   }
-  workers_->Run(
-      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
-        packer->Pack(&note->packed->job);
-        executor->Post([this, note, alive] {
-          if (!alive.expired()) WriteNote(note);
-        });
-      });
+  RunOnWorker([note, packer = packer_] { packer->Pack(&note->packed->job); },
+              [this, note] { WriteNote(note); });
 }
 
 void DurableTierImpl::WriteNote(const std::shared_ptr<Note>& note) {
@@ -97,14 +92,8 @@ void DurableTierImpl::WriteNote(const std::shared_ptr<Note>& note) {
     return note->put(job.status);
   }
   const std::shared_ptr<Trip> trip =
-      NewTrip(BlobKind::kWrite, NoteBlobNameOf(note->id, note->key.get()),
-              clock_->NowNanos() + kNoteDeadlineNanos);
-  trip->packed = note->packed;
-  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
-             trip->request.head.first<kBlobHeadBytes>());
-  trip->request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
-  trip->request.body_bytes = job.meta.stored_bytes;
-  trip->request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
+      NewWriteTrip(note->packed, NoteBlobNameOf(note->id, note->key.get()),
+                   clock_->NowNanos() + kChoreDeadlineNanos);
   Submit(trip, [this, note](Trip& done) {
     ledger_.GivePlaceBack();
     note->put(done.request.status);
@@ -123,10 +112,10 @@ void DurableTierImpl::GetNote(const TenantId& tenant, std::string name,
   }
   const std::shared_ptr<Note> note = *std::move(made);
   note->got = std::move(on_done);
-  note->memory = heads_.Take(RoundUpToPage(kMaxNoteBytes + 1));
+  note->memory = pages_.Take(RoundUpToPage(kMaxNoteBytes + 1));
   const std::shared_ptr<Trip> trip =
       NewTrip(BlobKind::kRead, NoteBlobNameOf(note->id, note->key.get()),
-              clock_->NowNanos() + kNoteDeadlineNanos);
+              clock_->NowNanos() + kChoreDeadlineNanos);
   trip->request.body = note->memory.bytes().first(RoundUpToPage(kMaxNoteBytes + 1));
   Submit(trip, [this, note](Trip& done) { OpenNote(note, done); });
 }
@@ -141,18 +130,14 @@ void DurableTierImpl::OpenNote(const std::shared_ptr<Note>& note, const Trip& tr
   note->opened->meta = *meta;
   note->opened->target = trip.request.body;
   note->opened->key = note->key;
-  workers_->Run(
-      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
-        packer->Unpack(note->opened.get());
-        executor->Post([this, note, alive] {
-          if (alive.expired()) return;
-          const UnpackJob& job = *note->opened;
-          if (job.refused_seal) ++counters_.refused_seals;
-          if (!job.status.ok()) return note->got(job.status);
-          const auto value = job.target.first(job.meta.raw_bytes).subspan(1);
-          note->got(std::vector<std::byte>(value.begin(), value.end()));
-        });
-      });
+  RunOnWorker([note, packer = packer_] { packer->Unpack(note->opened.get()); },
+              [this, note] {
+                const UnpackJob& job = *note->opened;
+                if (job.refused_seal) ++counters_.refused_seals;
+                if (!job.status.ok()) return note->got(job.status);
+                const auto value = job.target.first(job.meta.raw_bytes).subspan(1);
+                note->got(std::vector<std::byte>(value.begin(), value.end()));
+              });
 }
 
 // ---- The sweep ----
@@ -209,7 +194,7 @@ bool DurableTierImpl::IsOrphan(const std::string& blob) const {
 
 void DurableTierImpl::LookForSweep(const std::string& blob) {
   ++sweep_requests_;
-  const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
+  const int64_t deadline = clock_->NowNanos() + kChoreDeadlineNanos;
   Submit(NewTrip(BlobKind::kLook, blob, deadline), [this](Trip& looked) {
     const Result<BlockMeta> meta = looked.request.status.ok()
                                        ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
@@ -226,7 +211,7 @@ void DurableTierImpl::LookForSweep(const std::string& blob) {
 void DurableTierImpl::RemoveForSweep(const std::string& blob, const std::string& version) {
   ++sweep_requests_;
   const std::shared_ptr<Trip> removal =
-      NewTrip(BlobKind::kRemove, blob, clock_->NowNanos() + kNoteDeadlineNanos);
+      NewTrip(BlobKind::kRemove, blob, clock_->NowNanos() + kChoreDeadlineNanos);
   removal->request.version = version;
   Submit(removal, [this](Trip& removed) {
     --sweep_requests_;
@@ -327,7 +312,7 @@ void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
     const std::string name = std::move(erasure->names.front());
     erasure->names.pop_front();
     ++erasure->under_way;
-    const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
+    const int64_t deadline = clock_->NowNanos() + kChoreDeadlineNanos;
     Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure](Trip& removed) {
       --erasure->under_way;
       const Status& status = removed.request.status;

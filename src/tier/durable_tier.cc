@@ -43,6 +43,16 @@ void DurableTierImpl::PostAt(int64_t at_nanos, Task task) {
   });
 }
 
+void DurableTierImpl::RunOnWorker(Task work, Task then) {
+  workers_->Run([work = std::move(work), then = std::move(then), executor = executor_,
+                 alive = std::weak_ptr<bool>(alive_)] {
+    work();
+    executor->Post([then, alive] {
+      if (!alive.expired()) then();
+    });
+  });
+}
+
 // ---- Batches ----
 
 void DurableTierImpl::SettleRest(const Ledger::AnyBatch& batch, const Status& status) {
@@ -93,8 +103,23 @@ std::shared_ptr<Trip> DurableTierImpl::NewTrip(BlobKind kind, std::string blob,
   trip->request.name = std::move(blob);
   trip->request.deadline_nanos = deadline_nanos;
   if (kind == BlobKind::kRemove) return trip;
-  trip->head = heads_.Take(kBlobHeadBytes);
+  trip->head = pages_.Take(kBlobHeadBytes);
   trip->request.head = trip->head.bytes().first(kBlobHeadBytes);
+  return trip;
+}
+
+std::shared_ptr<Trip> DurableTierImpl::NewWriteTrip(const std::shared_ptr<PackedBlock>& packed,
+                                                    std::string blob, int64_t deadline_nanos) {
+  std::shared_ptr<Trip> trip = NewTrip(BlobKind::kWrite, std::move(blob), deadline_nanos);
+  const PackJob& job = packed->job;
+  BlobRequest& request = trip->request;
+  trip->packed = packed;
+  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
+             request.head.first<kBlobHeadBytes>());
+  // A store only reads what it writes out.
+  request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
+  request.body_bytes = job.meta.stored_bytes;
+  request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
   return trip;
 }
 

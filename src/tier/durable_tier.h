@@ -70,8 +70,6 @@ class DurableTier : public Tier {
   // Why it is not in service; ok where it is.
   virtual Status why() const = 0;
 
-  virtual BlobStore* store() const = 0;
-
   // Whether blocks are there. One request to the store for each: a search along a chain asks for
   // few (prefixes are closed).
   virtual void Look(Batch<LookOp>* batch) = 0;

@@ -95,7 +95,6 @@ class DurableTierImpl final : public DurableTier {
 
   const std::string& name() const override { return options_.name; }
   Status why() const override { return why_; }
-  BlobStore* store() const override { return store_; }
   void Look(Batch<LookOp>* batch) override;
   void Cancel(Batch<LookOp>* batch) override { ledger_.Cancel(batch); }
   void PutNote(const TenantId& tenant, std::string name, std::vector<std::byte> value,
@@ -143,6 +142,8 @@ class DurableTierImpl final : public DurableTier {
   // A task on the executor that does nothing when the tier is gone.
   void Post(Task task);
   void PostAt(int64_t at_nanos, Task task);
+  // `work` on a worker, where it may outlive the tier; then `then` on the executor.
+  void RunOnWorker(Task work, Task then);
   template <class State>
   void Settle(State* state, Status status);
   template <class State>
@@ -163,6 +164,8 @@ class DurableTierImpl final : public DurableTier {
   // ---- At the store ----
 
   std::shared_ptr<Trip> NewTrip(BlobKind kind, std::string blob, int64_t deadline_nanos);
+  std::shared_ptr<Trip> NewWriteTrip(const std::shared_ptr<PackedBlock>& packed, std::string blob,
+                                     int64_t deadline_nanos);
   void Submit(const std::shared_ptr<Trip>& trip, StoreTrips::Done then);
   // The header of what came back, if it is what `id` says, sealed by `key`, whole and not expired.
   Result<BlockMeta> CheckHead(const Trip& trip, const BlockId& id, const DataKey* key);
@@ -238,7 +241,8 @@ class DurableTierImpl final : public DurableTier {
   Random* const random_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   const std::shared_ptr<StoreTrips> trips_;
-  ScratchPool heads_{UINT64_MAX};  // Bounded by the queue.
+  // Heads and notes: bounded by the queue, and by the sweep's and erasures' own limits.
+  ScratchPool pages_{UINT64_MAX};
   ScratchPool scratch_;
   DurableCounters counters_;
   StorePace pace_;

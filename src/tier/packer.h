@@ -60,13 +60,6 @@ struct UnpackJob {
   bool target_gone = false;   // It was the target's memory; what is stored may be well.
 };
 
-// What has been measured so far.
-struct PackerPace {
-  double encode_bytes_per_second = 0;  // Of raw bytes, on one core; 0: not yet.
-  double decode_bytes_per_second = 0;
-  double ratio = 1;  // Of stored to raw bytes, where the codec was tried.
-};
-
 class Packer {
  public:
   Packer(const PackerOptions& options, Clock* clock, Random* random);
@@ -92,7 +85,8 @@ class Packer {
   void Pack(PackJob* job) AQ_EXCLUDES(mutex_);
   void Unpack(UnpackJob* job) AQ_EXCLUDES(mutex_);
 
-  PackerPace pace() const AQ_EXCLUDES(mutex_);
+  // What has been measured so far; of no store.
+  CodecPace pace() const AQ_EXCLUDES(mutex_);
 
  private:
   struct Tools;  // Of one thread at a time.
