@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "aquifer/cache.h"
 #include "testing/chain.h"
 #include "testing/fault_proxy.h"
+#include "testing/http_peer.h"
 #include "testing/redis_server.h"
 #include "testing/s3_server.h"
 #include "testing/scratch_directory.h"
@@ -54,6 +57,24 @@ bool FilesHave(const std::string& directory, const std::string& bytes) {
   return false;
 }
 
+bool PathsHave(const std::string& directory, const std::string& text) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (entry.path().string().find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// In order, without those that begin with a dot.
+std::vector<std::string> NamesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with('.')) names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 // A store that nodes share, and the network before it.
 class SharedStore {
  public:
@@ -72,6 +93,7 @@ class SharedDirectory final : public SharedStore {
     return fmt::format("kind = \"posix\"\nsize = \"16GiB\"\ndirectory = \"{}\"\n", path_);
   }
   bool Has(const std::string& bytes) override { return FilesHave(path_, bytes); }
+  const std::string& path() const { return path_; }
 
  private:
   const ScratchDirectory scratch_;
@@ -169,10 +191,10 @@ class DurableNode : public testing::TestWithParam<Kind> {
       node.reset();
     }
   };
-  void Start(Host* host, int number = 0) {
+  void Start(Host* host, int number = 0, const std::string& http = "off") {
     const std::string socket = scratch_.Sub(fmt::format("node{}.sock", number));
     const std::vector<std::string> arguments = {"--config", config_, "--nvme", "off",
-                                                "--http",   "off",   "--dram", "128MiB",
+                                                "--http",   http,    "--dram", "128MiB",
                                                 "--socket", socket};
     host->node = std::make_unique<ServedNode>(AQUIFER_PROGRAM_PATH, arguments);
     ASSERT_TRUE(host->node->AwaitReady()) << host->node->said();
@@ -263,8 +285,6 @@ TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
     EXPECT_EQ(meanwhile.wrong, 0u) << name;
     EXPECT_LT(meanwhile.right, kBlocks) << name;  // Else the fault was none.
     store_->network()->Set({});
-    // What came damaged is taken for lost here until somebody stores it again.
-    if (fault.flip_answer_byte != ProxyFaults::kNever) host.engine->Store(chain);
     ExpectRecalled(host, 7);
     host.Kill();
   }
@@ -284,6 +304,47 @@ TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   host.Kill();
   ASSERT_NO_FATAL_FAILURE(Start(&host));
   ExpectRecalled(host, 8);
+}
+
+// Where it can be looked at: a key is a file here, and so is a block.
+TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
+  if (GetParam().name != "Directory" || !GetParam().encrypted) GTEST_SKIP();
+  const std::string& directory = static_cast<SharedDirectory*>(store_.get())->path();
+  std::vector<Host> hosts(2);
+  ASSERT_NO_FATAL_FAILURE(Start(&hosts[0], 0, "127.0.0.1:0"));
+  ASSERT_NO_FATAL_FAILURE(Start(&hosts[1], 1));
+  ASSERT_EQ(hosts[0].engine->Store(ChainOf(hosts[0], 7)), kBlocks);
+  ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 8)), kBlocks);
+  for (const Host& host : hosts) ASSERT_TRUE(Flush(host).ok());
+  ExpectRecalled(hosts[1], 7);
+  const std::vector<std::string> keys = NamesIn(directory + "/keys");
+  ASSERT_EQ(keys.size(), 1u);
+  std::stringstream key;
+  key << std::ifstream(directory + "/keys/" + keys[0]).rdbuf();
+  std::string generation;
+  for (const char byte : key.str().substr(24, 16)) {
+    generation += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  ASSERT_TRUE(PathsHave(directory, "/" + generation));
+
+  HttpPeer administrator(scratch_.Sub("node0.admin.sock"));
+  administrator.Send(PostText("/v1/tenants/delete", R"({"tenant":"local"})"));
+  const std::optional<HeardResponse> answer = administrator.Receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 7)), 0u);
+  EXPECT_TRUE(hosts[1].node->AwaitLine("the data key of tenant local is gone"));
+  EXPECT_EQ(hosts[1].engine->Matched(ChainOf(hosts[1], 7)), 0u);
+  EXPECT_EQ(hosts[1].engine->Matched(ChainOf(hosts[1], 8)), 0u);
+  EXPECT_FALSE(PathsHave(directory, "/" + generation)) << "something of it is left";
+  EXPECT_THAT(NamesIn(directory + "/keys"), testing::ElementsAre("gone" + generation))
+      << "a key was made for a tenant that is deleted";
+  // It may come again, as another one.
+  ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 9)), kBlocks);
+  EXPECT_TRUE(Eventually([&] { return Flush(hosts[1]).ok(); }));
+  hosts[1].Kill();
+  ExpectRecalled(hosts[0], 9);
+  EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 8)), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DurableNode,

@@ -5,6 +5,9 @@
 // source does neither. A tenant whose key is not known is refused, never written plain.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "block/block_id.h"
 #include "block/seal.h"
 
@@ -17,6 +20,17 @@ class KeySource {
   // Any thread; waits for nothing. Null: the key is not in memory, and the source has begun to look
   // for it; or there is none any more. Blocks of the tenant are neither read nor written meanwhile.
   virtual SharedDataKey KeyOf(const TenantId& tenant) = 0;
+
+  // The same for those who only read: where the tenant has no key, none is made.
+  virtual SharedDataKey Known(const TenantId& tenant) = 0;
+
+  // The ids of the keys that the tenant's blocks at stores may be sealed with, the newest last: of
+  // its key, and of those that were destroyed while this process ran. Empty: it has no key. None:
+  // nobody knows yet, and the source has begun to look. Makes no key either.
+  virtual std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) = 0;
+
+  // Whether somebody is known to have destroyed this key.
+  virtual bool IsDestroyed(const DataKeyId& id) = 0;
 };
 
 }  // namespace aquifer

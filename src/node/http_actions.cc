@@ -23,6 +23,7 @@ constexpr size_t kWalkSlice = 512;
 constexpr int64_t kMaxPinSeconds = 10 * 365 * 86'400LL;
 constexpr int64_t kMaxTimeoutMs = 3'600'000;
 constexpr int64_t kNanosPerMs = 1'000'000;
+constexpr int64_t kEvictTenantNanos = 20'000 * kNanosPerMs;
 constexpr std::string_view kEnding = "the node is ending; nothing new is begun";
 
 // Which blocks a call speaks of.
@@ -183,6 +184,14 @@ HttpResponse PinOrUnpin(Blocks blocks, int64_t seconds, HttpContext* context) {
                                {"blocks", blocks.keys.size()}});
 }
 
+// All that a tenant has; for so long at most, since it may be much. What is under way goes on.
+Status EvictEverything(const std::string& tenant, HttpContext* context, EvictRequest* evict) {
+  evict->everything = true;
+  AQ_ASSIGN_OR_RETURN(const std::unique_ptr<Visit> visit, Visit::Begin(tenant, context));
+  (*visit)->EvictWithin(kEvictTenantNanos, evict);
+  return Status();
+}
+
 Status NoRecorder() {
   return Status(Code::kUnavailable, "this node cannot record; start it with aquifer serve");
 }
@@ -254,30 +263,32 @@ HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
   return Tell(Explained(evict.status, *blocks), {{"evicted", evict.evicted}});
 }
 
-// First its blocks, for which the key is needed; then, whatever became of them, the key: without it
-// what is left anywhere is noise.
+// First its blocks, so that hardly anything is left to be sealed by another key; then, whatever
+// became of them, the key: without it what is left anywhere is noise. And then what was stored
+// meanwhile.
 HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context) {
   JsonBody body(request.body);
   const std::string tenant = body.Text("tenant", kMaxTenantBytes).value_or("");
   if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
   if (tenant.empty()) return Refuse(Status(Code::kInvalid, "'tenant' is missing; name one"));
-  EvictRequest evict;
-  evict.everything = true;
-  {
-    Result<std::unique_ptr<Visit>> visit = Visit::Begin(tenant, context);
-    if (!visit.ok()) return Refuse(visit.status());
-    (**visit)->Evict(&evict);
+  EvictRequest first;
+  EvictRequest rest;
+  const Status begun = EvictEverything(tenant, context, &first);
+  if (!begun.ok()) return Refuse(begun);
+  Status destroyed;
+  Status status = first.status;
+  if (context->keys != nullptr) {
+    destroyed = context->keys->Destroy(TenantIdOf(tenant));
+    const Status again = EvictEverything(tenant, context, &rest);
+    status = again.ok() ? rest.status : again;
   }
   const std::vector<std::string> tenants = context->tenants();
   nlohmann::json answer = {
-      {"key_destroyed", false},
-      {"evicted", evict.evicted},
+      {"key_destroyed", context->keys != nullptr && destroyed.ok()},
+      {"evicted", first.evicted + rest.evicted},
       {"still_configured", std::find(tenants.begin(), tenants.end(), tenant) != tenants.end()},
-      {"trouble", evict.status.ok() ? "" : evict.status.message()}};
-  if (context->keys == nullptr) return Tell(evict.status, std::move(answer));
-  const Status destroyed = context->keys->Destroy(TenantIdOf(tenant));
-  answer["key_destroyed"] = destroyed.ok();
-  return Tell(destroyed, std::move(answer));
+      {"trouble", status.ok() ? "" : status.message()}};
+  return Tell(context->keys != nullptr ? destroyed : status, std::move(answer));
 }
 
 HttpResponse RecordCall(const HttpRequest&, HttpContext* context) {

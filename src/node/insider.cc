@@ -19,8 +19,18 @@ Result<std::unique_ptr<Insider>> Insider::New(RunningCore* running, const Client
 Insider::~Insider() {
   if (!attached_) return;
   RunAndWait(running_->owner(), [this](const std::function<void()>& done) {
+    alive_.reset();
     running_->core()->Detach(client_, done);
   });
+}
+
+void Insider::EvictWithin(int64_t nanos, EvictRequest* request) {
+  running_->owner()->PostAt(SystemClock()->NowNanos() + nanos,
+                            [this, request, alive = std::weak_ptr<bool>(alive_)] {
+                              if (!alive.expired() && asked_ == request)
+                                running_->core()->Cancel(client_, request);
+                            });
+  Evict(request);
 }
 
 // Before the destructor, whose own task is behind this one then.

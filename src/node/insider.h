@@ -24,6 +24,8 @@ class Insider final : private ClientSink {
   void Pin(PinRequest* request) { Run<&Core::Pin>(request); }
   void Prestage(PrestageRequest* request) { Run<&Core::Prestage>(request); }
   void Evict(EvictRequest* request) { Run<&Core::Evict>(request); }
+  // The same, and kLate when it takes longer.
+  void EvictWithin(int64_t nanos, EvictRequest* request);
 
   // From another thread: the call under way is settled as late, soon. Deletions are carried out.
   void Cancel();
@@ -48,6 +50,7 @@ class Insider final : private ClientSink {
   ClientNumber client_ = 0;
   std::function<void()> done_;  // The owner's: of the request under way.
   Request* asked_ = nullptr;    // The owner's: that request.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // The owner's.
 };
 
 }  // namespace aquifer

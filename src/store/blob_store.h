@@ -53,6 +53,10 @@ struct BlobRequest {
   // kWrite: the store may forget it then, by itself, if it can; 0: never. Unix seconds.
   int64_t expiry_unix_seconds = 0;
   int64_t deadline_nanos = INT64_MAX;  // In the clock that the store was made with.
+  // Which of the blobs that had this name: set by kLook; bytes that mean something to the store
+  // alone. kRemove, where it is not empty: only that one is removed, and another one stays
+  // (kNotFound).
+  std::string version{};
 
   // Set before on_done.
   //   kNotFound     there is no such blob. Also where a file went stale or a piece is missing.

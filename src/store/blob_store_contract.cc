@@ -256,6 +256,28 @@ TEST_P(BlobStoreContract, WhatIsRemovedIsGoneAndCanBeWrittenAgain) {
   EXPECT_TRUE(Read(store_.get(), "gone/a", 6000, 3).ok());
 }
 
+TEST_P(BlobStoreContract, OnlyTheOneThatWasLookedAtIsRemovedWhereThatIsAsked) {
+  const std::unique_ptr<BlobStore> other = harness_->Open(kQueued);
+  for (const uint64_t bytes : {uint64_t{100}, uint64_t{300'000}}) {
+    ASSERT_TRUE(Write(store_.get(), "renewed", bytes, 1).ok());
+    const Bytes head(kHeadBytes, 6);
+    BlobRequest look{.kind = BlobKind::kLook, .name = "renewed", .head = head.all()};
+    ASSERT_TRUE(Do(store_.get(), &look).status.ok());
+    ASSERT_FALSE(look.version.empty());
+    ASSERT_TRUE(Write(other.get(), "renewed", bytes, 2).ok());
+    BlobRequest old{.kind = BlobKind::kRemove, .name = "renewed", .version = look.version};
+    EXPECT_EQ(Do(store_.get(), &old).status.code(), Code::kNotFound);
+    EXPECT_TRUE(Read(store_.get(), "renewed", bytes, 2).ok());
+    BlobRequest again{.kind = BlobKind::kLook, .name = "renewed", .head = head.all()};
+    ASSERT_TRUE(Do(store_.get(), &again).status.ok());
+    EXPECT_NE(again.version, look.version);
+    BlobRequest same{.kind = BlobKind::kRemove, .name = "renewed", .version = again.version};
+    const Status removed = Do(store_.get(), &same).status;
+    EXPECT_TRUE(removed.ok()) << removed.ToString();
+    EXPECT_EQ(Read(store_.get(), "renewed", bytes, 2).code(), Code::kNotFound);
+  }
+}
+
 TEST_P(BlobStoreContract, AListingHasEveryNameOnceAndNoOther) {
   std::set<std::string> expected;
   for (int i = 0; i < 23; ++i) {

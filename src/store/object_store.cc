@@ -125,12 +125,15 @@ class ObjectStore final : public BlobStore {
     kDelete
   };
 
+  static constexpr int kMostOthers = 4;  // Then it is deleted whatever is there.
+
   struct Operation {
     BlobRequest* blob = nullptr;
     Step step = Step::kGet;
     S3Request s3{};
     std::byte first{};       // kRange of a look without a head.
     std::string etag{};      // kDeleteIfSame.
+    int others = 0;          // Found in its place when it was to be deleted.
     bool cancelled = false;  // Under the lock.
   };
 
@@ -242,6 +245,7 @@ class ObjectStore final : public BlobStore {
                  "proxy before it takes Content-Length out of its answers"));
     }
     blob->blob_bytes = *bytes;
+    blob->version = HeaderOf(s3, "etag");
     Done(operation, s3.received_bytes < blob->head.size()
                         ? Status(Code::kCorrupt, "the object is shorter than its header")
                         : Status());
@@ -266,13 +270,22 @@ class ObjectStore final : public BlobStore {
     const S3Request& s3 = operation->s3;
     if (!s3.status.ok()) return Done(operation, s3.status);
     operation->etag = HeaderOf(s3, "etag");
+    const std::string& only = operation->blob->version;
+    if (!only.empty() && only != operation->etag) {
+      return Done(operation, Status(Code::kNotFound));
+    }
     Continue(operation, operation->etag.empty() ? Step::kDelete : Step::kDeleteIfSame);
   }
 
-  // Of two who delete at once, one did; and what was written meanwhile stays.
+  // Of two who delete at once, one did. What was written meanwhile goes too, unless another one was
+  // meant.
   void OnDeleteIfSame(Operation* operation) {
     const S3Request& s3 = operation->s3;
-    if (s3.http_status == 412) return Done(operation, Status(Code::kNotFound));
+    if (s3.http_status == 412) {
+      if (++operation->others < kMostOthers) return Continue(operation, Step::kHeadThenDelete);
+      if (!operation->blob->version.empty()) return Done(operation, Status(Code::kBusy));
+      return Continue(operation, Step::kDelete);
+    }
     if (KnowsNoConditions(s3)) return Continue(operation, Step::kDelete);
     Done(operation, s3.status);
   }

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "store/blob_store_contract.h"
+#include "testing/blob_caller.h"
 #include "testing/child_process.h"
 #include "testing/fault_proxy.h"
 #include "testing/s3_server.h"
@@ -482,6 +483,41 @@ TEST(ObjectStoreLooksTest, AServerWithoutRangesIsLookedAtToo) {
   BlobRequest look{.kind = BlobKind::kLook, .name = "a"};
   EXPECT_TRUE(client.Do(&look).ok()) << look.status.ToString();
   EXPECT_EQ(look.blob_bytes, 100'000u);
+}
+
+// What was put in its place while it was looked at is removed too, unless one of them was meant.
+TEST(ObjectStoreConditionsTest, WhatIsReplacedMeanwhileIsRemovedUnlessTheOtherWasMeant) {
+  std::atomic<int> version = 1;
+  std::atomic<int> deletes = 0;
+  std::atomic<bool> there = true;
+  const ScriptedHttp server([&](const HttpQuestion& question) -> HttpReply {
+    const std::string etag = fmt::format("\"v{}\"", version.load());
+    if (!there) return {.status = 404};
+    if (question.method == "HEAD") return {.headers = fmt::format("ETag: {}\r\n", etag)};
+    const bool replaced = ++deletes == 1 && ++version > 0;
+    if (replaced || question.headers.at("if-match") != etag) return {.status = 412};
+    there = false;
+    return {.status = 204};
+  });
+  BucketOptions options;
+  options.endpoints = {server.url()};
+  options.bucket = "kv-cache";
+  options.credentials.given = {.access_key = "a", .secret_key = "b", .session_token = {}};
+  Client client(options);
+  const BlobCaller caller(client.store());
+  const BlobRequest look = caller.Do({.kind = BlobKind::kLook, .name = "a"});
+  EXPECT_EQ(look.version, "\"v1\"");
+  const Status other =
+      caller.Do({.kind = BlobKind::kRemove, .name = "a", .version = look.version}).status;
+  EXPECT_EQ(other.code(), Code::kNotFound) << other.ToString();
+  EXPECT_TRUE(there);
+  EXPECT_EQ(deletes, 1);
+  deletes = 0;
+  const Status removed = client.Remove("a");
+  EXPECT_TRUE(removed.ok()) << removed.ToString();
+  EXPECT_FALSE(there);
+  EXPECT_EQ(deletes, 2);
+  EXPECT_EQ(client.Remove("a").code(), Code::kNotFound);
 }
 
 constexpr int kWriters = 8;

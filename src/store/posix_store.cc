@@ -44,6 +44,17 @@ struct Work {
   std::function<void()> list;
 };
 
+// One blob's id is never another's.
+std::string VersionOf(const BlobLabel& label) {
+  return {reinterpret_cast<const char*>(label.id.data()), label.id.size()};
+}
+
+bool IsAt(const std::string& path, const PosixBlob& blob) {
+  struct stat stat = {};
+  return ::lstat(path.c_str(), &stat) == 0 && stat.st_dev == blob.device &&
+         stat.st_ino == blob.inode;
+}
+
 struct Lane {
   std::deque<Work> queue;
   Condition wakes;
@@ -101,6 +112,7 @@ class PosixStore final : public BlobStore {
   Status Do(BlobRequest* request);
   Status Read(BlobRequest* request);
   Status Look(BlobRequest* request);
+  static Status KeepFromOthers(const PosixBlob& blob, const std::string& path);
   Status Remove(BlobRequest* request);
   Status Write(BlobRequest* request);
   Status WriteInto(const PosixKeeper::Room& room, BlobRequest* request, bool* kept, bool* lost);
@@ -306,18 +318,17 @@ Status PosixStore::Read(BlobRequest* request) {
 Status PosixStore::Look(BlobRequest* request) {
   AQ_ASSIGN_OR_RETURN(const PosixBlob blob, OpenBlob(paths_.Blob(request->name),
                                                      keeper_->direct() && IsAligned(*request)));
-  return UnlessReplaced(LookAtBlob(blob, request).status(), blob, *request);
+  const Result<BlobLabel> label = LookAtBlob(blob, request);
+  if (label.ok()) request->version = VersionOf(*label);
+  return UnlessReplaced(label.status(), blob, *request);
 }
 
 // A file that was reclaimed between its opening and its locking may be another blob's by now. The
 // name tells: it is gone, or leads elsewhere.
 Status PosixStore::UnlessReplaced(Status status, const PosixBlob& blob,
                                   const BlobRequest& request) const {
-  if (status.code() != Code::kCorrupt) return status;
-  struct stat stat = {};
-  const bool same = ::lstat(paths_.Blob(request.name).c_str(), &stat) == 0 &&
-                    stat.st_dev == blob.device && stat.st_ino == blob.inode;
-  return same ? status : Status(Code::kNotFound);
+  const bool judged = status.code() != Code::kCorrupt || IsAt(paths_.Blob(request.name), blob);
+  return judged ? status : Status(Code::kNotFound);
 }
 
 bool PosixStore::IsWhole(const std::string& path, const std::string& name) {
@@ -342,6 +353,14 @@ Result<PosixBlob> PosixStore::OpenToChange(const std::string& path, BlobRequest*
   }
 }
 
+// So that its name is not another's when it is taken: whoever replaces it needs the lock, too.
+Status PosixStore::KeepFromOthers(const PosixBlob& blob, const std::string& path) {
+  if (::flock(blob.file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Status(Code::kBusy, fmt::format("somebody uses {}", path));
+  }
+  return IsAt(path, blob) ? Status() : Status(Code::kNotFound);
+}
+
 Status PosixStore::Remove(BlobRequest* request) {
   AQ_RETURN_IF_ERROR(keeper_->writable());
   const std::string path = paths_.Blob(request->name);
@@ -350,6 +369,10 @@ Status PosixStore::Remove(BlobRequest* request) {
     const Result<PosixBlob> blob = OpenToChange(path, request);
     if (!blob.ok() && blob.status().code() != Code::kNotFound) return blob.status();
     if (blob.ok()) label = ReadBlobLabel(*blob, request->name);
+    if (!request->version.empty()) {
+      if (!label.ok() || VersionOf(*label) != request->version) return Status(Code::kNotFound);
+      AQ_RETURN_IF_ERROR(KeepFromOthers(*blob, path));
+    }
     if (::unlink(path.c_str()) != 0) {
       return IsGone(errno) ? Status(Code::kNotFound) : ErrnoStatus(errno, "remove", path);
     }

@@ -208,12 +208,19 @@ void RedisBlob::ManifestCame() {
   const uint64_t manifest_bytes = std::min<uint64_t>(answer_.bytes, found_bytes_.size());
   const auto found = DecodeManifest(std::span(found_bytes_).first(manifest_bytes));
   if (!found.ok()) {
-    if (kind == BlobKind::kRemove) return Take(Stage::kRemoveUnknown);
+    if (kind == BlobKind::kRemove && request_->version.empty()) {
+      return Take(Stage::kRemoveUnknown);
+    }
     return FinishWith(found.status());
   }
   found_ = *found;
   request_->blob_bytes = found_.blob_bytes;
-  if (kind == BlobKind::kRemove) return Take(Stage::kRemove);
+  const std::string_view identity = IdentityOf(found_bytes_);
+  if (kind == BlobKind::kRemove) {
+    const bool other = !request_->version.empty() && request_->version != identity;
+    return other ? FinishWith(Status(Code::kNotFound)) : Take(Stage::kRemove);
+  }
+  if (kind == BlobKind::kLook) request_->version = identity;
   if (kind == BlobKind::kWrite) return AskPresence();
   if (kind == BlobKind::kRead && found_.blob_bytes > WantedBytes()) {
     return FinishWith(Status(Code::kCorrupt, fmt::format("{} bytes do not fit into {}",

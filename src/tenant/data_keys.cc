@@ -1,5 +1,8 @@
 #include "tenant/data_keys.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -8,6 +11,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/hex.h"
 
 namespace aquifer {
 namespace {
@@ -18,6 +22,9 @@ constexpr size_t kHeaderBytes = 56;
 constexpr size_t kMaxWrappedBytes = 4096;
 // A key that is destroyed while it is being made or read: begin again, but not for ever.
 constexpr int kAttempts = 8;
+
+constexpr std::string_view kMarkPrefix = "gone";  // No tenant's key is called so.
+constexpr size_t kMostPast = 8;                   // Of a tenant.
 
 using Header = std::array<std::byte, kHeaderBytes>;
 
@@ -47,49 +54,44 @@ struct KeyFile {
   }
 };
 
-Status Damaged() { return Status(Code::kCorrupt, "a data key in the key store is damaged"); }
+std::string NameOf(const TenantId& tenant) { return HexOf(tenant.bytes); }
+
+// Nothing when it is not the name of a tenant's key.
+std::optional<TenantId> TenantOf(const std::string& name) {
+  TenantId tenant;
+  if (!FromHex(name, tenant.bytes)) return std::nullopt;
+  return tenant;
+}
+
+Status Damaged(const TenantId& tenant) {
+  return Status(
+      Code::kCorrupt,
+      fmt::format("the data key {} in the key store is damaged; put a copy of it back, or "
+                  "delete its tenant",
+                  NameOf(tenant)));
+}
 
 Result<KeyFile> DecodeKeyFile(std::span<const std::byte> bytes, const TenantId& tenant) {
-  if (bytes.size() < 8 || GetU32(bytes.data()) != kMagic) return Damaged();
+  if (bytes.size() < 8 || GetU32(bytes.data()) != kMagic) return Damaged(tenant);
   if (GetU16(bytes.data() + 4) > kVersion) {
     return Status(Code::kInvalid, "a data key in the key store was written by a later release");
   }
   if (bytes.size() <= kHeaderBytes || bytes.size() > kHeaderBytes + kMaxWrappedBytes ||
       GetU16(bytes.data() + 4) != kVersion || GetU16(bytes.data() + 6) != 0) {
-    return Damaged();
+    return Damaged(tenant);
   }
   KeyFile file;
   const auto take = [&](size_t at, auto* to) { std::memcpy(to->data(), bytes.data() + at, 16); };
   take(8, &file.tenant.bytes);
   take(24, &file.generation);
   take(40, &file.master);
-  if (file.tenant != tenant || file.generation == DataKeyId{}) return Damaged();
+  if (file.tenant != tenant || file.generation == DataKeyId{}) return Damaged(tenant);
   file.wrapped.assign(bytes.begin() + kHeaderBytes, bytes.end());
   return file;
 }
 
-std::string NameOf(const TenantId& tenant) {
-  std::string name;
-  for (const std::byte byte : tenant.bytes) {
-    name += "0123456789abcdef"[std::to_integer<int>(byte) >> 4];
-    name += "0123456789abcdef"[std::to_integer<int>(byte) & 15];
-  }
-  return name;
-}
-
-// Nothing when it is not the name of a tenant's key.
-std::optional<TenantId> TenantOf(const std::string& name) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  TenantId tenant;
-  if (name.size() != tenant.bytes.size() * 2) return std::nullopt;
-  for (size_t i = 0; i < tenant.bytes.size(); ++i) {
-    const size_t high = kDigits.find(name[i * 2]);
-    const size_t low = kDigits.find(name[i * 2 + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
-    tenant.bytes[i] = static_cast<std::byte>(high << 4 | low);
-  }
-  return tenant;
-}
+// What stands in the store for a key that was destroyed.
+std::string MarkOf(const DataKeyId& id) { return std::string(kMarkPrefix) + HexOf(id); }
 
 // True when there was something to do.
 Result<bool> RewrapOne(KeyStore* store, KeyWrapper* wrapper, const TenantId& tenant) {
@@ -192,6 +194,7 @@ DataKeys::Refreshed DataKeys::Refresh() {
     const MutexLock lock(&mutex_);
     const auto at = keys_.find(tenant);
     if (at == keys_.end() || at->second != key) continue;  // Somebody else saw it first.
+    AddPast(tenant, key->id);
     keys_.erase(at);
     ++destroyed_;
     refreshed.forgotten.push_back(tenant);
@@ -200,11 +203,59 @@ DataKeys::Refreshed DataKeys::Refresh() {
 }
 
 Status DataKeys::Destroy(const TenantId& tenant) {
+  const std::optional<DataKeyId> id = IdInStore(tenant);
   // Forgotten only when it is gone from the store: else it would be read again and seem to be back.
   AQ_RETURN_IF_ERROR(store_->Delete(NameOf(tenant)));
+  // Only now: what is marked is removed from stores. Without a mark something may stay there.
+  if (id.has_value()) {
+    [[maybe_unused]] const auto marked = store_->Create(MarkOf(*id), std::array{std::byte{1}});
+  }
   const MutexLock lock(&mutex_);
+  if (id.has_value()) {
+    AddPast(tenant, *id);
+    marks_.insert(*id);
+  }
   keys_.erase(tenant);
   ++destroyed_;
+  return Status();
+}
+
+std::optional<DataKeyId> DataKeys::IdInStore(const TenantId& tenant) {
+  const auto bytes = store_->Read(NameOf(tenant));
+  if (!bytes.ok()) return std::nullopt;
+  const Result<KeyFile> file = DecodeKeyFile(*bytes, tenant);
+  if (!file.ok()) return std::nullopt;
+  return file->generation;
+}
+
+void DataKeys::AddPast(const TenantId& tenant, const DataKeyId& id) {
+  std::vector<DataKeyId>& past = past_[tenant];
+  if (std::ranges::find(past, id) != past.end()) return;
+  if (past.size() == kMostPast) past.erase(past.begin());
+  past.push_back(id);
+}
+
+std::vector<DataKeyId> DataKeys::Past(const TenantId& tenant) const {
+  const MutexLock lock(&mutex_);
+  const auto found = past_.find(tenant);
+  return found == past_.end() ? std::vector<DataKeyId>() : found->second;
+}
+
+bool DataKeys::IsDestroyed(const DataKeyId& id) const {
+  const MutexLock lock(&mutex_);
+  return marks_.contains(id);
+}
+
+Status DataKeys::ReadMarks() {
+  AQ_ASSIGN_OR_RETURN(const std::vector<std::string> names, store_->List());
+  std::set<DataKeyId> marks;
+  for (const std::string& name : names) {
+    if (!name.starts_with(kMarkPrefix)) continue;
+    DataKeyId id;
+    if (FromHex(std::string_view(name).substr(kMarkPrefix.size()), id)) marks.insert(id);
+  }
+  const MutexLock lock(&mutex_);
+  marks_.merge(marks);
   return Status();
 }
 

@@ -12,6 +12,8 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -42,6 +44,16 @@ class DataKeys {
 
   size_t known() const AQ_EXCLUDES(mutex_);  // How many are in memory.
 
+  // The ids of the tenant's keys that were in memory and are gone from the store, the newest last:
+  // of as many as are remembered.
+  std::vector<DataKeyId> Past(const TenantId& tenant) const AQ_EXCLUDES(mutex_);
+
+  // Whether a key with this id was destroyed, here or, as far as ReadMarks() has read it,
+  // elsewhere.
+  bool IsDestroyed(const DataKeyId& id) const AQ_EXCLUDES(mutex_);
+  // Whoever destroys a key leaves a mark in the store, so that nodes that were not there know.
+  Status ReadMarks() AQ_EXCLUDES(mutex_);
+
   struct Refreshed {
     // Their keys were forgotten, because the store has none any more or another one: everything of
     // these tenants that was sealed is to be dropped.
@@ -52,7 +64,7 @@ class DataKeys {
   // Reads every key in memory again.
   Refreshed Refresh() AQ_EXCLUDES(mutex_);
 
-  // For ever, and at once here. Fine when there is none.
+  // For ever, and at once here. Fine when there is none. Its id stays in the store.
   Status Destroy(const TenantId& tenant) AQ_EXCLUDES(mutex_);
 
   // Wraps all keys in the store that an older master key has wrapped with the current one; nothing
@@ -62,6 +74,9 @@ class DataKeys {
  private:
   Result<SharedDataKey> Read(const TenantId& tenant);
   Result<bool> Make(const TenantId& tenant);
+  // Its id, as it stands in the store; none where there is no key that can be read.
+  std::optional<DataKeyId> IdInStore(const TenantId& tenant);
+  void AddPast(const TenantId& tenant, const DataKeyId& id) AQ_REQUIRES(mutex_);
   // What is then in memory; null when a key was destroyed since `destroyed` was counted.
   SharedDataKey Remember(const TenantId& tenant, SharedDataKey key, uint64_t destroyed)
       AQ_EXCLUDES(mutex_);
@@ -73,6 +88,8 @@ class DataKeys {
   mutable Mutex mutex_;
   std::map<TenantId, SharedDataKey> keys_ AQ_GUARDED_BY(mutex_);
   uint64_t destroyed_ AQ_GUARDED_BY(mutex_) = 0;  // How often a key was destroyed or forgotten.
+  std::map<TenantId, std::vector<DataKeyId>> past_ AQ_GUARDED_BY(mutex_);
+  std::set<DataKeyId> marks_ AQ_GUARDED_BY(mutex_);
 };
 
 }  // namespace aquifer

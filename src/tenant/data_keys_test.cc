@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include <thread>
 
 #include "tenant/mounted_keys.h"
+#include "testing/failing_calls.h"
 #include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
 
@@ -272,6 +275,35 @@ TEST_F(DataKeysTest, OfManyThreadsThatMakeAKeyOneWins) {
 }
 
 // As processes, of which some are killed at any moment: whatever is there then can be read.
+TEST_F(DataKeysTest, WithoutLocksAKeyIsWholeAndNoneThatIsDeletedComesBack) {
+  const bool ran = RunWhereCallFails({.call = SYS_flock, .error = ENOLCK}, [this] {
+    const auto store = OpenKeyDirectory(path());
+    ASSERT_TRUE(store.ok());
+    for (int round = 0; round < 20; ++round) {
+      const std::string name = "key" + std::to_string(round);
+      std::atomic<int> made = 0;
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&, i] {
+          const auto result = (*store)->Create(name, Bytes(60'000, static_cast<std::byte>(i)));
+          ASSERT_TRUE(result.ok()) << result.status().ToString();
+          made += *result ? 1 : 0;
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      EXPECT_EQ(made, 1);
+      const auto value = (*store)->Read(name);
+      ASSERT_TRUE(value.ok());
+      EXPECT_EQ(*value, Bytes(60'000, value->front()));
+      const auto replaced = (*store)->Replace(name, *value, Bytes(10));
+      EXPECT_EQ(replaced.status().code(), Code::kUnavailable);
+      EXPECT_EQ(*(*store)->Read(name), *value);
+      EXPECT_TRUE((*store)->Delete(name).ok());
+    }
+  });
+  if (!ran) GTEST_SKIP() << "the host allows no filters of system calls";
+}
+
 TEST_F(DataKeysTest, AKilledWriterLeavesAKeyOrNone) {
   for (int round = 0; round < 10; ++round) {
     const TenantId tenant = TenantIdOf(std::to_string(round));

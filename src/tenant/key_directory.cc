@@ -1,7 +1,7 @@
 // A file for each value, written beside its place and then linked to it: link() refuses to replace,
 // so the first of many writers wins also where locks do not reach all of them. Everything that
 // changes the directory holds its lock file besides; so what lies beside a value while we hold it
-// was left by a writer that died.
+// was left by a writer that died, or by one whom no lock reaches and who then begins again.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "base/descriptor.h"
+#include "base/random.h"
 #include "tenant/key_store.h"
 
 namespace aquifer {
@@ -41,8 +42,7 @@ class KeyDirectory final : public KeyStore {
   Result<bool> Create(const std::string& name, std::span<const std::byte> value) override {
     AQ_RETURN_IF_ERROR(CheckKeyStoreName(name));
     AQ_ASSIGN_OR_RETURN(const Held held, Lock());
-    AQ_RETURN_IF_ERROR(WriteBeside(name, value));
-    const std::string beside = Beside(name, kNewSuffix);
+    AQ_ASSIGN_OR_RETURN(const std::string beside, WriteBeside(name, value));
     const bool made = LinkOrMove(beside, name);
     const int error = errno;
     unlinkat(directory_.get(), beside.c_str(), 0);
@@ -77,13 +77,18 @@ class KeyDirectory final : public KeyStore {
   Result<bool> Replace(const std::string& name, std::span<const std::byte> expected,
                        std::span<const std::byte> value) override {
     AQ_ASSIGN_OR_RETURN(const Held held, Lock());
+    if (!held.excludes()) {
+      return Status(Code::kUnavailable,
+                    fmt::format("{} is on a file system without locks (flock), where a key that is "
+                                "deleted meanwhile would come back; mount it with locks first",
+                                path_));
+    }
     const auto found = Read(name);
     if (found.status().code() == Code::kNotFound) return false;
     if (!found.ok()) return found.status();
     if (!std::equal(found->begin(), found->end(), expected.begin(), expected.end())) return false;
-    AQ_RETURN_IF_ERROR(WriteBeside(name, value));
-    if (renameat(directory_.get(), Beside(name, kNewSuffix).c_str(), directory_.get(),
-                 name.c_str()) != 0) {
+    AQ_ASSIGN_OR_RETURN(const std::string beside, WriteBeside(name, value));
+    if (renameat(directory_.get(), beside.c_str(), directory_.get(), name.c_str()) != 0) {
       return Failed("rename", name, errno);
     }
     AQ_RETURN_IF_ERROR(SyncDirectory());
@@ -114,10 +119,13 @@ class KeyDirectory final : public KeyStore {
   // The lock, until it goes.
   class Held {
    public:
-    explicit Held(Descriptor file) : file_(std::move(file)) {}
+    Held(Descriptor file, bool excludes) : file_(std::move(file)), excludes_(excludes) {}
+
+    bool excludes() const { return excludes_; }  // False: the file system has no locks.
 
    private:
     Descriptor file_;
+    bool excludes_ = false;
   };
 
   // Through an opening of its own: the lock belongs to that, so that threads exclude each other
@@ -128,10 +136,12 @@ class KeyDirectory final : public KeyStore {
     if (!file.valid()) return Failed("open", kLockName, errno);
     while (flock(file.get(), LOCK_EX) != 0) {
       // Without locks at all, link() still decides who was first.
-      if (errno == ENOTSUP || errno == ENOSYS || errno == ENOLCK) break;
+      if (errno == ENOTSUP || errno == ENOSYS || errno == ENOLCK) {
+        return Held(std::move(file), false);
+      }
       if (errno != EINTR) return Failed("lock", kLockName, errno);
     }
-    return Held(std::move(file));
+    return Held(std::move(file), true);
   }
 
   static std::string Beside(const std::string& name, std::string_view suffix) {
@@ -147,16 +157,21 @@ class KeyDirectory final : public KeyStore {
     return fsync(directory_.get()) == 0 ? Status() : Failed("sync", ".", errno);
   }
 
-  Status WriteBeside(const std::string& name, std::span<const std::byte> value) {
+  // Under a name of its own, which it returns: where locks do not reach all writers, none of them
+  // may link what another one is still writing.
+  Result<std::string> WriteBeside(const std::string& name, std::span<const std::byte> value) {
     AQ_RETURN_IF_ERROR(CheckKeyStoreName(name));
     if (value.size() > kMaxValueBytes) return Status(Code::kInvalid, "too long for a key store");
-    const std::string beside = Beside(name, kNewSuffix);
-    unlinkat(directory_.get(), beside.c_str(), 0);  // A dead writer's.
+    const std::string beside =
+        Beside(name, fmt::format(".{:016x}{}", SystemRandom()->Next64(), kNewSuffix));
     const Descriptor file(openat(directory_.get(), beside.c_str(),
                                  O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.valid()) return Failed("create", beside, errno);
-    AQ_RETURN_IF_ERROR(WriteAll(file.get(), value, beside));
-    return fsync(file.get()) == 0 ? Status() : Failed("sync", beside, errno);
+    Status written = WriteAll(file.get(), value, beside);
+    if (written.ok() && fsync(file.get()) != 0) written = Failed("sync", beside, errno);
+    if (written.ok()) return beside;
+    unlinkat(directory_.get(), beside.c_str(), 0);
+    return written;
   }
 
   Status WriteAll(int file, std::span<const std::byte> value, const std::string& name) const {
@@ -185,10 +200,7 @@ class KeyDirectory final : public KeyStore {
       const bool gone = found.starts_with('.') && found.ends_with(kGoneSuffix);
       const bool unfinished = found.starts_with('.') && found.ends_with(kNewSuffix);
       if (!gone && !unfinished) continue;
-      if (!name.empty() && found != Beside(name, kGoneSuffix) &&
-          found != Beside(name, kNewSuffix)) {
-        continue;
-      }
+      if (!name.empty() && !found.starts_with(Beside(name, "."))) continue;
       if (gone) AQ_RETURN_IF_ERROR(Wipe(found));
       if (unlinkat(directory_.get(), found.c_str(), 0) != 0 && errno != ENOENT) {
         return Failed("delete", found, errno);

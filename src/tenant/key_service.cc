@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kFirstPauseNanos = 200'000'000;
 constexpr int64_t kMostPauseNanos = 10'000'000'000;
+constexpr int64_t kAbsentNanos = 10'000'000'000;  // Who has no key may have one made elsewhere.
+constexpr int64_t kReadMarksNanos = 600'000'000'000;
 constexpr size_t kMaxWanted = 65536;  // Whoever asks when there are more asks again.
 
 }  // namespace
@@ -76,9 +78,41 @@ KeyService::~KeyService() {
 
 SharedDataKey KeyService::KeyOf(const TenantId& tenant) {
   if (SharedDataKey known = keys_.Known(tenant)) return known;
-  const MutexLock lock(&mutex_);
-  if (wanted_.size() < kMaxWanted && wanted_.insert(tenant).second) changed_.NotifyAll();
+  Want(tenant, true);
   return nullptr;
+}
+
+SharedDataKey KeyService::Known(const TenantId& tenant) {
+  if (SharedDataKey known = keys_.Known(tenant)) return known;
+  Want(tenant, false);
+  return nullptr;
+}
+
+std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& tenant) {
+  std::vector<DataKeyId> all = keys_.Past(tenant);
+  if (const SharedDataKey known = Known(tenant)) {
+    all.push_back(known->id);
+    return all;
+  }
+  const MutexLock lock(&mutex_);
+  const auto absent = absent_.find(tenant);
+  const bool sure = absent != absent_.end() && options_.clock->NowNanos() < absent->second;
+  return sure ? std::optional(std::move(all)) : std::nullopt;
+}
+
+void KeyService::Want(const TenantId& tenant, bool make) {
+  const MutexLock lock(&mutex_);
+  if (!make) {
+    const auto absent = absent_.find(tenant);
+    if (absent != absent_.end() && options_.clock->NowNanos() < absent->second) return;
+  }
+  const auto found = wanted_.find(tenant);
+  if (found != wanted_.end()) {
+    found->second.make = found->second.make || make;
+  } else if (wanted_.size() < kMaxWanted) {
+    wanted_[tenant].make = make;
+    changed_.NotifyAll();
+  }
 }
 
 Status KeyService::SetMasters(std::span<const SecretKey> masters) {
@@ -86,7 +120,8 @@ Status KeyService::SetMasters(std::span<const SecretKey> masters) {
                       NewMasterKeyWrapper(masters, options_.random));
   masters_->Set(std::move(wrapper));
   const MutexLock lock(&mutex_);
-  try_at_ = 0;  // What was wrapped by one that was not known may be by one of these.
+  // What was wrapped by one that was not known may be by one of these.
+  for (auto& [tenant, wanted] : wanted_) wanted.try_at = 0;
   changed_.NotifyAll();
   return Status();
 }
@@ -100,18 +135,26 @@ Status KeyService::Destroy(const TenantId& tenant) {
 
 Status KeyService::Refresh() {
   const DataKeys::Refreshed refreshed = keys_.Refresh();
-  for (const TenantId& tenant : refreshed.forgotten) {
-    if (options_.log) {
-      options_.log(
-          fmt::format("the data key of a tenant is gone from the key store: all that was "
-                      "sealed with it is dropped"));
-    }
-    Forget(tenant);
-  }
-  Heard(refreshed.status);
-  if (!refreshed.status.ok()) return refreshed.status;
+  for (const TenantId& tenant : refreshed.forgotten) Forget(tenant);
+  Status status = refreshed.status;
+  if (status.ok()) status = ReadMarks();
+  Heard(status);
+  if (!status.ok()) return status;
   const MutexLock lock(&mutex_);
   figures_.refreshed_unix = options_.clock->UnixSeconds();
+  return Status();
+}
+
+// Now and then: they matter to nobody but the sweeps of stores.
+Status KeyService::ReadMarks() {
+  const int64_t now = options_.clock->NowNanos();
+  {
+    const MutexLock lock(&mutex_);
+    if (now < read_marks_at_) return Status();
+  }
+  AQ_RETURN_IF_ERROR(keys_.ReadMarks());
+  const MutexLock lock(&mutex_);
+  read_marks_at_ = now + kReadMarksNanos;
   return Status();
 }
 
@@ -126,7 +169,7 @@ KeyFigures KeyService::figures() const {
 
 void KeyService::Run() {
   NameThisThread("aq-keys");
-  std::set<TenantId> wanted;
+  AllWanted wanted;
   while (!Await(&wanted)) {
     if (!wanted.empty()) {
       Find(wanted);
@@ -136,41 +179,55 @@ void KeyService::Run() {
   }
 }
 
-bool KeyService::Await(std::set<TenantId>* wanted) {
+bool KeyService::Await(AllWanted* wanted) {
   const MutexLock lock(&mutex_);
   while (!ending_) {
     const int64_t now = options_.clock->NowNanos();
-    if (!wanted_.empty() && now >= try_at_) {
-      *wanted = wanted_;
-      return false;
+    int64_t until = refresh_at_;
+    wanted->clear();
+    for (const auto& one : wanted_) {
+      if (now >= one.second.try_at) wanted->insert(one);
+      until = std::min(until, one.second.try_at);
     }
+    if (!wanted->empty()) return false;
     if (now >= refresh_at_) {
       refresh_at_ = now + options_.refresh_nanos;
-      wanted->clear();
+      std::erase_if(absent_, [now](const auto& one) { return now >= one.second; });
       return false;
     }
-    const int64_t until = wanted_.empty() ? refresh_at_ : std::min(refresh_at_, try_at_);
     changed_.WaitFor(&mutex_, until - now);
   }
   return true;
 }
 
-void KeyService::Find(const std::set<TenantId>& tenants) {
+void KeyService::Find(const AllWanted& tenants) {
   Status trouble;
-  for (const TenantId& tenant : tenants) {
-    const Result<SharedDataKey> found = keys_.GetOrMake(tenant);
-    if (!found.ok()) {
-      if (trouble.ok()) trouble = found.status();
-      continue;
-    }
+  for (const auto& [tenant, wanted] : tenants) {
+    const Status status = (wanted.make ? keys_.GetOrMake(tenant) : keys_.Get(tenant)).status();
+    const bool none = !wanted.make && status.code() == Code::kNotFound;
+    if (!status.ok() && !none && trouble.ok()) trouble = status;
+    Found(tenant, wanted.make, status);
     const MutexLock lock(&mutex_);
-    wanted_.erase(tenant);
     if (ending_) return;
   }
   Heard(trouble);
+}
+
+void KeyService::Found(const TenantId& tenant, bool made, const Status& status) {
   const MutexLock lock(&mutex_);
-  pause_nanos_ = trouble.ok() ? 0 : std::clamp(2 * pause_nanos_, kFirstPauseNanos, kMostPauseNanos);
-  try_at_ = trouble.ok() ? 0 : options_.clock->NowNanos() + pause_nanos_;
+  const int64_t now = options_.clock->NowNanos();
+  const bool none = !made && status.code() == Code::kNotFound;
+  if (none) absent_[tenant] = now + kAbsentNanos;
+  if (status.ok()) absent_.erase(tenant);
+  const auto found = wanted_.find(tenant);
+  // One that was only looked for may be wanted in earnest by now.
+  if (status.ok() || (none && !found->second.make)) {
+    wanted_.erase(found);
+  } else if (!none) {
+    Wanted& wanted = found->second;
+    wanted.pause_nanos = std::clamp(2 * wanted.pause_nanos, kFirstPauseNanos, kMostPauseNanos);
+    wanted.try_at = now + wanted.pause_nanos;
+  }
 }
 
 void KeyService::Forget(const TenantId& tenant) {
@@ -186,6 +243,8 @@ void KeyService::Heard(const Status& status) {
   std::string line;
   {
     const MutexLock lock(&mutex_);
+    const auto fails = [](const auto& one) { return one.second.pause_nanos > 0; };
+    if (status.ok() && std::ranges::any_of(wanted_, fails)) return;
     if (!status.ok()) ++figures_.failures;
     if (figures_.trouble == status.message()) return;
     figures_.trouble = status.message();

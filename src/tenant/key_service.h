@@ -4,8 +4,8 @@
 // sealed.
 //
 // A key store that cannot be reached changes nothing for keys that are known; those that are
-// wanted are asked for again, after a pause that grows to ten seconds. Where the store hangs, so
-// does the thread, and with it the destructor.
+// wanted are asked for again, each after a pause of its own that grows to ten seconds. Where the
+// store hangs, so does the thread, and with it the destructor.
 //
 // Any thread may call.
 #pragma once
@@ -13,11 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "aquifer/status.h"
 #include "base/clock.h"
@@ -58,6 +60,9 @@ class KeyService final : public KeySource {
   ~KeyService() override;
 
   SharedDataKey KeyOf(const TenantId& tenant) override;
+  SharedDataKey Known(const TenantId& tenant) override;
+  std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
+  bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
 
   // From now on these wrap and unwrap.
   Status SetMasters(std::span<const SecretKey> masters);
@@ -78,9 +83,20 @@ class KeyService final : public KeySource {
              const KeyServiceOptions& options);
 
   void Run();
+  // A key that somebody asked for. One that cannot be read keeps no other one waiting.
+  struct Wanted {
+    bool make = false;        // Where there is none.
+    int64_t pause_nanos = 0;  // Before it is tried again.
+    int64_t try_at = 0;
+  };
+  using AllWanted = std::map<TenantId, Wanted>;
+
+  void Want(const TenantId& tenant, bool make) AQ_EXCLUDES(mutex_);
   // What to do next; waits for it. Empty, and false: read all again. True: end.
-  bool Await(std::set<TenantId>* wanted) AQ_EXCLUDES(mutex_);
-  void Find(const std::set<TenantId>& tenants) AQ_EXCLUDES(mutex_);
+  bool Await(AllWanted* wanted) AQ_EXCLUDES(mutex_);
+  void Find(const AllWanted& tenants) AQ_EXCLUDES(mutex_);
+  void Found(const TenantId& tenant, bool made, const Status& status) AQ_EXCLUDES(mutex_);
+  Status ReadMarks() AQ_EXCLUDES(mutex_);
   void Forget(const TenantId& tenant) AQ_EXCLUDES(mutex_);
   void Heard(const Status& status) AQ_EXCLUDES(mutex_);
 
@@ -92,10 +108,10 @@ class KeyService final : public KeySource {
   mutable Mutex mutex_;
   Condition changed_;
   bool ending_ AQ_GUARDED_BY(mutex_) = false;
-  std::set<TenantId> wanted_ AQ_GUARDED_BY(mutex_);
-  int64_t pause_nanos_ AQ_GUARDED_BY(mutex_) = 0;  // Before what failed is tried again; 0: none.
-  int64_t try_at_ AQ_GUARDED_BY(mutex_) = 0;
+  AllWanted wanted_ AQ_GUARDED_BY(mutex_);
+  std::map<TenantId, int64_t> absent_ AQ_GUARDED_BY(mutex_);  // They have no key; until when.
   int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t read_marks_at_ AQ_GUARDED_BY(mutex_) = 0;
   KeyFigures figures_ AQ_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -1,10 +1,15 @@
 #include "tenant/key_service.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,6 +28,14 @@ SecretKey Master(unsigned char fill) {
   SecretKey key;
   for (std::byte& byte : key.writable()) byte = static_cast<std::byte>(fill);
   return key;
+}
+
+bool Eventually(const std::function<bool()>& holds) {
+  for (int i = 0; i < 60'000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 // A directory that can be made to fail.
@@ -65,12 +78,18 @@ class KeyServiceTest : public testing::Test {
     return std::move(*service);
   }
 
+  std::string KeyFileOf(const TenantId& tenant) const {
+    std::string name;
+    for (const std::byte one : tenant.bytes) {
+      name += fmt::format("{:02x}", std::to_integer<unsigned>(one));
+    }
+    return scratch_.Sub("keys") + "/" + name;
+  }
+
   // The first answer may be null; some later one is not.
   static SharedDataKey Await(KeyService* service, const TenantId& tenant) {
-    while (true) {
-      if (SharedDataKey key = service->KeyOf(tenant)) return key;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    EXPECT_TRUE(Eventually([&] { return service->KeyOf(tenant) != nullptr; }));
+    return service->KeyOf(tenant);
   }
 
   const ScratchDirectory scratch_;
@@ -116,7 +135,7 @@ TEST_F(KeyServiceTest, ItReadsAgainByItself) {
   const auto two = Service({Master(1)}, options);
   Await(two.get(), kAcme);
   ASSERT_TRUE(one->Destroy(kAcme).ok());
-  while (gone == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(Eventually([&] { return gone > 0; }));
 }
 
 TEST_F(KeyServiceTest, AStoreThatFailsIsAskedAgainAndWhatIsKnownStays) {
@@ -157,11 +176,66 @@ TEST_F(KeyServiceTest, TheMasterKeyIsChangedWhileItRuns) {
   // One that does not have the new one yet waits for it, and makes no other key.
   const auto behind = Service({Master(1)});
   EXPECT_EQ(behind->KeyOf(kAcme), nullptr);
-  while (behind->figures().failures == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(Eventually([&] { return behind->figures().failures > 0; }));
   EXPECT_EQ(behind->KeyOf(kAcme), nullptr);
   ASSERT_TRUE(behind->SetMasters(std::vector{Master(2)}).ok());
   EXPECT_EQ(Await(behind.get(), kAcme)->secret, key->secret);
   EXPECT_EQ(behind->SetMasters({}).code(), Code::kInvalid);
+}
+
+TEST_F(KeyServiceTest, WhoOnlyReadsOrErasesMakesNoKeyForATenantThatIsDeleted) {
+  const auto one = Service();
+  const auto two = Service();
+  const DataKeyId id = Await(one.get(), kAcme)->id;
+  Await(two.get(), kAcme);
+  ASSERT_TRUE(one->Destroy(kAcme).ok());
+  ASSERT_TRUE(two->Refresh().ok());
+  for (KeyService* service : {one.get(), two.get()}) {
+    EXPECT_EQ(service->Known(kAcme), nullptr);
+    std::optional<std::vector<DataKeyId>> generations;
+    EXPECT_TRUE(Eventually([&] {
+      generations = service->Generations(kAcme);
+      return generations.has_value();
+    }));
+    EXPECT_THAT(*generations, ElementsAre(id)) << "what it wrote is still found";
+    EXPECT_EQ(service->Known(kAcme), nullptr);
+  }
+  EXPECT_FALSE(std::filesystem::exists(KeyFileOf(kAcme)));
+  // Who stores again has another one, and what is left of the first is still known.
+  const DataKeyId next = Await(two.get(), kAcme)->id;
+  EXPECT_THAT(*two->Generations(kAcme), ElementsAre(id, next));
+  EXPECT_TRUE(
+      Eventually([&] { return one->Known(kOther) == nullptr && one->Generations(kOther); }));
+  EXPECT_TRUE(one->Generations(kOther)->empty());
+}
+
+TEST_F(KeyServiceTest, NodesThatWereNotThereKnowWhichKeysWereDestroyed) {
+  const auto one = Service();
+  const DataKeyId id = Await(one.get(), kAcme)->id;
+  const DataKeyId other = Await(one.get(), kOther)->id;
+  ASSERT_TRUE(one->Destroy(kAcme).ok());
+  EXPECT_TRUE(one->IsDestroyed(id));
+  const auto later = Service();
+  EXPECT_FALSE(later->IsDestroyed(id));
+  ASSERT_TRUE(later->Refresh().ok());
+  EXPECT_TRUE(later->IsDestroyed(id));
+  EXPECT_FALSE(later->IsDestroyed(other));
+  EXPECT_EQ(*later->Rewrap(), 0u) << "a mark is no key";
+}
+
+TEST_F(KeyServiceTest, ADamagedKeyKeepsNoOtherWaiting) {
+  Await(Service().get(), kAcme);
+  std::filesystem::resize_file(KeyFileOf(kAcme), 20);
+  const auto service = Service();
+  service->KeyOf(kAcme);
+  // Until its pause has grown beyond what anybody would wait for.
+  EXPECT_TRUE(Eventually([&] { return service->figures().failures >= 3; }));
+  EXPECT_THAT(service->figures().trouble, HasSubstr("damaged"));
+  const auto begin = std::chrono::steady_clock::now();
+  Await(service.get(), kOther);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_EQ(service->figures().wanted, 1u);
+  EXPECT_THAT(service->figures().trouble, HasSubstr("damaged")) << "it still is";
 }
 
 }  // namespace

@@ -59,7 +59,6 @@ class FakeDurableTier final : public DurableTier {
   Status why() const override {
     return in_service_ ? Status() : Status(Code::kUnavailable, "taken out by a test");
   }
-  BlobStore* store() const override { return nullptr; }
   void Look(Batch<LookOp>* batch) override;
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;

@@ -4,9 +4,19 @@
 #include <cstring>
 #include <utility>
 
+#include "aquifer/checksum.h"
 #include "base/check.h"
 
 namespace aquifer {
+
+namespace {
+
+std::string VersionOf(std::span<const std::byte> bytes) {
+  const Checksum sum = ChecksumOf(bytes);
+  return std::to_string(sum.low) + std::to_string(sum.high);
+}
+
+}  // namespace
 
 // ---- What is stored ----
 
@@ -199,8 +209,11 @@ void MemoryBlobStore::CarryOut(BlobRequest* request) {
       return Write(request);
     case BlobKind::kRemove: {
       const MutexLock lock(&blobs_->mutex_);
-      request->status =
-          blobs_->blobs_.erase(request->name) > 0 ? Status() : Status(Code::kNotFound);
+      const auto found = blobs_->blobs_.find(request->name);
+      const bool meant = found != blobs_->blobs_.end() &&
+                         (request->version.empty() || request->version == VersionOf(found->second));
+      if (meant) blobs_->blobs_.erase(found);
+      request->status = meant ? Status() : Status(Code::kNotFound);
     }
   }
 }
@@ -215,6 +228,7 @@ void MemoryBlobStore::Read(BlobRequest* request) {
   const std::vector<std::byte>& bytes = found->second;
   request->blob_bytes = bytes.size();
   const bool look = request->kind == BlobKind::kLook;
+  if (look) request->version = VersionOf(bytes);
   const size_t room = request->head.size() + request->body.size();
   if (bytes.size() < request->head.size() || (!look && bytes.size() > room)) {
     request->status = Status(Code::kCorrupt, "it does not fit into head and body");

@@ -15,13 +15,14 @@ namespace {
 
 constexpr size_t kMaxNoteNameBytes = 512;
 constexpr size_t kMaxNoteBytes = size_t{64} << 10;
-constexpr int64_t kNoteDeadlineNanos = 30'000'000'000;
+constexpr int64_t kChoreDeadlineNanos = 30'000'000'000;
 constexpr int64_t kSecondNanos = 1'000'000'000;
 // Nodes' clocks differ, and a block may be about to be renewed: what has expired stays a while.
 constexpr int64_t kSweepGraceSeconds = 60;
 constexpr size_t kListedAtOnce = 256;
 constexpr size_t kErasedAtOnce = 32;
 constexpr int64_t kEraseAgainNanos = 10'000'000;
+constexpr int64_t kEraseWaitNanos = 20'000'000'000;  // For what was being written before.
 
 }  // namespace
 
@@ -40,14 +41,12 @@ struct DurableTierImpl::Note {
 
 // Its key, its place in the queue and its name, or why it cannot be.
 Result<std::shared_ptr<DurableTierImpl::Note>> DurableTierImpl::NewNote(const TenantId& tenant,
-                                                                        const std::string& name) {
+                                                                        const std::string& name,
+                                                                        SharedDataKey key) {
   if (!in_service_) return why_;
+  if (packer_->seals() && key == nullptr) return WithoutKey();
   auto note = std::make_shared<Note>();
-  note->key = packer_->KeyOf(tenant);
-  if (packer_->seals() && note->key == nullptr) {
-    ++counters_.without_key;
-    return Status(Code::kBusy, "the tenant's data key is not known");
-  }
+  note->key = std::move(key);
   if (!ledger_.TakePlace(options_.max_queued_ops)) return Status(Code::kBusy);
   note->id = NoteIdOf(tenant, note->key.get(), name);
   return note;
@@ -58,7 +57,7 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
                               std::function<void(Status)> on_done) {
   const bool fits = name.size() <= kMaxNoteNameBytes && value.size() <= kMaxNoteBytes;
   Result<std::shared_ptr<Note>> made =
-      fits ? NewNote(tenant, name)
+      fits ? NewNote(tenant, name, packer_->KeyOf(tenant))
            : Status(Code::kInvalid, "a note's name has 512 bytes at most, its value 64 KiB");
   if (!made.ok()) {
     executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
@@ -66,7 +65,7 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
   }
   const std::shared_ptr<Note> note = *std::move(made);
   note->put = std::move(on_done);
-  note->memory = heads_.Take(RoundUpToPage(value.size() + 1));
+  note->memory = pages_.Take(RoundUpToPage(value.size() + 1));
   std::byte* const at = note->memory.bytes().data();
   at[0] = std::byte{1};
   std::ranges::copy(value, at + 1);
@@ -79,16 +78,11 @@ void DurableTierImpl::PutNote(const TenantId& tenant, std::string name,
   job.meta.expiry_unix_seconds = expiry_unix_seconds;
   job.key = note->key;
   if (note->key != nullptr) {
-    note->packed->scratch = heads_.Take(job.source.size());
+    note->packed->scratch = pages_.Take(job.source.size());
     job.scratch = note->packed->scratch.bytes();
   }
-  workers_->Run(
-      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
-        packer->Pack(&note->packed->job);
-        executor->Post([this, note, alive] {
-          if (!alive.expired()) WriteNote(note);
-        });
-      });
+  RunOnWorker([note, packer = packer_] { packer->Pack(&note->packed->job); },
+              [this, note] { WriteNote(note); });
 }
 
 void DurableTierImpl::WriteNote(const std::shared_ptr<Note>& note) {
@@ -98,14 +92,8 @@ void DurableTierImpl::WriteNote(const std::shared_ptr<Note>& note) {
     return note->put(job.status);
   }
   const std::shared_ptr<Trip> trip =
-      NewTrip(BlobKind::kWrite, NoteBlobNameOf(note->id, note->key.get()),
-              clock_->NowNanos() + kNoteDeadlineNanos);
-  trip->packed = note->packed;
-  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
-             trip->request.head.first<kBlobHeadBytes>());
-  trip->request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
-  trip->request.body_bytes = job.meta.stored_bytes;
-  trip->request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
+      NewWriteTrip(note->packed, NoteBlobNameOf(note->id, note->key.get()),
+                   clock_->NowNanos() + kChoreDeadlineNanos);
   Submit(trip, [this, note](Trip& done) {
     ledger_.GivePlaceBack();
     note->put(done.request.status);
@@ -116,7 +104,7 @@ void DurableTierImpl::GetNote(const TenantId& tenant, std::string name,
                               std::function<void(Result<std::vector<std::byte>>)> on_done) {
   Result<std::shared_ptr<Note>> made =
       name.size() <= kMaxNoteNameBytes
-          ? NewNote(tenant, name)
+          ? NewNote(tenant, name, packer_->seals() ? packer_->keys()->Known(tenant) : nullptr)
           : Status(Code::kInvalid, "a note's name has 512 bytes at most");
   if (!made.ok()) {
     executor_->Post([on_done = std::move(on_done), why = made.status()] { on_done(why); });
@@ -124,10 +112,10 @@ void DurableTierImpl::GetNote(const TenantId& tenant, std::string name,
   }
   const std::shared_ptr<Note> note = *std::move(made);
   note->got = std::move(on_done);
-  note->memory = heads_.Take(RoundUpToPage(kMaxNoteBytes + 1));
+  note->memory = pages_.Take(RoundUpToPage(kMaxNoteBytes + 1));
   const std::shared_ptr<Trip> trip =
       NewTrip(BlobKind::kRead, NoteBlobNameOf(note->id, note->key.get()),
-              clock_->NowNanos() + kNoteDeadlineNanos);
+              clock_->NowNanos() + kChoreDeadlineNanos);
   trip->request.body = note->memory.bytes().first(RoundUpToPage(kMaxNoteBytes + 1));
   Submit(trip, [this, note](Trip& done) { OpenNote(note, done); });
 }
@@ -142,18 +130,14 @@ void DurableTierImpl::OpenNote(const std::shared_ptr<Note>& note, const Trip& tr
   note->opened->meta = *meta;
   note->opened->target = trip.request.body;
   note->opened->key = note->key;
-  workers_->Run(
-      [this, note, packer = packer_, executor = executor_, alive = std::weak_ptr<bool>(alive_)] {
-        packer->Unpack(note->opened.get());
-        executor->Post([this, note, alive] {
-          if (alive.expired()) return;
-          const UnpackJob& job = *note->opened;
-          if (job.refused_seal) ++counters_.refused_seals;
-          if (!job.status.ok()) return note->got(job.status);
-          const auto value = job.target.first(job.meta.raw_bytes).subspan(1);
-          note->got(std::vector<std::byte>(value.begin(), value.end()));
-        });
-      });
+  RunOnWorker([note, packer = packer_] { packer->Unpack(note->opened.get()); },
+              [this, note] {
+                const UnpackJob& job = *note->opened;
+                if (job.refused_seal) ++counters_.refused_seals;
+                if (!job.status.ok()) return note->got(job.status);
+                const auto value = job.target.first(job.meta.raw_bytes).subspan(1);
+                note->got(std::vector<std::byte>(value.begin(), value.end()));
+              });
 }
 
 // ---- The sweep ----
@@ -170,7 +154,11 @@ void DurableTierImpl::SweepSome() {
     for (uint32_t i = 0; i < options_.sweep_looks_per_second && !to_sweep_.empty(); ++i) {
       const std::string blob = std::move(to_sweep_.front());
       to_sweep_.pop_front();
-      LookForSweep(blob);
+      if (IsOrphan(blob)) {
+        RemoveForSweep(blob, "");
+      } else {
+        LookForSweep(blob);
+      }
     }
     if (to_sweep_.empty()) {
       if (listed_all_ && sweep_requests_ == 0) return EndSweep();
@@ -196,23 +184,38 @@ void DurableTierImpl::ListForSweep() {
                });
 }
 
+// What a tenant that was deleted has left, because the store was out of reach then: nobody can read
+// it, and it may have no expiry.
+bool DurableTierImpl::IsOrphan(const std::string& blob) const {
+  if (!packer_->seals()) return false;
+  const std::optional<DataKeyId> key = KeyIdOf(blob);
+  return key.has_value() && packer_->keys()->IsDestroyed(*key);
+}
+
 void DurableTierImpl::LookForSweep(const std::string& blob) {
   ++sweep_requests_;
-  const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
-  Submit(NewTrip(BlobKind::kLook, blob, deadline), [this, deadline](Trip& looked) {
+  const int64_t deadline = clock_->NowNanos() + kChoreDeadlineNanos;
+  Submit(NewTrip(BlobKind::kLook, blob, deadline), [this](Trip& looked) {
     const Result<BlockMeta> meta = looked.request.status.ok()
                                        ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
                                        : looked.request.status;
     const bool expired = meta.ok() && meta->expiry_unix_seconds != 0 &&
                          meta->expiry_unix_seconds + kSweepGraceSeconds <= clock_->UnixSeconds();
-    if (!expired) {
-      --sweep_requests_;
-      return;
-    }
-    Submit(NewTrip(BlobKind::kRemove, looked.request.name, deadline), [this](Trip& removed) {
-      --sweep_requests_;
-      if (removed.request.status.ok()) ++counters_.swept_blobs;
-    });
+    --sweep_requests_;
+    // Another node may have renewed it since.
+    if (expired) RemoveForSweep(looked.request.name, looked.request.version);
+  });
+}
+
+// `version`: only that one; empty: whatever is there.
+void DurableTierImpl::RemoveForSweep(const std::string& blob, const std::string& version) {
+  ++sweep_requests_;
+  const std::shared_ptr<Trip> removal =
+      NewTrip(BlobKind::kRemove, blob, clock_->NowNanos() + kChoreDeadlineNanos);
+  removal->request.version = version;
+  Submit(removal, [this](Trip& removed) {
+    --sweep_requests_;
+    if (removed.request.status.ok()) ++counters_.swept_blobs;
   });
 }
 
@@ -227,43 +230,77 @@ void DurableTierImpl::EndSweep() {
 
 struct DurableTierImpl::Erasure {
   TenantId tenant;
-  std::string prefix;
+  std::optional<std::vector<std::string>> generations;  // That are left to be erased.
   std::function<void(Status)> on_done;
+  uint64_t before = 0;  // The number of the first change that it does not wait for.
+  int64_t give_up_nanos = 0;
+  std::string listed_to;
   std::deque<std::string> names;
   size_t under_way = 0;
-  bool removed = false;  // Any of the names that were listed last.
-  Status trouble;        // The first.
+  Status trouble;  // The first with a name.
+  bool hangs = false;
 };
 
 void DurableTierImpl::EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) {
-  const SharedDataKey key = packer_->KeyOf(tenant);
-  if (packer_->seals() && key == nullptr) {
-    return on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
-  }
   auto erasure = std::make_shared<Erasure>();
   erasure->tenant = tenant;
-  erasure->prefix = GenerationOf(tenant, key.get()) + "/";
   erasure->on_done = std::move(on_done);
-  Post([this, erasure] { EraseMore(erasure); });
+  erasure->before = next_change_;
+  erasure->give_up_nanos = clock_->NowNanos() + kEraseWaitNanos;
+  Post([this, erasure] { AwaitChanges(erasure); });
 }
 
-// Lists from the beginning each time: what was removed is not there any more.
-void DurableTierImpl::EraseMore(const std::shared_ptr<Erasure>& erasure) {
-  if (!in_service_) return erasure->on_done(why_);
-  // What is being written would be there afterwards.
-  const bool changing = std::any_of(changes_.begin(), changes_.end(), [&](const auto& change) {
-    return change.first.tenant == erasure->tenant;
+bool DurableTierImpl::IsChanging(const TenantId& tenant, uint64_t before) const {
+  return std::any_of(changes_.begin(), changes_.end(), [&](const auto& line) {
+    return line.first.tenant == tenant && line.second.front().number < before;
   });
-  if (changing) {
-    return PostAt(clock_->NowNanos() + kEraseAgainNanos, [this, erasure] { EraseMore(erasure); });
+}
+
+// How the names of a tenant's blobs begin; none: it is not known yet.
+std::optional<std::vector<std::string>> DurableTierImpl::GenerationsOf(
+    const TenantId& tenant) const {
+  if (!packer_->seals()) return std::vector{GenerationOf(tenant, nullptr)};
+  const std::optional<std::vector<DataKeyId>> keys = packer_->keys()->Generations(tenant);
+  if (!keys.has_value()) return std::nullopt;
+  std::vector<std::string> names;
+  for (const DataKeyId& key : *keys) names.push_back(GenerationOf(key));
+  return names;
+}
+
+// What is being written would be there afterwards. What comes later is not waited for: a tenant
+// that goes on storing would never be deleted.
+void DurableTierImpl::AwaitChanges(const std::shared_ptr<Erasure>& erasure) {
+  if (!in_service_) return erasure->on_done(why_);
+  erasure->generations = GenerationsOf(erasure->tenant);
+  erasure->hangs = IsChanging(erasure->tenant, erasure->before);
+  const int64_t now = clock_->NowNanos();
+  if (now < erasure->give_up_nanos && (erasure->hangs || !erasure->generations.has_value())) {
+    return PostAt(now + kEraseAgainNanos, [this, erasure] { AwaitChanges(erasure); });
   }
-  store_->List(erasure->prefix, "", kListedAtOnce,
+  if (erasure->generations.has_value()) return ListToErase(erasure);
+  erasure->on_done(Status(Code::kUnavailable, "the tenant's data key is not known"));
+}
+
+// Once through all names: those that come meanwhile may stay.
+void DurableTierImpl::ListToErase(const std::shared_ptr<Erasure>& erasure) {
+  if (!in_service_) return erasure->on_done(why_);
+  if (erasure->generations->empty()) {
+    return erasure->on_done(
+        erasure->hangs ? Status(Code::kUnavailable, "the store hangs in a write; erase again later")
+                       : Status());
+  }
+  store_->List(erasure->generations->back() + "/", erasure->listed_to, kListedAtOnce,
                [this, erasure, executor = executor_,
                 alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
                  executor->Post([this, erasure, alive, names = std::move(names)] {
                    if (alive.expired()) return;
                    if (!names.ok()) return erasure->on_done(names.status());
-                   if (names->empty()) return erasure->on_done(Status());
+                   if (names->empty()) {
+                     erasure->generations->pop_back();
+                     erasure->listed_to.clear();
+                     return ListToErase(erasure);
+                   }
+                   erasure->listed_to = names->back().name;
                    for (const BlobName& name : *names) erasure->names.push_back(name.name);
                    EraseListed(erasure);
                  });
@@ -275,24 +312,18 @@ void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
     const std::string name = std::move(erasure->names.front());
     erasure->names.pop_front();
     ++erasure->under_way;
-    const int64_t deadline = clock_->NowNanos() + kNoteDeadlineNanos;
+    const int64_t deadline = clock_->NowNanos() + kChoreDeadlineNanos;
     Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure](Trip& removed) {
       --erasure->under_way;
       const Status& status = removed.request.status;
-      if (status.ok()) {
-        erasure->removed = true;
-      } else if (status.code() != Code::kNotFound && erasure->trouble.ok()) {
-        erasure->trouble = status;
-      }
+      const bool gone = status.ok() || status.code() == Code::kNotFound;
+      if (!gone && erasure->trouble.ok()) erasure->trouble = status;
       EraseListed(erasure);
     });
   }
   if (erasure->under_way > 0) return;
-  if (!std::exchange(erasure->removed, false) && erasure->trouble.ok()) {
-    erasure->trouble = Status(Code::kUnavailable, "the store lists blobs that are not there");
-  }
   if (!erasure->trouble.ok()) return erasure->on_done(erasure->trouble);
-  EraseMore(erasure);
+  ListToErase(erasure);
 }
 
 }  // namespace aquifer

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/hex.h"
 #include "base/hmac_sha256.h"
 #include "base/sha256.h"
 #include "block/record.h"
@@ -16,23 +17,27 @@ namespace {
 constexpr std::string_view kNoteDomain = "aquifer.note.v1";
 constexpr uint16_t kNoteGroup = UINT16_MAX;  // A layout has 16 groups at most.
 
-template <class Bytes>
-std::string Hex(const Bytes& bytes) {
-  std::string text;
-  for (const std::byte one : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(one));
-  return text;
-}
-
 }  // namespace
 
 std::string GenerationOf(const TenantId& tenant, const DataKey* key) {
-  return key != nullptr ? Hex(key->id) : Hex(tenant.bytes);
+  return key != nullptr ? GenerationOf(key->id) : HexOf(tenant.bytes);
+}
+
+std::string GenerationOf(const DataKeyId& key) { return HexOf(key); }
+
+std::optional<DataKeyId> KeyIdOf(std::string_view blob_name) {
+  DataKeyId id;
+  if (!FromHex(blob_name.substr(0, blob_name.find('/')), id)) return std::nullopt;
+  return id;
 }
 
 std::string BlobNameOf(const BlockId& id, const DataKey* key) {
+  return BlobNameOf(id, GenerationOf(id.tenant, key));
+}
+
+std::string BlobNameOf(const BlockId& id, std::string_view generation) {
   const std::string name = id.key.ToHex();
-  return fmt::format("{}/{}/{}-{}-{}", GenerationOf(id.tenant, key), name.substr(0, 2), name,
-                     id.group, id.part);
+  return fmt::format("{}/{}/{}-{}-{}", generation, name.substr(0, 2), name, id.group, id.part);
 }
 
 BlockId NoteIdOf(const TenantId& tenant, const DataKey* key, std::string_view name) {

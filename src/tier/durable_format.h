@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +23,12 @@ inline constexpr size_t kBlobHeadBytes = 4096;
 // (`key` is null).
 std::string GenerationOf(const TenantId& tenant, const DataKey* key);
 
+std::string GenerationOf(const DataKeyId& key);
+// Nothing for what is not the name of a blob that a key of its own seals.
+std::optional<DataKeyId> KeyIdOf(std::string_view blob_name);
+
 std::string BlobNameOf(const BlockId& id, const DataKey* key);
+std::string BlobNameOf(const BlockId& id, std::string_view generation);
 
 // A note travels as a block does, under an identity that no block has. Its key stands for tenant
 // and name, and only who has the data key can tell for which.

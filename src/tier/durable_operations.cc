@@ -85,13 +85,8 @@ void DurableTierImpl::OnRead(DurableRead* read, const Trip& trip) {
   job->meta = *meta;
   job->target = op.target;
   job->key = read->key;
-  workers_->Run([packer = packer_, executor = executor_, job, this, read,
-                 alive = std::weak_ptr<bool>(alive_)] {
-    packer->Unpack(job.get());
-    executor->Post([this, read, job, alive] {
-      if (!alive.expired()) OnUnpacked(read, *job);
-    });
-  });
+  RunOnWorker([packer = packer_, job] { packer->Unpack(job.get()); },
+              [this, read, job] { OnUnpacked(read, *job); });
 }
 
 // The store says that it is not whole or does not fit. Which of the two, its header tells.
@@ -152,7 +147,7 @@ void DurableTierImpl::Look(Batch<LookOp>* caller_batch) {
   std::vector<DurableLook*> refused;
   for (DurableLook& look : batch->states) {
     const LookOp& op = caller_batch->ops[look.index];
-    Status status = suspects_.contains(op.id) ? Status(Code::kNotFound) : Admit(op.id, &look);
+    Status status = IsSuspect(op.id) ? Status(Code::kNotFound) : Admit(op.id, &look);
     if (!status.ok()) {
       Settle(&look, std::move(status));
       refused.push_back(&look);
@@ -251,13 +246,8 @@ void DurableTierImpl::Pump() {
 
 void DurableTierImpl::RunPack(DurableWrite* write) {
   write->touched = true;
-  workers_->Run([packer = packer_, executor = executor_, packed = write->packed, this, write,
-                 alive = std::weak_ptr<bool>(alive_)] {
-    packer->Pack(&packed->job);
-    executor->Post([this, write, alive] {
-      if (!alive.expired()) OnPacked(write);
-    });
-  });
+  RunOnWorker([packer = packer_, packed = write->packed] { packer->Pack(&packed->job); },
+              [this, write] { OnPacked(write); });
 }
 
 void DurableTierImpl::OnPacked(DurableWrite* write) {
@@ -274,17 +264,9 @@ void DurableTierImpl::OnPacked(DurableWrite* write) {
 
 void DurableTierImpl::SubmitWrite(DurableWrite* write, bool if_absent) {
   const PackJob& job = write->packed->job;
-  write->trip = NewTrip(BlobKind::kWrite, BlobNameOf(job.meta.id, write->key.get()),
-                        write->batch->batch->deadline_nanos);
-  Trip& trip = *write->trip;
-  trip.packed = write->packed;
-  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
-             trip.request.head.first<kBlobHeadBytes>());
-  // A store only reads what it writes out.
-  trip.request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
-  trip.request.body_bytes = job.meta.stored_bytes;
-  trip.request.if_absent = if_absent;
-  trip.request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
+  write->trip = NewWriteTrip(write->packed, BlobNameOf(job.meta.id, write->key.get()),
+                             write->batch->batch->deadline_nanos);
+  write->trip->request.if_absent = if_absent;
   Submit(write->trip, [this, write](Trip& done) { OnWritten(write, done); });
 }
 
@@ -358,8 +340,7 @@ void DurableTierImpl::Erase(Batch<EraseOp>* caller_batch) {
 
 void DurableTierImpl::BeginErase(DurableErase* erase) {
   if (erase->settled) return FinishErase(erase, Status());
-  erase->trip = NewTrip(BlobKind::kRemove, BlobNameOf(erase->id, erase->key.get()),
-                        erase->batch->batch->deadline_nanos);
+  erase->trip = NewTrip(BlobKind::kRemove, erase->blob, erase->batch->batch->deadline_nanos);
   Submit(erase->trip, [this, erase](Trip& trip) {
     const std::shared_ptr<Trip> keep = std::exchange(erase->trip, nullptr);
     FinishErase(erase, trip.request.status);
@@ -377,8 +358,8 @@ void DurableTierImpl::FinishErase(DurableErase* erase, Status status) {
 // ---- One behind the other ----
 
 void DurableTierImpl::Enter(const BlockId& id, Change change) {
-  std::deque<Change>& line = changes_[id];
-  line.push_back(change);
+  std::deque<Entered>& line = changes_[id];
+  line.push_back({.change = change, .number = next_change_++});
   if (line.size() == 1) Begin(change);
 }
 
@@ -396,7 +377,7 @@ void DurableTierImpl::Leave(const BlockId& id) {
   if (found->second.empty()) {
     changes_.erase(found);
   } else {
-    Begin(found->second.front());
+    Begin(found->second.front().change);
   }
 }
 

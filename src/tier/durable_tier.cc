@@ -43,6 +43,16 @@ void DurableTierImpl::PostAt(int64_t at_nanos, Task task) {
   });
 }
 
+void DurableTierImpl::RunOnWorker(Task work, Task then) {
+  workers_->Run([work = std::move(work), then = std::move(then), executor = executor_,
+                 alive = std::weak_ptr<bool>(alive_)] {
+    work();
+    executor->Post([then, alive] {
+      if (!alive.expired()) then();
+    });
+  });
+}
+
 // ---- Batches ----
 
 void DurableTierImpl::SettleRest(const Ledger::AnyBatch& batch, const Status& status) {
@@ -59,6 +69,31 @@ void DurableTierImpl::SettleRest(const Ledger::AnyBatch& batch, const Status& st
   SchedulePump();
 }
 
+Status DurableTierImpl::WithoutKey() {
+  ++counters_.without_key;
+  return Status(Code::kBusy, "the tenant's data key is not known");
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableState* state) {
+  if (!packer_->seals()) return Status();
+  state->key = packer_->keys()->Known(id.tenant);
+  return state->key != nullptr ? Status() : WithoutKey();
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableWrite* write) {
+  if (!packer_->seals()) return Status();
+  write->key = packer_->KeyOf(id.tenant);
+  return write->key != nullptr ? Status() : WithoutKey();
+}
+
+Status DurableTierImpl::TakeKey(const BlockId& id, DurableErase* erase) {
+  const std::optional<std::vector<std::string>> generations = GenerationsOf(id.tenant);
+  if (!generations.has_value()) return WithoutKey();
+  if (generations->empty()) return Status(Code::kNotFound);
+  erase->blob = BlobNameOf(id, generations->back());
+  return Status();
+}
+
 // ---- At the store ----
 
 std::shared_ptr<Trip> DurableTierImpl::NewTrip(BlobKind kind, std::string blob,
@@ -68,8 +103,23 @@ std::shared_ptr<Trip> DurableTierImpl::NewTrip(BlobKind kind, std::string blob,
   trip->request.name = std::move(blob);
   trip->request.deadline_nanos = deadline_nanos;
   if (kind == BlobKind::kRemove) return trip;
-  trip->head = heads_.Take(kBlobHeadBytes);
+  trip->head = pages_.Take(kBlobHeadBytes);
   trip->request.head = trip->head.bytes().first(kBlobHeadBytes);
+  return trip;
+}
+
+std::shared_ptr<Trip> DurableTierImpl::NewWriteTrip(const std::shared_ptr<PackedBlock>& packed,
+                                                    std::string blob, int64_t deadline_nanos) {
+  std::shared_ptr<Trip> trip = NewTrip(BlobKind::kWrite, std::move(blob), deadline_nanos);
+  const PackJob& job = packed->job;
+  BlobRequest& request = trip->request;
+  trip->packed = packed;
+  EncodeHead(job.meta, static_cast<uint64_t>(clock_->UnixMicros()),
+             request.head.first<kBlobHeadBytes>());
+  // A store only reads what it writes out.
+  request.body = {const_cast<std::byte*>(job.stored.data()), job.stored.size()};
+  request.body_bytes = job.meta.stored_bytes;
+  request.expiry_unix_seconds = job.meta.expiry_unix_seconds;
   return trip;
 }
 
@@ -114,8 +164,17 @@ Result<BlockMeta> DurableTierImpl::CheckHead(const Trip& trip, const BlockId& id
 
 void DurableTierImpl::Suspect(const BlockId& id) {
   constexpr size_t kMostSuspects = 4096;
+  constexpr int64_t kFirstPauseNanos = 2'000'000'000;
+  constexpr int64_t kMostPauseNanos = 600'000'000'000;
   if (suspects_.size() >= kMostSuspects) suspects_.erase(suspects_.begin());
-  suspects_.insert(id);
+  Suspicion& suspicion = suspects_[id];
+  suspicion.pause_nanos = std::clamp(2 * suspicion.pause_nanos, kFirstPauseNanos, kMostPauseNanos);
+  suspicion.until_nanos = clock_->NowNanos() + suspicion.pause_nanos;
+}
+
+bool DurableTierImpl::IsSuspect(const BlockId& id) const {
+  const auto found = suspects_.find(id);
+  return found != suspects_.end() && clock_->NowNanos() < found->second.until_nanos;
 }
 
 // ---- Asking ----

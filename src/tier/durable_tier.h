@@ -70,8 +70,6 @@ class DurableTier : public Tier {
   // Why it is not in service; ok where it is.
   virtual Status why() const = 0;
 
-  virtual BlobStore* store() const = 0;
-
   // Whether blocks are there. One request to the store for each: a search along a chain asks for
   // few (prefixes are closed).
   virtual void Look(Batch<LookOp>* batch) = 0;
@@ -88,8 +86,9 @@ class DurableTier : public Tier {
   virtual void GetNote(const TenantId& tenant, std::string name,
                        std::function<void(Result<std::vector<std::byte>>)> on_done) = 0;
 
-  // Everything of the tenant's, notes included, also what nobody here knows of: the store is asked
-  // for its names. Slow. `on_done` on the tier's executor, possibly from inside.
+  // Everything of the tenant's that is there or being written now, notes included, also what nobody
+  // here knows of: the store is asked for its names. What it writes from now on may stay. Slow.
+  // `on_done` on the executor, never from inside the call.
   virtual void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) = 0;
 };
 

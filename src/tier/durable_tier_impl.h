@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,6 +53,7 @@ struct DurableWrite : DurableState {
 struct DurableErase : DurableState {
   PendingBatch<EraseOp, DurableErase>* batch = nullptr;
   BlockId id;
+  std::string blob;
 };
 
 struct DurableCounters {
@@ -94,7 +95,6 @@ class DurableTierImpl final : public DurableTier {
 
   const std::string& name() const override { return options_.name; }
   Status why() const override { return why_; }
-  BlobStore* store() const override { return store_; }
   void Look(Batch<LookOp>* batch) override;
   void Cancel(Batch<LookOp>* batch) override { ledger_.Cancel(batch); }
   void PutNote(const TenantId& tenant, std::string name, std::vector<std::byte> value,
@@ -129,6 +129,10 @@ class DurableTierImpl final : public DurableTier {
   using Ledger = BatchLedger<ReadBatch, LookBatch, WriteBatch, EraseBatch>;
   // What changes a block at the store: one at a time, in the order in which they came.
   using Change = std::variant<DurableWrite*, DurableErase*>;
+  struct Entered {
+    Change change;
+    uint64_t number = 0;  // Rises.
+  };
 
   struct Note;
   struct Erasure;
@@ -138,6 +142,8 @@ class DurableTierImpl final : public DurableTier {
   // A task on the executor that does nothing when the tier is gone.
   void Post(Task task);
   void PostAt(int64_t at_nanos, Task task);
+  // `work` on a worker, where it may outlive the tier; then `then` on the executor.
+  void RunOnWorker(Task work, Task then);
   template <class State>
   void Settle(State* state, Status status);
   template <class State>
@@ -147,16 +153,24 @@ class DurableTierImpl final : public DurableTier {
   // Whether the operation can begin at all; takes its key and its place in the queue.
   template <class State>
   Status Admit(const BlockId& id, State* state);
+  // Only who writes makes a key where there is none; who erases needs no more than its id.
+  Status TakeKey(const BlockId& id, DurableState* state);
+  Status TakeKey(const BlockId& id, DurableWrite* write);
+  Status TakeKey(const BlockId& id, DurableErase* erase);
+  Status WithoutKey();
   // Settles what is not yet, and cancels it at the store.
   void SettleRest(const Ledger::AnyBatch& batch, const Status& status);
 
   // ---- At the store ----
 
   std::shared_ptr<Trip> NewTrip(BlobKind kind, std::string blob, int64_t deadline_nanos);
+  std::shared_ptr<Trip> NewWriteTrip(const std::shared_ptr<PackedBlock>& packed, std::string blob,
+                                     int64_t deadline_nanos);
   void Submit(const std::shared_ptr<Trip>& trip, StoreTrips::Done then);
   // The header of what came back, if it is what `id` says, sealed by `key`, whole and not expired.
   Result<BlockMeta> CheckHead(const Trip& trip, const BlockId& id, const DataKey* key);
   void Suspect(const BlockId& id);
+  bool IsSuspect(const BlockId& id) const;
 
   // ---- Operations (durable_operations.cc) ----
 
@@ -200,15 +214,21 @@ class DurableTierImpl final : public DurableTier {
 
   // ---- Chores (durable_chores.cc) ----
 
-  Result<std::shared_ptr<Note>> NewNote(const TenantId& tenant, const std::string& name);
+  Result<std::shared_ptr<Note>> NewNote(const TenantId& tenant, const std::string& name,
+                                        SharedDataKey key);
   void WriteNote(const std::shared_ptr<Note>& note);
   void OpenNote(const std::shared_ptr<Note>& note, const Trip& trip);
   void ScheduleSweep(int64_t after_nanos);
   void SweepSome();
   void ListForSweep();
+  bool IsOrphan(const std::string& blob) const;
   void LookForSweep(const std::string& blob);
+  void RemoveForSweep(const std::string& blob, const std::string& version);
   void EndSweep();
-  void EraseMore(const std::shared_ptr<Erasure>& erasure);
+  bool IsChanging(const TenantId& tenant, uint64_t before) const;
+  std::optional<std::vector<std::string>> GenerationsOf(const TenantId& tenant) const;
+  void AwaitChanges(const std::shared_ptr<Erasure>& erasure);
+  void ListToErase(const std::shared_ptr<Erasure>& erasure);
   void EraseListed(const std::shared_ptr<Erasure>& erasure);
 
   const DurableTierOptions options_;
@@ -221,7 +241,8 @@ class DurableTierImpl final : public DurableTier {
   Random* const random_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   const std::shared_ptr<StoreTrips> trips_;
-  ScratchPool heads_{UINT64_MAX};  // Bounded by the queue.
+  // Heads and notes: bounded by the queue, and by the sweep's and erasures' own limits.
+  ScratchPool pages_{UINT64_MAX};
   ScratchPool scratch_;
   DurableCounters counters_;
   StorePace pace_;
@@ -230,11 +251,17 @@ class DurableTierImpl final : public DurableTier {
   Ledger ledger_{executor_, clock_, kArmAheadNanos,
                  [this](const Ledger::AnyBatch& batch) { SettleRest(batch, Status(Code::kLate)); }};
 
-  std::map<BlockId, std::deque<Change>> changes_;
+  std::map<BlockId, std::deque<Entered>> changes_;
+  uint64_t next_change_ = 1;
   std::deque<DurableWrite*> waiting_;  // For scratch memory.
   bool pump_scheduled_ = false;
-  // Read and found damaged: they are not there for Look(), and the next write replaces them.
-  std::set<BlockId> suspects_;
+  // Read and found damaged: the next write replaces them, and for a while they are not there for
+  // Look(). Not for ever, since it may have been the way and not the store.
+  struct Suspicion {
+    int64_t pause_nanos = 0;
+    int64_t until_nanos = 0;
+  };
+  std::map<BlockId, Suspicion> suspects_;
 
   bool in_service_ = true;
   Status why_;
@@ -262,13 +289,7 @@ template <class State>
 Status DurableTierImpl::Admit(const BlockId& id, State* state) {
   if (state->batch->batch->deadline_nanos <= clock_->NowNanos()) return Status(Code::kLate);
   if (!in_service_) return why_;
-  if (packer_->seals()) {
-    state->key = packer_->KeyOf(id.tenant);
-    if (state->key == nullptr) {
-      ++counters_.without_key;
-      return Status(Code::kBusy, "the tenant's data key is not known");
-    }
-  }
+  AQ_RETURN_IF_ERROR(TakeKey(id, state));
   if (ledger_.TakePlace(state, options_.max_queued_ops)) return Status();
   ++counters_.busy;
   return Status(Code::kBusy);

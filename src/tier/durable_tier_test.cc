@@ -591,6 +591,26 @@ TEST(DurableHealthTest, AFullOrBusyStoreStaysInService) {
   EXPECT_EQ(harness.Counter("times_left"), 0u);
 }
 
+TEST(DurableDamageTest, WhatWasDamagedOnItsWayIsThereAgainAfterAWhile) {
+  DurableHarness harness({});
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  const std::string name = harness.OnlyName();
+  for (const int64_t pause : {2 * kSecond, 4 * kSecond}) {
+    harness.blobs->FlipBit(name, size_t{8} * 5000);
+    EXPECT_EQ(harness.Read(block).code(), Code::kCorrupt);
+    harness.blobs->FlipBit(name, size_t{8} * 5000);  // The store had it well all the time.
+    EXPECT_EQ(harness.Look(block.id()).status.code(), Code::kNotFound);
+    harness.Advance(pause - 1);
+    EXPECT_EQ(harness.Look(block.id()).status.code(), Code::kNotFound);
+    harness.Advance(1);
+    EXPECT_TRUE(harness.Look(block.id()).status.ok());
+  }
+  ASSERT_TRUE(harness.Write(block).ok());
+  EXPECT_EQ(harness.Counter("blocks_written"), 2u) << "the next write replaces it all the same";
+  EXPECT_TRUE(harness.Look(block.id()).status.ok());
+}
+
 // ---- The sweep ----
 
 TEST(DurableSweepTest, WhatHasExpiredIsRemovedAndAllElseStays) {

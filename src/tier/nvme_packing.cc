@@ -90,7 +90,7 @@ Status NvmeTierImpl::PrepareUnpack(PendingRead* read, NvmeIndex::EntryId entry) 
   const BlockMeta meta = shared_.index.Meta(entry);
   SharedDataKey key;
   if (seals()) {
-    key = packer()->KeyOf(meta.id.tenant);
+    key = packer()->keys()->Known(meta.id.tenant);
     if (key == nullptr) {
       ++shared_.counters.without_key;
       return Status(Code::kBusy, "the tenant's data key is not known");

@@ -185,6 +185,33 @@ TEST(NvmePackingTest, AnErasedOrExpiredRecordDoesNotComeBackThoughItsSealHolds) 
   EXPECT_EQ(harness.Read(expired).code(), Code::kNotFound);
 }
 
+// Whoever can write to the drive can put back what lay there before: the mark of a deletion lies
+// beside what it deletes (see the known limits). What comes back so is what it was, and no more.
+TEST(NvmePackingTest, ADriveThatIsPutBackShowsNothingThatHasExpiredOrWhoseKeyIsDestroyed) {
+  NvmeHarness harness(Small(), 1, true);
+  const TestBlock erased(1, 5000);
+  const TestBlock deleted(3, 5000);  // Of a tenant that is deleted.
+  TestBlock expired(2, 5000);
+  expired.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 10;
+  for (const TestBlock* block : {&erased, &deleted, &std::as_const(expired)}) {
+    ASSERT_TRUE(harness.Write(*block).ok());
+  }
+  harness.Restart();
+  const std::vector<std::shared_ptr<MemoryMedia>> before = {harness.media[0]->Clone()};
+  for (const BlockId& id : {erased.id(), deleted.id(), expired.id()}) {
+    ASSERT_TRUE(harness.Erase(id).ok());
+  }
+  harness.keys.Change(deleted.id().tenant);
+  harness.clock.SetUnixSeconds(expired.meta().expiry_unix_seconds);
+  harness.Unmount();
+  harness.media = before;
+  harness.Mount();
+  EXPECT_EQ(harness.Read(expired).code(), Code::kNotFound);
+  EXPECT_EQ(harness.Read(deleted).code(), Code::kCorrupt);
+  EXPECT_EQ(harness.Counter("refused_seals"), 1u);
+  EXPECT_TRUE(harness.Read(erased).ok()) << "if it is refused, the known limits say too much";
+}
+
 TEST(NvmePackingTest, ABlockThatIsRenewedIsSealedAnew) {
   NvmeHarness harness(Small(), 1, true);
   TestBlock block(1, 5000);

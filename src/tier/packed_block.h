@@ -20,9 +20,7 @@ struct PackedBlock {
     job.source = op.source;
     job.dtype = op.dtype;
     job.key = key;
-    job.lossless =
-        lossless == LosslessUse::kAlways ||
-        (lossless == LosslessUse::kWherePays && packer->TryLossless(bytes_per_second, op.dtype));
+    job.lossless = packer->ShouldTryLossless(lossless, bytes_per_second, op.dtype);
   }
 
   // Takes the memory that the job needs; false: there is none now.

@@ -10,14 +10,12 @@
 #include "block/lossless_codec.h"
 #include "block/seal.h"
 #include "io/bus_guard.h"
+#include "io/disk.h"
 
 namespace aquifer {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 constexpr uint64_t kTryAgainAfter = 64;  // Blocks that were not tried, because it does not pay.
-
-size_t Pages(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 // An average that forgets; the first value counts whole.
 void Learn(double* average, double value) {
@@ -61,27 +59,28 @@ void Packer::GiveBack(std::unique_ptr<Tools> tools) {
   idle_.push_back(std::move(tools));
 }
 
-bool Packer::TryLossless(double store_bytes_per_second, DType dtype) {
-  if (dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
+bool Packer::ShouldTryLossless(LosslessUse use, double store_bytes_per_second, DType dtype) {
+  if (use == LosslessUse::kNever) return false;
+  const bool always = use == LosslessUse::kAlways;
+  if (!always && dtype != DType::kBFloat16 && dtype != DType::kFloat16) return false;
   const MutexLock lock(&mutex_);
   CodecPace pace = pace_;
   pace.store_bytes_per_second = store_bytes_per_second;
-  if (!LosslessPays(pace) && ++not_tried_ < kTryAgainAfter) return false;
+  const bool pays = always || LosslessPays(pace);
+  if (!pays && ++not_tried_ < kTryAgainAfter) return false;
   if (!budget_.MaySpend(clock_->NowNanos())) return false;
   not_tried_ = 0;
   return true;
 }
 
-PackerPace Packer::pace() const {
+CodecPace Packer::pace() const {
   const MutexLock lock(&mutex_);
-  return {.encode_bytes_per_second = pace_.encode_bytes_per_second,
-          .decode_bytes_per_second = pace_.decode_bytes_per_second,
-          .ratio = pace_.ratio == 0 ? 1 : pace_.ratio};
+  return pace_;
 }
 
 size_t Packer::ScratchBytes(uint64_t raw_bytes, bool lossless, bool sealed) {
-  if (lossless) return Pages(MaxLosslessBytes(raw_bytes));
-  return sealed ? Pages(raw_bytes) : 0;
+  if (lossless) return RoundUpToPage(MaxLosslessBytes(raw_bytes));
+  return sealed ? RoundUpToPage(raw_bytes) : 0;
 }
 
 // ---- Out ----
@@ -116,7 +115,7 @@ void Packer::PackWith(Tools* tools, PackJob* job) {
   meta.tag = {};
   job->stored = job->source;
   if (job->lossless) Encode(tools, job);
-  const size_t pages = Pages(meta.stored_bytes);
+  const size_t pages = RoundUpToPage(meta.stored_bytes);
   if (job->key != nullptr) {
     SealOp op{.meta = &meta,
               .plain = job->stored.first(meta.stored_bytes),
@@ -143,16 +142,16 @@ void Packer::Encode(Tools* tools, PackJob* job) {
     Learn(&pace_.ratio,
           std::min(1.0, static_cast<double>(encoded) / static_cast<double>(meta.raw_bytes)));
   }
-  if (Pages(encoded) >= Pages(meta.raw_bytes)) return;
+  if (RoundUpToPage(encoded) >= RoundUpToPage(meta.raw_bytes)) return;
   meta.codec = Codec::kLossless;
   meta.stored_bytes = encoded;
-  job->stored = job->scratch.first(Pages(encoded));
+  job->stored = job->scratch.first(RoundUpToPage(encoded));
 }
 
 // ---- Back ----
 
 void Packer::Unpack(UnpackJob* job) {
-  AQ_CHECK(job->target.size() >= Pages(job->meta.raw_bytes));
+  AQ_CHECK(job->target.size() >= RoundUpToPage(job->meta.raw_bytes));
   std::unique_ptr<Tools> tools = TakeTools();
   if (job->meta.codec == Codec::kLossless && tools->encoded.size() < job->meta.stored_bytes) {
     tools->encoded.resize(job->meta.stored_bytes);

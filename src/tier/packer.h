@@ -60,13 +60,6 @@ struct UnpackJob {
   bool target_gone = false;   // It was the target's memory; what is stored may be well.
 };
 
-// What has been measured so far.
-struct PackerPace {
-  double encode_bytes_per_second = 0;  // Of raw bytes, on one core; 0: not yet.
-  double decode_bytes_per_second = 0;
-  double ratio = 1;  // Of stored to raw bytes, where the codec was tried.
-};
-
 class Packer {
  public:
   Packer(const PackerOptions& options, Clock* clock, Random* random);
@@ -78,11 +71,13 @@ class Packer {
   SharedDataKey KeyOf(const TenantId& tenant) const {
     return seals() ? options_.keys->KeyOf(tenant) : nullptr;
   }
+  KeySource* keys() const { return options_.keys; }
 
-  // Whether the next block should be tried, for a store that moves so much (0: not known yet): by
-  // LosslessPays() and the budget; now and then also where it does not pay, to learn if it still
-  // does not. Any thread.
-  bool TryLossless(double store_bytes_per_second, DType dtype) AQ_EXCLUDES(mutex_);
+  // Whether the next block should be tried, for a store that moves so much (0: not known yet): if
+  // the budget allows it, always or where LosslessPays(); now and then also where it does not pay,
+  // to learn if it still does not. Any thread.
+  bool ShouldTryLossless(LosslessUse use, double store_bytes_per_second, DType dtype)
+      AQ_EXCLUDES(mutex_);
 
   // How much scratch a job needs.
   static size_t ScratchBytes(uint64_t raw_bytes, bool lossless, bool sealed);
@@ -90,7 +85,8 @@ class Packer {
   void Pack(PackJob* job) AQ_EXCLUDES(mutex_);
   void Unpack(UnpackJob* job) AQ_EXCLUDES(mutex_);
 
-  PackerPace pace() const AQ_EXCLUDES(mutex_);
+  // What has been measured so far; of no store.
+  CodecPace pace() const AQ_EXCLUDES(mutex_);
 
  private:
   struct Tools;  // Of one thread at a time.

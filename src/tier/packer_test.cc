@@ -218,10 +218,10 @@ TEST(PackerChoiceTest, OnlyElementsThatTheCodecKnowsAreTried) {
   ManualClock clock;
   SeededRandom random(1);
   Packer packer({}, &clock, &random);
-  EXPECT_TRUE(packer.TryLossless(1e8, DType::kBFloat16));
-  EXPECT_TRUE(packer.TryLossless(1e8, DType::kFloat16));
-  EXPECT_FALSE(packer.TryLossless(1e8, DType::kFloat8E4M3));
-  EXPECT_FALSE(packer.TryLossless(1e8, DType::kUInt8));
+  EXPECT_TRUE(packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kBFloat16));
+  EXPECT_TRUE(packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kFloat16));
+  EXPECT_FALSE(packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kFloat8E4M3));
+  EXPECT_FALSE(packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kUInt8));
 }
 
 TEST(PackerChoiceTest, WhereItDoesNotPayOneInSixtyFourIsTriedAllTheSame) {
@@ -243,15 +243,19 @@ TEST(PackerChoiceTest, WhereItDoesNotPayOneInSixtyFourIsTriedAllTheSame) {
   EXPECT_EQ(job.meta.codec, Codec::kNone);
   EXPECT_GT(packer.pace().ratio, 0.95);
   int tried = 0;
-  for (int i = 0; i < 640; ++i) tried += packer.TryLossless(1e8, DType::kBFloat16) ? 1 : 0;
+  for (int i = 0; i < 640; ++i)
+    tried += packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kBFloat16) ? 1 : 0;
   EXPECT_EQ(tried, 10);
+  EXPECT_TRUE(packer.ShouldTryLossless(LosslessUse::kAlways, 1e8, DType::kBFloat16));
+  EXPECT_FALSE(packer.ShouldTryLossless(LosslessUse::kNever, 1e8, DType::kBFloat16));
 }
 
 TEST(PackerChoiceTest, WithoutProcessorTimeTheCodecIsTheFirstToGo) {
   ManualClock clock;
   SeededRandom random(1);
   Packer packer({.keys = nullptr, .codec_cores = 0}, &clock, &random);
-  EXPECT_FALSE(packer.TryLossless(1e8, DType::kBFloat16));
+  EXPECT_FALSE(packer.ShouldTryLossless(LosslessUse::kWherePays, 1e8, DType::kBFloat16));
+  EXPECT_FALSE(packer.ShouldTryLossless(LosslessUse::kAlways, 1e8, DType::kBFloat16));
 }
 
 TEST(PackerThreadsTest, ManyThreadsPackAtOnce) {

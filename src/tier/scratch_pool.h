@@ -32,7 +32,7 @@ class ScratchPool {
     std::span<std::byte> bytes_;
   };
 
-  // `max_bytes` is what lies in buffers and waits for use, together.
+  // `max_bytes` bounds what is out and what waits for use, together.
   explicit ScratchPool(uint64_t max_bytes);
   ~ScratchPool();
   ScratchPool(const ScratchPool&) = delete;

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "block/key_source.h"
 #include "testing/seeded_random.h"
@@ -18,6 +20,30 @@ class TestKeys final : public KeySource {
     if (key == nullptr && !forgotten_.contains(tenant)) key = Make();
     return key;
   }
+  SharedDataKey Known(const TenantId& tenant) override {
+    return past_.contains(tenant) && !keys_.contains(tenant) ? nullptr : KeyOf(tenant);
+  }
+  std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override {
+    const auto found = past_.find(tenant);
+    std::vector<DataKeyId> all = found == past_.end() ? std::vector<DataKeyId>() : found->second;
+    if (const SharedDataKey key = Known(tenant)) {
+      all.push_back(key->id);
+    } else if (forgotten_.contains(tenant)) {
+      return std::nullopt;
+    }
+    return all;
+  }
+  bool IsDestroyed(const DataKeyId& id) override { return destroyed_.contains(id); }
+
+  // As after the tenant was deleted, here or elsewhere.
+  void Destroy(const TenantId& tenant) {
+    const DataKeyId id = KeyOf(tenant)->id;
+    past_[tenant].push_back(id);
+    destroyed_.insert(id);
+    keys_.erase(tenant);
+  }
+  bool Has(const TenantId& tenant) const { return keys_.contains(tenant); }
+
   void Forget(const TenantId& tenant) {
     keys_.erase(tenant);
     forgotten_.insert(tenant);
@@ -36,6 +62,8 @@ class TestKeys final : public KeySource {
   SeededRandom random_{5};
   std::map<TenantId, SharedDataKey> keys_;
   std::set<TenantId> forgotten_;
+  std::map<TenantId, std::vector<DataKeyId>> past_;
+  std::set<DataKeyId> destroyed_;
 };
 
 }  // namespace aquifer
