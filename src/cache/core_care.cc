@@ -454,7 +454,7 @@ void PrestageJob::Finish() {
 }
 
 bool PrestageJob::Collect() {
-  const bool ask = core().durable_ != nullptr && core().durable_->lasting_usable() && !noteless_;
+  const bool ask = core().durable_ != nullptr && core().durable_->notes_usable() && !noteless_;
   if (chain_.keys.empty() && ask) return CollectKeys();
   const auto note = [this](BlockRef ref) { blocks_.push_back(core().Note(ref)); };
   if (chain_.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;

@@ -538,6 +538,43 @@ TEST_F(CoreDurableTest, ATierThatHangsIsNotInTheWayOfAnother) {
   EXPECT_EQ(Recall(chain), 10u);
 }
 
+TEST_F(CoreDurableTest, ATierThatIsOnlyReadMakesNothingDurable) {
+  FakeStore archive;
+  FakeDurableTier* archive_tier = nullptr;
+  sources_.push_back(SourceOf("archive", &archive, &archive_tier));
+  sources_.back().writes = DurableWrites::kNothing;
+  MakeDurable(DurableCache());
+  store_.fail_writes = Code::kUnavailable;
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kLate);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(FlushTo(TierKind::kDurable).ok());
+  EXPECT_EQ(BlobsOf(chain), 10u);
+  EXPECT_EQ(store_.notes.size(), 1u);
+  EXPECT_TRUE(archive.blobs.empty());
+  EXPECT_TRUE(archive.notes.empty());
+  tier_->SetInService(false);
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kUnavailable);
+}
+
+TEST_F(CoreDurableTest, ATierThatIsOnlyReadServesWhatOthersWroteAndNoted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  sources_[0].writes = DurableWrites::kNothing;
+  MakeAnother(SmallCache());
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 10u);
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kUnavailable);
+}
+
 // Not the fake: blobs that are packed and sealed, in a store that one cache after the other uses.
 TEST_F(CoreDurableTest, WhatARealTierHasSealedAnEmptyNodeRecalls) {
   const auto blobs = std::make_shared<MemoryBlobs>();

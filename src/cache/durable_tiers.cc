@@ -20,12 +20,17 @@ WriteBudgetOptions BudgetOf(const DurableTierSource& source) {
   return budget;
 }
 
+// What is written to it is durable.
+bool IsLasting(const DurableTierSource& source) {
+  return source.lasting && source.writes != DurableWrites::kNothing;
+}
+
 }  // namespace
 
 uint8_t DurableTiers::LastingBits(const std::vector<DurableTierSource>& sources) {
   uint8_t bits = 0;
   for (size_t i = 0; i < std::min(sources.size(), kMaxDurableTiers); ++i) {
-    if (sources[i].lasting) bits |= TierBit(static_cast<uint8_t>(kTierFirstDurable + i));
+    if (IsLasting(sources[i])) bits |= TierBit(static_cast<uint8_t>(kTierFirstDurable + i));
   }
   return bits;
 }
@@ -59,6 +64,7 @@ Status DurableTiers::Build() {
     AQ_RETURN_IF_ERROR(MakeTier(source));
   }
   SessionNotesParts notes{.tiers = {},
+                          .read_from = {},
                           .lasting_tiers = LastingBits(sources),
                           .residency = parts_.residency,
                           .catalog = parts_.catalog,
@@ -66,6 +72,9 @@ Status DurableTiers::Build() {
                           .clock = environment_.clock,
                           .walk = parts_.walk};
   for (One* const one : lasting_) notes.tiers.push_back(one->tier.get());
+  for (const auto& one : tiers_) {
+    if (one->source.lasting) notes.read_from.push_back(one->tier.get());
+  }
   notes_ = std::make_unique<SessionNotes>(std::move(notes));
   return Status();
 }
@@ -117,7 +126,7 @@ Status DurableTiers::MakeTier(const DurableTierSource& source) {
                                                          .max_held_bytes = parts_.dram_bytes / 4});
   one->writer->load = parts_.load_from_nvme;
   one->eraser->on_erased = [writer = one->writer.get()] { writer->PumpSoon(); };
-  if (source.lasting) lasting_.push_back(one.get());
+  if (IsLasting(source)) lasting_.push_back(one.get());
   tiers_.push_back(std::move(one));
   return Status();
 }
@@ -304,6 +313,11 @@ bool DurableTiers::AddAll(uint16_t tenant, BlockRef* cursor) {
 bool DurableTiers::lasting_usable() const {
   return std::any_of(lasting_.begin(), lasting_.end(),
                      [](const One* one) { return one->usable(); });
+}
+
+bool DurableTiers::notes_usable() const {
+  return std::any_of(tiers_.begin(), tiers_.end(),
+                     [](const auto& one) { return one->source.lasting && one->usable(); });
 }
 
 bool DurableTiers::Owes(uint16_t tenant) const {

@@ -57,7 +57,8 @@ class DurableTiers {
                                                    const DurableTiersParts& parts);
   ~DurableTiers();
 
-  // The bits of an entry's residency that mean durable.
+  // The bits of an entry's residency that mean durable: not of a tier that is only read, since
+  // nothing that is flushed here gets there.
   static uint8_t LastingBits(const std::vector<DurableTierSource>& sources);
 
   // --- Recall
@@ -104,6 +105,8 @@ class DurableTiers {
   // Some of what the tenant has is of durable class, and no lasting tier has it yet.
   bool Owes(uint16_t tenant) const;
   bool lasting_usable() const;
+  // One that is in service may have notes of sessions.
+  bool notes_usable() const;
   std::string WhyNotUsable() const;
   Status last_failure() const;
 
@@ -167,7 +170,7 @@ class DurableTiers {
   const CacheEnvironment environment_;
   const DurableTiersParts parts_;
   std::vector<std::unique_ptr<One>> tiers_;
-  std::vector<One*> lasting_;
+  std::vector<One*> lasting_;  // That are written to: what they have is durable.
   std::unique_ptr<SessionNotes> notes_;
   std::multiset<TenantId> erasing_;  // All of theirs is being erased.
   bool sweeping_ = false;

@@ -254,9 +254,9 @@ void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_d
 
 void SessionNotes::ReadNote(const std::shared_ptr<Reading>& reading) {
   size_t& tier = reading->tier;
-  while (tier < parts_.tiers.size() && !parts_.tiers[tier]->in_service()) ++tier;
-  if (tier >= parts_.tiers.size()) return reading->on_done(Status(Code::kNotFound));
-  parts_.tiers[tier]->GetNote(
+  while (tier < parts_.read_from.size() && !parts_.read_from[tier]->in_service()) ++tier;
+  if (tier >= parts_.read_from.size()) return reading->on_done(Status(Code::kNotFound));
+  parts_.read_from[tier]->GetNote(
       reading->tenant, SessionNoteName(reading->session),
       [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
         if (!*alive) return;
@@ -279,9 +279,9 @@ void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
     note.keys.insert(note.keys.begin(), reading->chain.begin(), reading->chain.end());
     return reading->on_done(std::move(note));
   }
-  if (parts_.tiers.empty()) return;  // Closed.
+  if (parts_.read_from.empty()) return;  // Closed.
   const Key last = note.pieces[reading->pieces];
-  parts_.tiers[reading->tier]->GetNote(
+  parts_.read_from[reading->tier]->GetNote(
       reading->tenant, SessionPieceName(last),
       [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
         if (!*alive) return;

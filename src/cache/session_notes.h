@@ -30,8 +30,9 @@
 namespace aquifer {
 
 struct SessionNotesParts {
-  std::vector<DurableTier*> tiers;  // That count as durable.
-  uint8_t lasting_tiers = 0;        // The same as bits of an entry's residency.
+  std::vector<DurableTier*> tiers;      // That count as durable, and are written to.
+  std::vector<DurableTier*> read_from;  // The same, and those that others write to.
+  uint8_t lasting_tiers = 0;            // The former as bits of an entry's residency.
   Residency* residency = nullptr;
   Catalog* catalog = nullptr;
   Executor* executor = nullptr;
@@ -68,7 +69,10 @@ class SessionNotes {
   void Read(uint16_t tenant, const std::string& session, OnRead on_done);
 
   // Nobody may ask the tiers any more.
-  void Close() { parts_.tiers.clear(); }
+  void Close() {
+    parts_.tiers.clear();
+    parts_.read_from.clear();
+  }
 
   const SessionNotesStats& stats() const { return stats_; }
   size_t waiting() const { return wanted_.size(); }
