@@ -614,6 +614,36 @@ TEST_F(CoreDurableTest, WhatARealTierHasSealedAnEmptyNodeRecalls) {
   world_.reset();  // Before what its tier stands on.
 }
 
+// A header is damaged where NVMe has the block: it is written again, and in nobody's way.
+TEST_F(CoreDurableTest, WhatIsDamagedAtTheStoreIsWrittenAgainAfterARestart) {
+  const auto blobs = std::make_shared<MemoryBlobs>();
+  MemoryBlobStore store(blobs);
+  TestKeys keys;
+  ManualClock clock;
+  SeededRandom random{3};
+  Packer packer({.keys = &keys}, &clock, &random);
+  sources_[0].make = [&](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
+    return NewDurableTier({.name = "store"}, &store, &packer, parts.listener, parts.workers,
+                          parts.owner, parts.clock, parts.random);
+  };
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(blobs->Names().size(), 4u);
+  blobs->FlipBit(blobs->Names()[2], 8 * 40);  // In its record.
+  Restart();
+  world_->Advance(5 * kSecond);
+  const uint64_t looks = store.requests(BlobKind::kLook);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4})), 4u);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme, 8 * kSecond).ok());
+  EXPECT_EQ(store.requests(BlobKind::kLook), looks);
+  MakeAnother(DurableCache());
+  EXPECT_EQ(Recall(chain), 4u);
+  client_.reset();
+  world_.reset();  // Before what its tier stands on.
+}
+
 TEST_F(CoreDurableTest, ASharedCacheTakesAllAndCountsAsNothing) {
   FakeStore shared;
   FakeDurableTier* shared_tier = nullptr;

@@ -396,11 +396,12 @@ void DurableWriter::OnLooked(LookBatch* look) {
       Settle(*item);
       continue;
     }
-    if (!op.status.ok() && op.status.code() != Code::kNotFound) {
-      Pause(op.status);
-    } else {
+    const Code code = op.status.code();
+    if (code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt) {
       item->look_first = false;
-      item->renew = op.status.ok();
+      item->renew = code != Code::kNotFound;  // What is there is not what it should be.
+    } else {
+      Pause(op.status);
     }
     Requeue(*item);
   }
