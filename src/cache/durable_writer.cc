@@ -315,8 +315,7 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
     return Pause(op.status);
   }
   const bool gone = parts_.residency->at(item.ref).state == BlockState::kGone;
-  // Dropped while it was being written: it must not stay behind.
-  if (gone) parts_.eraser->Add(op.meta.id);
+  if (gone) EraseIfDeleted(item.ref, op.meta.id);
   const Code code = op.status.code();
   if (gone || code == Code::kOk) {
     if (!gone) OnStored(item, op);
@@ -342,6 +341,12 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
   }
 }
 
+// Deleted while it was being written, it must not stay behind. What left for another reason may: it
+// may be another node's, which found it there and told its callers that it is durable.
+void DurableWriter::EraseIfDeleted(BlockRef ref, const BlockId& id) {
+  if (parts_.residency->deleted(ref)) parts_.eraser->Add(id);
+}
+
 void DurableWriter::OnStored(const Item& item, const WriteOp& op) {
   ++stats_.written_blocks;
   stats_.written_bytes += op.source.size();
@@ -353,8 +358,8 @@ void DurableWriter::OnQuiescent(WriteBatch* write, size_t i) {
   Item item = write->items[i];
   --At(&hung_, item.tenant);
   const bool gone = parts_.residency->at(item.ref).state == BlockState::kGone;
-  if (gone) parts_.eraser->Add(write->batch.ops[i].meta.id);
   if (gone) {
+    EraseIfDeleted(item.ref, write->batch.ops[i].meta.id);
     Settle(item);
   } else {
     Requeue(item);

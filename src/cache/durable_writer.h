@@ -158,6 +158,7 @@ class DurableWriter final : public LoadWaiter {
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(const Item& item, const WriteOp& op);
   void OnQuiescent(WriteBatch* write, size_t i);
+  void EraseIfDeleted(BlockRef ref, const BlockId& id);
   void Recycle(WriteBatch* write);
   void ReleaseSomeHolds();
   void Pause(const Status& why);

@@ -163,6 +163,8 @@ class Residency {
   void BeginDurableIo(BlockRef ref, uint8_t durable);
   // It may be gone after that.
   void EndDurableIo(BlockRef ref, uint8_t durable);
+  // It is gone because somebody asked for that.
+  bool deleted(BlockRef ref) const { return (at(ref).flags & kFlagDeleted) != 0; }
   // How many of the tenant's that were to be durable were dropped before they were.
   uint64_t lost_undurable(uint16_t tenant) const;
 
@@ -258,7 +260,7 @@ class Residency {
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
   std::function<void(const BlockId&, Leave)> on_erase;
-  // The same with what a durable tier has, or is being sent, and is to have no more.
+  // The same with what a durable tier has, of a block that is deleted.
   std::function<void(const BlockId&)> on_erase_durable;
 
  private:
@@ -267,7 +269,8 @@ class Residency {
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint8_t kFlagDurableHeld =
-      0x10;  // Waits in DRAM to be written to a durable tier.
+      0x10;                                      // Waits in DRAM to be written to a durable tier.
+  static constexpr uint8_t kFlagDeleted = 0x08;  // Somebody asked for that; others still use it.
   static constexpr uint8_t kWaitsInDram = kFlagDirtyHeld | kFlagDurableHeld;
   static constexpr uint8_t kDurableTiers = 0xFF & ~((1u << kTierFirstDurable) - 1);
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
