@@ -422,6 +422,41 @@ TEST_F(CoreDurableTest, WhatExpiresHereLivesOnWhereAnotherNodeMadeItLastLonger) 
   EXPECT_EQ(Recall(chain), 4u);
 }
 
+TEST_F(CoreDurableTest, ARestartDoesNotShortenTheLifeThatAnotherNodeGave) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 3600);
+  ASSERT_TRUE(Flush().ok());
+  const int64_t now = world_->clock().UnixSeconds();
+  BlobOf(chain[0])->second.meta.expiry_unix_seconds = now + 1'000'000;
+  BlobOf(chain[1])->second.meta.expiry_unix_seconds = now + 3500;
+  BlobOf(chain[2])->second.meta.expiry_unix_seconds = now + 60;  // Too soon.
+  const uint64_t written = store_.writes;
+  Restart();
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(BlobOf(chain[0])->second.meta.expiry_unix_seconds, now + 1'000'000);
+  EXPECT_EQ(BlobOf(chain[1])->second.meta.expiry_unix_seconds, now + 3500);
+  EXPECT_EQ(BlobOf(chain[2])->second.meta.expiry_unix_seconds, now + 3600);
+  EXPECT_EQ(store_.writes - written, 1u);
+}
+
+// Also a shorter one, and before the store has said what it has.
+TEST_F(CoreDurableTest, ATimeToLiveThatIsHintedRightAfterARestartReachesTheStore) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 100'000);
+  ASSERT_TRUE(Flush().ok());
+  store_.latency_nanos = 200 * kMillisecond;
+  Restart();
+  ASSERT_TRUE(world_->RunUntil([&] { return store_.looks >= 4; }));
+  Hint(chain, 100);
+  ASSERT_TRUE(FlushTo(TierKind::kDurable, 10 * kSecond).ok());
+  const int64_t expiry = world_->clock().UnixSeconds() + 100;
+  for (const auto& [id, blob] : store_.blobs) EXPECT_EQ(blob.meta.expiry_unix_seconds, expiry);
+}
+
 // Another node had written it and told its callers so.
 TEST_F(CoreDurableTest, WhatLeavesWhileItIsBeingWrittenIsErasedOnlyWhereItWasDeleted) {
   MakeDurable(DurableCache());

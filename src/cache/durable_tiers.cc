@@ -272,10 +272,7 @@ void DurableTiers::OnCommitted(BlockRef ref) { AddWhereWanted(ref, IsDurable(ref
 void DurableTiers::Want(BlockRef ref) { AddWhereWanted(ref, true); }
 
 void DurableTiers::OnExpiryChanged(BlockRef ref) {
-  for (size_t i = 0; i < tiers_.size(); ++i) {
-    const auto number = static_cast<uint8_t>(i);
-    if (parts_.residency->in_durable(ref, number)) tiers_[i]->writer->Renew(ref);
-  }
+  for (const auto& one : tiers_) one->writer->Renew(ref);
 }
 
 void DurableTiers::PumpSoon() {

@@ -40,7 +40,21 @@ void DurableWriter::Add(BlockRef ref) { Enqueue(ref, false, false); }
 
 void DurableWriter::AddFound(BlockRef ref) { Enqueue(ref, false, true); }
 
-void DurableWriter::Renew(BlockRef ref) { Enqueue(ref, true, false); }
+void DurableWriter::Renew(BlockRef ref) {
+  if (parts_.residency->in_durable(ref, parts_.number)) return Enqueue(ref, true, false);
+  Item* const item = FindWaiting(ref);
+  if (item != nullptr && item->look_first) item->renew = true;
+}
+
+DurableWriter::Item* DurableWriter::FindWaiting(BlockRef ref) {
+  const auto known = sequence_of_.find(ref);
+  if (known == sequence_of_.end()) return nullptr;
+  if (const auto queued = queue_.find(known->second); queued != queue_.end()) {
+    return &queued->second;
+  }
+  const auto aside = aside_.find(ref);
+  return aside == aside_.end() ? nullptr : &aside->second;
+}
 
 bool DurableWriter::JoinKnown(BlockRef ref, bool renew) {
   const auto known = sequence_of_.find(ref);
@@ -395,8 +409,10 @@ void DurableWriter::OnLooked(LookBatch* look) {
       continue;
     }
     const BlockEntry& entry = parts_.residency->at(item->ref);
-    const bool same = op.status.ok() && op.meta.checksum == entry.checksum;
-    if (same && op.meta.expiry_unix_seconds == entry.expiry_unix_seconds) {
+    // Another node may have made it last longer than it is to here.
+    const bool lasts = LastsLongEnough(op.meta.expiry_unix_seconds, entry.expiry_unix_seconds,
+                                       parts_.clock->UnixSeconds());
+    if (op.status.ok() && op.meta.checksum == entry.checksum && lasts && !item->renew) {
       parts_.residency->SetDurable(item->ref, parts_.number, true);
       Settle(*item);
       continue;

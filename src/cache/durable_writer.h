@@ -62,10 +62,8 @@ class DurableWriter final : public LoadWaiter {
   void Add(BlockRef ref);
   // The same for one that the tier may have, from an earlier life.
   void AddFound(BlockRef ref);
-  // The tier has it, and its expiry has changed.
+  // Its expiry has changed: what the tier has, or may have, gets the new one.
   void Renew(BlockRef ref);
-  // It waits, or is being written.
-  bool Has(BlockRef ref) const { return sequence_of_.contains(ref); }
 
   void Pump();
   // As a task of its own.
@@ -132,6 +130,8 @@ class DurableWriter final : public LoadWaiter {
   };
 
   void Enqueue(BlockRef ref, bool renew, bool look_first);
+  // Null: it does not wait, or is being written.
+  Item* FindWaiting(BlockRef ref);
   // True: the block waits already. An older one that had the same ref is settled.
   bool JoinKnown(BlockRef ref, bool renew);
   bool Same(const Item& item) const;
