@@ -68,7 +68,7 @@ void FlushJob::Run() {
   if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
   if (core().clients_[client()].hints > 0) return RunAgain();
-  if (!to_nvme) return FlushDurable();
+  if (!to_nvme || add_cursor_ > 0) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     if (status.ok() && WantsDurable()) return FlushDurable();
@@ -78,8 +78,10 @@ void FlushJob::Run() {
 
 void FlushJob::FlushDurable() {
   DurableTiers& durable = *core().durable_;
-  const bool all_classes = asked().tier == TierKind::kDurable && !core().IsDurableTenant(tenant());
-  if (all_classes && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
+  // What NVMe held over a restart is added by and by: not so slowly where somebody waits for it.
+  const bool of_class = core().IsDurableTenant(tenant());
+  const bool add = of_class ? durable.sweeping() : asked().tier == TierKind::kDurable;
+  if (add && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
   durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
   });

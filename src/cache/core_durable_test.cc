@@ -323,6 +323,21 @@ TEST_F(CoreDurableTest, WhatACrashKeptFromTheStoreIsWrittenAfterIt) {
   EXPECT_EQ(Recall(more), 32u);
 }
 
+TEST_F(CoreDurableTest, AFlushRightAfterARestartWaitsForWhatOnlyNvmeHas) {
+  MakeDurable(DurableCache(64, true));
+  store_.fail_writes = Code::kUnavailable;
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
+  Restart();
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kLate);
+  Restart();
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(FlushTo(TierKind::kDurable, 5 * kSecond).ok());
+  EXPECT_EQ(BlobsOf(chain), 20u);
+}
+
 TEST_F(CoreDurableTest, MoreThanMemoryHoldsGoesToTheStoreAndComesBack) {
   MakeDurable(DurableCache(64));
   std::vector<Chain> chains;

@@ -89,6 +89,7 @@ class DurableTiers {
   // Something that is here may have to be written and was not added: after a start, when tenants
   // changed. The whole index is looked at once, a slice with each tick.
   void SweepSoon();
+  bool sweeping() const { return sweeping_; }
   // Adds what the tenant has, of any class, from `*cursor` on: false when that was all.
   bool AddAll(uint16_t tenant, BlockRef* cursor);
 

@@ -231,7 +231,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
 
   FlushWaits::Id flush_;
   DurableTiers::FlushId durable_flush_;
-  BlockRef add_cursor_ = 0;  // How far the tenant's blocks of no class have been added.
+  BlockRef add_cursor_ = 0;  // How far the tenant's blocks that nobody added have been added.
   bool timer_set_ = false;
 };
 
