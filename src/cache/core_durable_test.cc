@@ -575,6 +575,47 @@ TEST_F(CoreDurableTest, ANoteNamesNoMoreThanIsDurable) {
   EXPECT_EQ(BlobsOf(chain), 8u);
 }
 
+TEST_F(CoreDurableTest, ANoteOutlastsAnOutageOfTheStore) {
+  MakeDurable(DurableCache());
+  tier_->SetInService(false);
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  NameSession(Chain(layout_, {.seed = 2, .blocks = 4}), "never stored");
+  world_->Advance(200 * kSecond);
+  EXPECT_EQ(Counter("session_notes_skipped"), 1u);
+  tier_->SetInService(true);
+  EXPECT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableTest, ANoteWaitsForItsLastBlockHoweverSmallTheBudget) {
+  sources_[0].write_bytes_per_second = kBlockBytes / 2;
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  NameSession(chain, "s1");
+  world_->Advance(70 * kSecond);
+  EXPECT_LT(BlobsOf(chain), 40u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(chain), 40u);
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableTest, AFlushTellsThatANoteWasNotTaken) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  store_.fail_notes = true;
+  NameSession(chain, "s1");
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  EXPECT_EQ(BlobsOf(chain), 4u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  store_.fail_notes = false;
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
 TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 20});

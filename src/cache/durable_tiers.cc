@@ -349,9 +349,10 @@ DurableTiers::FlushId DurableTiers::Flush(uint16_t tenant, uint32_t client, bool
   joined->open = lasting_.size();
   joined->on_done = std::move(on_done);
   FlushId flush;
+  const uint16_t of = everyone ? FlushWaits::kEveryone : tenant;
   for (One* const one : lasting_) {
-    const auto flushed = [this, joined, alive = alive_](const Status& status) {
-      if (*alive) OnFlushed(joined, status);
+    const auto flushed = [this, of, joined, alive = alive_](const Status& status) {
+      if (*alive) OnFlushed(of, joined, status);
     };
     flush.push_back(everyone ? one->writer->FlushAll(tenant, client, flushed)
                              : one->writer->Flush(tenant, client, flushed));
@@ -360,12 +361,12 @@ DurableTiers::FlushId DurableTiers::Flush(uint16_t tenant, uint32_t client, bool
 }
 
 // One tier that has all of it is enough.
-void DurableTiers::OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status) {
+void DurableTiers::OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined,
+                             const Status& status) {
   --joined->open;
   if (!joined->on_done) return;
   if (status.ok()) {
-    return notes_->Flush(
-        [on_done = std::exchange(joined->on_done, nullptr)] { on_done(Status()); });
+    return notes_->Flush(of, std::exchange(joined->on_done, nullptr));
   }
   joined->status = status;
   if (joined->open == 0) std::exchange(joined->on_done, nullptr)(joined->status);

@@ -165,7 +165,7 @@ class DurableTiers {
   bool IsDurable(BlockRef ref) const;
   void AddWhereWanted(BlockRef ref, bool durable);
   void SweepSlice();
-  void OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status);
+  void OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined, const Status& status);
   static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
 
   const CacheEnvironment environment_;

@@ -83,6 +83,13 @@ void SessionNotes::WalkIfStored(uint64_t number, Wanted* wanted) {
   WalkOn(number);
 }
 
+bool SessionNotes::Hopeless(const Wanted& wanted) const {
+  if (wanted.forget) return false;
+  if (!wanted.whole && !wanted.keys.empty()) return true;
+  return wanted.since_nanos + kGiveUpNanos < parts_.clock->NowNanos() &&
+         parts_.residency->index().Find(wanted.head) == kNoBlock;
+}
+
 bool SessionNotes::Ready(const Wanted& wanted) const {
   if (wanted.forget) return true;
   const BlockRef ref = parts_.residency->index().Find(wanted.head);
@@ -105,8 +112,7 @@ void SessionNotes::Pump() {
     cursor_ = number;
     WalkIfStored(number, &wanted);
     if (!wanted.walked || wanted.putting > 0) continue;
-    const bool never = !wanted.whole && !wanted.keys.empty();
-    if (never || wanted.since_nanos + kGiveUpNanos < now) {
+    if (Hopeless(wanted)) {
       ++stats_.skipped;
       Settle(number);
     } else if (wanted.whole && Ready(wanted) && !Rests(wanted)) {
@@ -208,8 +214,14 @@ void SessionNotes::Settle(uint64_t number) {
 
 // --- Flush
 
-void SessionNotes::Flush(std::function<void()> on_done) {
-  flushes_.push_back({.last = next_ - 1, .on_done = std::move(on_done)});
+void SessionNotes::Flush(uint16_t of, std::function<void(Status)> on_done) {
+  flushes_.push_back({.of = of, .last = next_ - 1, .on_done = std::move(on_done)});
+  // What failed before is tried once more.
+  for (auto& [number, wanted] : wanted_) {
+    if (wanted.failed && flushes_.back().Concerns(number, wanted.name.first) && Ready(wanted)) {
+      wanted.failed = false;
+    }
+  }
   CheckFlushesLater();
 }
 
@@ -239,7 +251,17 @@ void SessionNotes::CheckFlushes() {
   const std::vector<FlushWait> done(std::make_move_iterator(through),
                                     std::make_move_iterator(flushes_.end()));
   flushes_.erase(through, flushes_.end());
-  for (const FlushWait& wait : done) wait.on_done();
+  for (const FlushWait& wait : done) wait.on_done(VerdictFor(wait));
+}
+
+Status SessionNotes::VerdictFor(const FlushWait& wait) const {
+  const bool failed = std::any_of(wanted_.begin(), wanted_.end(), [&wait](const auto& one) {
+    return one.second.failed && wait.Concerns(one.first, one.second.name.first);
+  });
+  if (!failed) return Status();
+  return Status(Code::kUnavailable,
+                "the blocks are durable, but no durable tier took the note that names them as a "
+                "session's; flush again when Stats() shows it in service");
 }
 
 // --- Read

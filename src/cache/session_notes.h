@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "cache/catalog.h"
+#include "cache/flush_waits.h"
 #include "cache/residency.h"
 #include "cache/session_note.h"
 #include "tier/durable_tier.h"
@@ -61,8 +62,9 @@ class SessionNotes {
   // Looks at some of what waits. Call now and then.
   void Pump();
 
-  // `on_done` when the notes that were wanted before are written, as far as they can be now.
-  void Flush(std::function<void()> on_done);
+  // `on_done` when the notes of that tenant (or FlushWaits::kEveryone) that were wanted before are
+  // written, as far as they can be now; kUnavailable: no tier took one of them.
+  void Flush(uint16_t of, std::function<void(Status)> on_done);
 
   // Of the first tier that has all of it; `keys` is the whole chain then. kNotFound: none has.
   using OnRead = std::function<void(Result<SessionNote>)>;
@@ -95,13 +97,20 @@ class SessionNotes {
   };
 
   struct FlushWait {
+    uint16_t of = 0;
     uint64_t last = 0;  // What was wanted later is not waited for.
-    std::function<void()> on_done;
+    std::function<void(Status)> on_done;
+
+    bool Concerns(uint64_t number, uint16_t tenant) const {
+      return number <= last && (of == tenant || of == FlushWaits::kEveryone);
+    }
   };
 
   void WalkOn(uint64_t number);
   // Where its last block had not been stored when it was named: once more.
   void WalkIfStored(uint64_t number, Wanted* wanted);
+  // Nobody stores its last block.
+  bool Hopeless(const Wanted& wanted) const;
   // Its last block is durable, or it is to be forgotten.
   bool Ready(const Wanted& wanted) const;
   bool Rests(const Wanted& wanted) const;
@@ -122,6 +131,7 @@ class SessionNotes {
   void Settle(uint64_t number);
   void CheckFlushesLater();
   void CheckFlushes();
+  Status VerdictFor(const FlushWait& wait) const;
   // A session as it is read.
   struct Reading {
     size_t tier = 0;
