@@ -616,6 +616,59 @@ TEST_F(CoreDurableTest, AFlushTellsThatANoteWasNotTaken) {
   EXPECT_EQ(store_.notes.size(), 1u);
 }
 
+TEST_F(CoreDurableTest, OfTwoNotesTheNewerCounts) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  tier_->SetInService(false);
+  const Chain next = chain.Fork(10, 5, 10);
+  ASSERT_EQ(Store(next), 10u);
+  NameSession(next, "s1");
+  ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  const auto prestage = [&] {
+    PrestageRequest prestage;
+    prestage.session = "s1";
+    client_->Do(&Core::Prestage, &prestage);
+    return prestage.status.ok() ? prestage.staged : 0;
+  };
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 20u);
+  MakeAnother(DurableCache());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 100);
+  tier_->SetInService(false);
+  EvictRequest evict;
+  evict.session = "s1";
+  EXPECT_EQ(prestage(), 20u);
+  client_->Do(&Core::Evict, &evict);  // The first one hears nothing of it.
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 0u);
+}
+
+TEST_F(CoreDurableTest, ATierThatHangsKeepsNobodyFromTheNoteOfAnother) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.hang_notes = true;
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  prestage.timeout_nanos = 5 * kSecond;
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 10u);
+}
+
 TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 20});

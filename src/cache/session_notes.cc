@@ -13,6 +13,7 @@ constexpr size_t kMaxKeysWaiting = size_t{1} << 20;  // 32 MiB.
 constexpr size_t kMaxKnownPieces = 4096;
 constexpr int64_t kRestNanos = 1'000'000'000;
 constexpr int64_t kGiveUpNanos = 60'000'000'000;     // A last block that nobody stores.
+constexpr int64_t kOthersNanos = 250'000'000;        // Once one tier has answered.
 constexpr int64_t kNoteSeconds = 30 * 24 * 60 * 60;  // Of a session that nobody names again.
 
 }  // namespace
@@ -130,6 +131,8 @@ void SessionNotes::Put(uint64_t number, Wanted* wanted) {
   all.tenant = parts_.catalog->tenant(wanted->name.first).id;
   all.name = SessionNoteName(wanted->name.second);
   all.expiry_unix_seconds = parts_.clock->UnixSeconds() + kNoteSeconds;
+  last_written_micros_ = std::max(parts_.clock->UnixMicros(), last_written_micros_ + 1);
+  all.note.written_unix_micros = static_cast<uint64_t>(last_written_micros_);
   if (!wanted->forget) {
     const BlockRef ref = parts_.residency->index().Find(wanted->head);
     const BlockEntry& entry = parts_.residency->at(ref);
@@ -271,52 +274,74 @@ void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_d
   reading->tenant = parts_.catalog->tenant(tenant).id;
   reading->session = session;
   reading->on_done = std::move(on_done);
-  ReadNote(reading);
+  std::vector<DurableTier*> asked;
+  for (DurableTier* const tier : parts_.read_from) {
+    if (tier->in_service()) asked.push_back(tier);
+  }
+  if (asked.empty()) return reading->on_done(Status(Code::kNotFound));
+  reading->awaited = asked.size();
+  for (DurableTier* const tier : asked) {
+    tier->GetNote(
+        reading->tenant, SessionNoteName(session),
+        [this, reading, tier, alive = alive_](const Result<std::vector<std::byte>>& note) {
+          if (*alive) OnNote(reading, tier, note);
+        });
+  }
 }
 
-void SessionNotes::ReadNote(const std::shared_ptr<Reading>& reading) {
-  size_t& tier = reading->tier;
-  while (tier < parts_.read_from.size() && !parts_.read_from[tier]->in_service()) ++tier;
-  if (tier >= parts_.read_from.size()) return reading->on_done(Status(Code::kNotFound));
-  parts_.read_from[tier]->GetNote(
-      reading->tenant, SessionNoteName(reading->session),
-      [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-        if (!*alive) return;
-        Result<SessionNote> note =
-            bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
-        if (!note.ok() || note->keys.empty()) {
-          ++reading->tier;
-          return ReadNote(reading);
-        }
-        reading->note = *std::move(note);
-        reading->chain.clear();
-        reading->pieces = 0;
-        ReadPiece(reading);
-      });
+void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
+                          const Result<std::vector<std::byte>>& bytes) {
+  --reading->awaited;
+  Result<SessionNote> note =
+      bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
+  if (note.ok()) reading->notes.emplace_back(*std::move(note), tier);
+  if (reading->awaited == 0) return ChooseNote(reading);
+  if (!bytes.ok() || reading->notes.size() != 1) return;
+  // A tier that hangs keeps nobody from what another one has.
+  parts_.executor->PostAt(parts_.clock->NowNanos() + kOthersNanos, [this, reading, alive = alive_] {
+    if (*alive) ChooseNote(reading);
+  });
+}
+
+void SessionNotes::ChooseNote(const std::shared_ptr<Reading>& reading) {
+  if (std::exchange(reading->chosen, true)) return;
+  std::stable_sort(reading->notes.begin(), reading->notes.end(), [](const auto& a, const auto& b) {
+    return a.first.written_unix_micros > b.first.written_unix_micros;
+  });
+  ReadNext(reading);
+}
+
+void SessionNotes::ReadNext(const std::shared_ptr<Reading>& reading) {
+  if (reading->next == reading->notes.size() || reading->notes[reading->next].first.keys.empty()) {
+    return reading->on_done(Status(Code::kNotFound));
+  }
+  reading->chain.clear();
+  reading->pieces = 0;
+  ReadPiece(reading);
 }
 
 void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
-  SessionNote& note = reading->note;
+  auto& [note, tier] = reading->notes[reading->next];
   if (reading->pieces == note.pieces.size()) {
     note.keys.insert(note.keys.begin(), reading->chain.begin(), reading->chain.end());
     return reading->on_done(std::move(note));
   }
   if (parts_.read_from.empty()) return;  // Closed.
   const Key last = note.pieces[reading->pieces];
-  parts_.read_from[reading->tier]->GetNote(
-      reading->tenant, SessionPieceName(last),
-      [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-        if (!*alive) return;
-        const Result<std::vector<Key>> keys = bytes.ok() ? DecodeSessionPiece(*bytes, last)
-                                                         : Result<std::vector<Key>>(bytes.status());
-        if (!keys.ok()) {
-          ++reading->tier;
-          return ReadNote(reading);
-        }
-        reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
-        ++reading->pieces;
-        ReadPiece(reading);
-      });
+  tier->GetNote(reading->tenant, SessionPieceName(last),
+                [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+                  if (!*alive) return;
+                  const Result<std::vector<Key>> keys =
+                      bytes.ok() ? DecodeSessionPiece(*bytes, last)
+                                 : Result<std::vector<Key>>(bytes.status());
+                  if (!keys.ok()) {
+                    ++reading->next;
+                    return ReadNext(reading);
+                  }
+                  reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
+                  ++reading->pieces;
+                  ReadPiece(reading);
+                });
 }
 
 }  // namespace aquifer

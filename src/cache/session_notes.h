@@ -66,7 +66,8 @@ class SessionNotes {
   // written, as far as they can be now; kUnavailable: no tier took one of them.
   void Flush(uint16_t of, std::function<void(Status)> on_done);
 
-  // Of the first tier that has all of it; `keys` is the whole chain then. kNotFound: none has.
+  // The newest that a tier has all of; `keys` is the whole chain then. kNotFound: none has, or it
+  // was deleted.
   using OnRead = std::function<void(Result<SessionNote>)>;
   void Read(uint16_t tenant, const std::string& session, OnRead on_done);
 
@@ -134,15 +135,21 @@ class SessionNotes {
   Status VerdictFor(const FlushWait& wait) const;
   // A session as it is read.
   struct Reading {
-    size_t tier = 0;
     TenantId tenant;
     std::string session;
-    SessionNote note;
+    size_t awaited = 0;  // Tiers that have not answered.
+    // What they have, and where; the newest first once it is read on.
+    std::vector<std::pair<SessionNote, DurableTier*>> notes;
+    bool chosen = false;
+    size_t next = 0;         // Of the notes.
     std::vector<Key> chain;  // Of the pieces that have come.
     size_t pieces = 0;
     OnRead on_done;
   };
-  void ReadNote(const std::shared_ptr<Reading>& reading);
+  void OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
+              const Result<std::vector<std::byte>>& bytes);
+  void ChooseNote(const std::shared_ptr<Reading>& reading);
+  void ReadNext(const std::shared_ptr<Reading>& reading);
   void ReadPiece(const std::shared_ptr<Reading>& reading);
 
   SessionNotesParts parts_;
@@ -153,6 +160,7 @@ class SessionNotes {
   std::set<std::pair<DurableTier*, Key>> known_pieces_;
   size_t keys_ = 0;  // Of all that wait.
   uint64_t next_ = 1;
+  int64_t last_written_micros_ = 0;  // So that none has the time of the one before.
   uint64_t cursor_ = 0;
   std::vector<FlushWait> flushes_;  // Nobody rests meanwhile.
   bool flush_check_posted_ = false;
