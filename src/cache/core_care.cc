@@ -765,12 +765,17 @@ void EvictJob::WaitForTiers() {
 void EvictJob::WaitForDurable(const Status& status) {
   if (core().durable_ == nullptr) return Finish(status);
   DurableTiers& durable = *core().durable_;
-  if (!asked().session.empty() && asked().chain.keys.empty() && !asked().everything) {
-    durable.notes().Forget(tenant(), asked().session);
-  }
   const auto finish = [this, status, run = run()](const Status& there) {
     if (this->run() == run) Finish(status.ok() ? there : status);
   };
+  if (!asked().session.empty() && asked().chain.keys.empty() && !asked().everything) {
+    const auto noted = [this, finish, run = run()](const Status& note) {
+      if (this->run() != run) return;
+      core().durable_->Barrier(
+          tenant(), [finish, note](const Status& there) { finish(there.ok() ? note : there); });
+    };
+    return durable.notes().Forget(tenant(), asked().session, noted);
+  }
   if (!asked().everything) return durable.Barrier(tenant(), finish);
   // Once nothing is being written there any more.
   durable.Barrier(tenant(), [this, finish, run = run()](const Status& there) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/session_note.h"
 #include "testing/core_fixture.h"
 #include "testing/fake_durable_tier.h"
 #include "testing/memory_blob_store.h"
@@ -667,6 +668,44 @@ TEST_F(CoreDurableTest, ATierThatHangsKeepsNobodyFromTheNoteOfAnother) {
   client_->Do(&Core::Prestage, &prestage);
   EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
   EXPECT_EQ(prestage.staged, 10u);
+}
+
+TEST_F(CoreDurableTest, AnEvictOfASessionWaitsForItsNote) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  store_.fail_notes = true;
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  EXPECT_EQ(store_.notes_written, 1u);
+  store_.fail_notes = false;
+  world_->Advance(3 * kSecond);  // It is tried again by itself.
+  EXPECT_EQ(store_.notes_written, 2u);
+}
+
+TEST_F(CoreDurableTest, ASessionThatIsDeletedWhileItIsNotedStaysDeleted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  store_.latency_nanos = 500 * kMillisecond;
+  NameSession(chain, "s1");
+  world_->Advance(100 * kMillisecond);
+  EXPECT_EQ(store_.notes_written, 0u);  // On its way.
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(store_.notes_written, 2u);
+  ASSERT_EQ(store_.notes.size(), 1u);
+  const auto note = DecodeSessionNote(store_.notes.begin()->second);
+  ASSERT_TRUE(note.ok());
+  EXPECT_TRUE(note->keys.empty());
 }
 
 TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {

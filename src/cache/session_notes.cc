@@ -37,8 +37,9 @@ void SessionNotes::Want(const std::string& session, const BlockName& head) {
   }
   if (wanted_.size() >= kMaxWanted || keys_ >= kMaxKeysWaiting) {
     ++stats_.skipped;
-    const auto oldest = std::find_if(wanted_.begin(), wanted_.end(),
-                                     [](const auto& one) { return one.second.putting == 0; });
+    const auto oldest = std::find_if(wanted_.begin(), wanted_.end(), [](const auto& one) {
+      return one.second.putting == 0 && !one.second.forget;
+    });
     if (oldest == wanted_.end()) return;
     Settle(oldest->first);
   }
@@ -51,13 +52,29 @@ void SessionNotes::Want(const std::string& session, const BlockName& head) {
   WalkOn(number);
 }
 
-void SessionNotes::Forget(uint16_t tenant, const std::string& session) {
+void SessionNotes::Forget(uint16_t tenant, const std::string& session,
+                          std::function<void(Status)> on_done) {
+  if (parts_.tiers.empty()) return Tell(std::move(on_done), Status());
+  const Name name(tenant, session);
+  std::vector<std::function<void(Status)>> on_forgotten;  // Of those who asked before, too.
+  if (const auto known = number_of_.find(name); known != number_of_.end()) {
+    on_forgotten.swap(wanted_.at(known->second).on_forgotten);
+  }
+  on_forgotten.push_back(std::move(on_done));
   Want(session, {.tenant = tenant, .group = 0, .part = 0, .key = {}});
-  const auto known = number_of_.find(Name(tenant, session));
-  if (known == number_of_.end()) return;
+  const auto known = number_of_.find(name);
+  if (known == number_of_.end()) {
+    for (auto& one : on_forgotten) Tell(std::move(one), Status(Code::kBusy, "too many notes wait"));
+    return;
+  }
   Wanted& wanted = wanted_.at(known->second);
   wanted.forget = wanted.walked = wanted.whole = true;
+  wanted.on_forgotten = std::move(on_forgotten);
   Pump();
+}
+
+void SessionNotes::Tell(std::function<void(Status)> on_done, const Status& status) {
+  parts_.executor->Post([on_done = std::move(on_done), status] { on_done(status); });
 }
 
 // A slice after the other: chains are long.
@@ -195,20 +212,36 @@ void SessionNotes::OnPut(uint64_t number, const Status& status) {
   wanted.put |= status.ok();
   if (--wanted.putting > 0) return;
   wanted.failed = !wanted.put;
-  if (wanted.failed) {
-    ++stats_.failed;
-    return CheckFlushesLater();
-  }
-  ++stats_.written;
-  const Wanted was = wanted;
+  ++(wanted.failed ? stats_.failed : stats_.written);
+  if (wanted.changed) return BeginAnew(number);
+  if (!wanted.failed) return Settle(number);
+  TellForgotten(&wanted, Status(Code::kUnavailable,
+                                "no durable tier took the note that the session is deleted; that "
+                                "is tried again"));
+  CheckFlushesLater();
+}
+
+// It goes on, or was deleted, since its note was sent.
+void SessionNotes::BeginAnew(uint64_t number) {
+  Wanted& wanted = wanted_.at(number);
+  const Name name = wanted.name;
+  const BlockName head = wanted.head;
+  const bool forget = wanted.forget;
+  std::vector<std::function<void(Status)>> on_forgotten;
+  if (forget) on_forgotten.swap(wanted.on_forgotten);
   Settle(number);
-  if (!was.changed) return;
   for (FlushWait& wait : flushes_) wait.last = next_;  // Who waited for this waits for that.
-  Want(was.name.second, was.head);
+  if (!forget) return Want(name.second, head);
+  for (auto& on_done : on_forgotten) Forget(name.first, name.second, std::move(on_done));
+}
+
+void SessionNotes::TellForgotten(Wanted* wanted, const Status& status) {
+  for (auto& on_done : std::exchange(wanted->on_forgotten, {})) Tell(std::move(on_done), status);
 }
 
 void SessionNotes::Settle(uint64_t number) {
   const auto found = wanted_.find(number);
+  TellForgotten(&found->second, Status());
   keys_ -= found->second.keys.size();
   number_of_.erase(found->second.name);
   wanted_.erase(found);

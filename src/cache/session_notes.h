@@ -56,8 +56,9 @@ class SessionNotes {
 
   // The session ends with this block now.
   void Want(const std::string& session, const BlockName& head);
-  // It was deleted.
-  void Forget(uint16_t tenant, const std::string& session);
+  // It was deleted. `on_done` when a tier knows, or why none does yet: it is tried again. Never
+  // from inside.
+  void Forget(uint16_t tenant, const std::string& session, std::function<void(Status)> on_done);
 
   // Looks at some of what waits. Call now and then.
   void Pump();
@@ -95,6 +96,7 @@ class SessionNotes {
     bool failed = false;   // None was, the last time.
     bool changed = false;  // Since it was sent: it is wanted once more.
     int64_t since_nanos = 0;
+    std::vector<std::function<void(Status)>> on_forgotten{};
   };
 
   struct FlushWait {
@@ -129,6 +131,9 @@ class SessionNotes {
   };
   void PutNext(const std::shared_ptr<Putting>& putting);
   void OnPut(uint64_t number, const Status& status);
+  void BeginAnew(uint64_t number);
+  void Tell(std::function<void(Status)> on_done, const Status& status);
+  void TellForgotten(Wanted* wanted, const Status& status);
   void Settle(uint64_t number);
   void CheckFlushesLater();
   void CheckFlushes();
