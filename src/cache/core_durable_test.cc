@@ -740,6 +740,7 @@ TEST_F(CoreDurableTest, ADriveThatFailsIsMadeUpForByTheStore) {
   world_->FailReads(true);
   EXPECT_EQ(Recall(chain), 20u);
   EXPECT_EQ(Counter("fetch_hits_durable"), 20u);
+  EXPECT_EQ(StatsOfStore().loaded_blocks, 20u);
 }
 
 TEST_F(CoreDurableTest, ATierThatHangsIsNotInTheWayOfAnother) {
