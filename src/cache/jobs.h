@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "cache/chain_inquiry.h"
 #include "cache/core.h"
 #include "cache/durable_tiers.h"
 #include "cache/loader.h"
