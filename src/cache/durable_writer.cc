@@ -86,7 +86,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
   if (JoinKnown(ref, renew)) return;
   const BlockEntry& entry = residency.at(ref);
   Item item{.ref = ref,
-            .sequence = next_sequence_++,
+            .sequence = unwritten_.NextSequence(),
             .checksum = entry.checksum,
             .tenant = entry.tenant,
             .since_nanos = parts_.clock->NowNanos(),
@@ -106,7 +106,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
     since_.emplace(item.sequence, item.since_nanos);
     ++wanted_of_[item.tenant];
   }
-  unwritten_[item.tenant].insert(item.sequence);
+  unwritten_.Add(item.tenant, item.sequence);
   queue_.emplace(item.sequence, item);
 }
 
@@ -128,10 +128,7 @@ void DurableWriter::Settle(Item item) {
   if (since_.erase(item.sequence) > 0 && --wanted_of_[item.tenant] == 0) {
     wanted_of_.erase(item.tenant);
   }
-  if (const auto own = unwritten_.find(item.tenant); own != unwritten_.end()) {
-    own->second.erase(item.sequence);
-    if (own->second.empty()) unwritten_.erase(own);
-  }
+  unwritten_.Remove(item.tenant, item.sequence);
   const auto known = sequence_of_.find(item.ref);
   if (known != sequence_of_.end() && known->second == item.sequence) sequence_of_.erase(known);
 }
@@ -193,7 +190,7 @@ DurableWriter::Next DurableWriter::NextFor(const Item& item) const {
 
 bool DurableWriter::TakeBudget(int64_t now, const Item& item, uint64_t bytes) {
   if (budget_.TakeBytes(now, bytes)) return true;
-  if (!Flushed(item)) {
+  if (!flushes_.WaitsFor(item.tenant, item.sequence)) {
     PumpAt(budget_.NextAt(now, bytes));
     return false;
   }
@@ -339,7 +336,7 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
     parts_.residency->Drop(item.ref, Leave::kCorrupt);
   } else if (code == Code::kInvalid) {
     ++stats_.refused_blocks;
-    ++At(&refused_, item.tenant);
+    losses_.AddRefused(item.tenant);
     last_failure_ = op.status;
     Settle(item);
   } else {
@@ -442,36 +439,13 @@ void DurableWriter::OnLoaded(size_t op, BlockRef ref, const Status& status) {
 
 // --- Flush
 
-uint64_t DurableWriter::OldestUnwritten(uint16_t of) const {
-  if (of != FlushWaits::kEveryone) {
-    const auto own = unwritten_.find(of);
-    return own == unwritten_.end() ? next_sequence_ : *own->second.begin();
-  }
-  uint64_t oldest = next_sequence_;
-  for (const auto& [tenant, own] : unwritten_) oldest = std::min(oldest, *own.begin());
-  return oldest;
-}
-
-bool DurableWriter::Flushed(const Item& item) const {
-  return flushes_.LastOf(FlushWaits::kEveryone) > 0 ||
-         item.sequence <= flushes_.LastOf(item.tenant);
-}
-
 std::map<uint64_t, DurableWriter::Item>::iterator DurableWriter::NextFlushed(uint64_t sequence) {
-  auto first = queue_.end();
-  for (const uint16_t of : flushes_.Whose()) {
-    const auto own = unwritten_.find(of);
-    if (own == unwritten_.end()) continue;
-    auto next = own->second.upper_bound(sequence);
-    while (next != own->second.end() && !queue_.contains(*next)) ++next;  // At the tier.
-    if (next == own->second.end() || *next > flushes_.LastOf(of)) continue;
-    if (first == queue_.end() || *next < first->first) first = queue_.find(*next);
-  }
-  return first;
+  return queue_.find(unwritten_.NextFlushed(
+      flushes_, sequence, [this](uint64_t waiting) { return queue_.contains(waiting); }));
 }
 
 void DurableWriter::AddClient(uint32_t client, uint16_t tenant) {
-  At(&told_, client) = Lost(tenant);
+  losses_.AddClient(client, tenant, parts_.residency->lost_undurable(tenant));
 }
 
 FlushWaits::Id DurableWriter::Flush(uint16_t tenant, uint32_t client,
@@ -485,7 +459,7 @@ FlushWaits::Id DurableWriter::FlushAll(uint16_t tenant, uint32_t client,
 }
 
 FlushWaits::Id DurableWriter::AddFlush(uint16_t of, FlushWaits::Wait wait) {
-  const FlushWaits::Id flush = flushes_.Add(of, next_sequence_ - 1, std::move(wait));
+  const FlushWaits::Id flush = flushes_.Add(of, unwritten_.last(), std::move(wait));
   PumpSoon();
   CheckFlushesLater();
   return flush;
@@ -512,7 +486,7 @@ void DurableWriter::CheckFlushes() {
     return;
   }
   std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return OldestUnwritten(of); }, kFlushSlice);
+      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
   if (written.empty()) return;
   if (written.size() == kFlushSlice) CheckFlushesLater();
   parts_.tier->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
@@ -529,13 +503,8 @@ void DurableWriter::FinishFlush(uint64_t number, Status status) {
   wait->on_done(std::move(status));
 }
 
-uint64_t DurableWriter::Lost(uint16_t tenant) {
-  return parts_.residency->lost_undurable(tenant) + At(&refused_, tenant);
-}
-
 Status DurableWriter::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
-  const uint64_t lost = Lost(tenant);
-  const uint64_t news = lost - std::exchange(At(&told_, client), lost);
+  const uint64_t news = losses_.TellNew(client, tenant, parts_.residency->lost_undurable(tenant));
   if (news == 0) return Status();
   return Status(Code::kNoSpace,
                 std::to_string(news) +
