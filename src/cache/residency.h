@@ -269,8 +269,7 @@ class Residency {
   static constexpr uint8_t kFlagStale = 0x40;
   static constexpr uint8_t kFlagFound = 0x20;  // NVMe had it at a start; not stored since.
   static constexpr uint8_t kFlagDurableHeld =
-      0x10;                                      // Waits in DRAM to be written to a durable tier.
-  static constexpr uint8_t kFlagDeleted = 0x08;  // Somebody asked for that; others still use it.
+      0x10;  // Waits in DRAM to be written to a durable tier.
   static constexpr uint8_t kWaitsInDram = kFlagDirtyHeld | kFlagDurableHeld;
   static constexpr uint8_t kDurableTiers = 0xFF & ~((1u << kTierFirstDurable) - 1);
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
