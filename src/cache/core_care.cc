@@ -68,7 +68,7 @@ void FlushJob::Run() {
   if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
   if (core().clients_[client()].hints > 0) return RunAgain();
-  if (!to_nvme) return FlushDurable();
+  if (!to_nvme || add_cursor_ > 0) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     if (status.ok() && WantsDurable()) return FlushDurable();
@@ -78,8 +78,10 @@ void FlushJob::Run() {
 
 void FlushJob::FlushDurable() {
   DurableTiers& durable = *core().durable_;
-  const bool all_classes = asked().tier == TierKind::kDurable && !core().IsDurableTenant(tenant());
-  if (all_classes && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
+  // What NVMe held over a restart is added by and by: not so slowly where somebody waits for it.
+  const bool of_class = core().IsDurableTenant(tenant());
+  const bool add = of_class ? durable.sweeping() : asked().tier == TierKind::kDurable;
+  if (add && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
   durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
     if (this->run() == run) Finish(std::move(status));
   });
@@ -462,7 +464,7 @@ void PrestageJob::Finish() {
 }
 
 bool PrestageJob::Collect() {
-  const bool ask = core().durable_ != nullptr && core().durable_->lasting_usable() && !noteless_;
+  const bool ask = core().durable_ != nullptr && core().durable_->notes_usable() && !noteless_;
   if (chain_.keys.empty() && ask) return CollectKeys();
   const auto note = [this](BlockRef ref) { blocks_.push_back(core().Note(ref)); };
   if (chain_.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;
@@ -786,12 +788,17 @@ void EvictJob::WaitForTiers() {
 void EvictJob::WaitForDurable(const Status& status) {
   if (core().durable_ == nullptr) return Finish(status);
   DurableTiers& durable = *core().durable_;
-  if (!asked().session.empty() && asked().chain.keys.empty() && !asked().everything) {
-    durable.notes().Forget(tenant(), asked().session);
-  }
   const auto finish = [this, status, run = run()](const Status& there) {
     if (this->run() == run) Finish(status.ok() ? there : status);
   };
+  if (!asked().session.empty() && asked().chain.keys.empty() && !asked().everything) {
+    const auto noted = [this, finish, run = run()](const Status& note) {
+      if (this->run() != run) return;
+      core().durable_->Barrier(
+          tenant(), [finish, note](const Status& there) { finish(there.ok() ? note : there); });
+    };
+    return durable.notes().Forget(tenant(), asked().session, noted);
+  }
   if (!asked().everything) return durable.Barrier(tenant(), finish);
   // Once nothing is being written there any more.
   durable.Barrier(tenant(), [this, finish, run = run()](const Status& there) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/session_note.h"
 #include "testing/core_fixture.h"
 #include "testing/fake_durable_tier.h"
 #include "testing/memory_blob_store.h"
@@ -323,6 +324,21 @@ TEST_F(CoreDurableTest, WhatACrashKeptFromTheStoreIsWrittenAfterIt) {
   EXPECT_EQ(Recall(more), 32u);
 }
 
+TEST_F(CoreDurableTest, AFlushRightAfterARestartWaitsForWhatOnlyNvmeHas) {
+  MakeDurable(DurableCache(64, true));
+  store_.fail_writes = Code::kUnavailable;
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
+  Restart();
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kLate);
+  Restart();
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(FlushTo(TierKind::kDurable, 5 * kSecond).ok());
+  EXPECT_EQ(BlobsOf(chain), 20u);
+}
+
 TEST_F(CoreDurableTest, MoreThanMemoryHoldsGoesToTheStoreAndComesBack) {
   MakeDurable(DurableCache(64));
   std::vector<Chain> chains;
@@ -403,8 +419,81 @@ TEST_F(CoreDurableTest, AnotherTimeToLiveReachesTheStore) {
   const int64_t expiry = world_->clock().UnixSeconds() + 100;
   for (const auto& [id, blob] : store_.blobs) EXPECT_EQ(blob.meta.expiry_unix_seconds, expiry);
   world_->clock().SetUnixSeconds(expiry + 1);
-  ASSERT_TRUE(world_->RunUntil([&] { return store_.blobs.empty(); }));
   EXPECT_EQ(Recall(chain), 0u);
+}
+
+TEST_F(CoreDurableTest, WhatExpiresHereLivesOnWhereAnotherNodeMadeItLastLonger) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 100);
+  ASSERT_TRUE(Flush().ok());
+  const int64_t expiry = world_->clock().UnixSeconds() + 100;
+  for (auto& [id, blob] : store_.blobs) blob.meta.expiry_unix_seconds = expiry + 1'000'000;
+  world_->clock().SetUnixSeconds(expiry + 1);
+  world_->Advance(10 * kSecond);
+  EXPECT_GT(Counter("dropped_expired"), 0u);
+  EXPECT_EQ(store_.erasures, 0u);
+  EXPECT_EQ(BlobsOf(chain), 4u);
+  EXPECT_EQ(Recall(chain), 4u);
+}
+
+TEST_F(CoreDurableTest, ARestartDoesNotShortenTheLifeThatAnotherNodeGave) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 3600);
+  ASSERT_TRUE(Flush().ok());
+  const int64_t now = world_->clock().UnixSeconds();
+  BlobOf(chain[0])->second.meta.expiry_unix_seconds = now + 1'000'000;
+  BlobOf(chain[1])->second.meta.expiry_unix_seconds = now + 3500;
+  BlobOf(chain[2])->second.meta.expiry_unix_seconds = now + 60;  // Too soon.
+  const uint64_t written = store_.writes;
+  Restart();
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(BlobOf(chain[0])->second.meta.expiry_unix_seconds, now + 1'000'000);
+  EXPECT_EQ(BlobOf(chain[1])->second.meta.expiry_unix_seconds, now + 3500);
+  EXPECT_EQ(BlobOf(chain[2])->second.meta.expiry_unix_seconds, now + 3600);
+  EXPECT_EQ(store_.writes - written, 1u);
+}
+
+// Also a shorter one, and before the store has said what it has.
+TEST_F(CoreDurableTest, ATimeToLiveThatIsHintedRightAfterARestartReachesTheStore) {
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  Hint(chain, 100'000);
+  ASSERT_TRUE(Flush().ok());
+  store_.latency_nanos = 200 * kMillisecond;
+  Restart();
+  ASSERT_TRUE(world_->RunUntil([&] { return store_.looks >= 4; }));
+  Hint(chain, 100);
+  ASSERT_TRUE(FlushTo(TierKind::kDurable, 10 * kSecond).ok());
+  const int64_t expiry = world_->clock().UnixSeconds() + 100;
+  for (const auto& [id, blob] : store_.blobs) EXPECT_EQ(blob.meta.expiry_unix_seconds, expiry);
+}
+
+// Another node had written it and told its callers so.
+TEST_F(CoreDurableTest, WhatLeavesWhileItIsBeingWrittenIsErasedOnlyWhereItWasDeleted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.latency_nanos = 300 * kMillisecond;
+  ASSERT_EQ(Store(chain), 4u);
+  world_->Advance(50 * kMillisecond);
+  ASSERT_EQ(StatsOfStore().waiting_writes, 4u);
+  EvictRequest evict;
+  evict.chain = Slice(chain);
+  evict.chain.keys = evict.chain.keys.first(1);
+  client_->Submit(&Core::Evict, &evict);  // The others hang below it.
+  ASSERT_TRUE(world_->RunUntil([&] { return evict.done(); }));
+  world_->Advance(5 * kSecond);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(Counter("dropped_orphaned"), 3u);
+  EXPECT_EQ(BlobOf(chain[0]), store_.blobs.end());
+  EXPECT_EQ(BlobsOf(chain), 3u);
 }
 
 TEST_F(CoreDurableTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
@@ -487,6 +576,138 @@ TEST_F(CoreDurableTest, ANoteNamesNoMoreThanIsDurable) {
   EXPECT_EQ(BlobsOf(chain), 8u);
 }
 
+TEST_F(CoreDurableTest, ANoteOutlastsAnOutageOfTheStore) {
+  MakeDurable(DurableCache());
+  tier_->SetInService(false);
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  NameSession(Chain(layout_, {.seed = 2, .blocks = 4}), "never stored");
+  world_->Advance(200 * kSecond);
+  EXPECT_EQ(Counter("session_notes_skipped"), 1u);
+  tier_->SetInService(true);
+  EXPECT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableTest, ANoteWaitsForItsLastBlockHoweverSmallTheBudget) {
+  sources_[0].write_bytes_per_second = kBlockBytes / 2;
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  NameSession(chain, "s1");
+  world_->Advance(70 * kSecond);
+  EXPECT_LT(BlobsOf(chain), 40u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(chain), 40u);
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableTest, AFlushTellsThatANoteWasNotTaken) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  store_.fail_notes = true;
+  NameSession(chain, "s1");
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  EXPECT_EQ(BlobsOf(chain), 4u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  store_.fail_notes = false;
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableTest, OfTwoNotesTheNewerCounts) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  tier_->SetInService(false);
+  const Chain next = chain.Fork(10, 5, 10);
+  ASSERT_EQ(Store(next), 10u);
+  NameSession(next, "s1");
+  ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  const auto prestage = [&] {
+    PrestageRequest prestage;
+    prestage.session = "s1";
+    client_->Do(&Core::Prestage, &prestage);
+    return prestage.status.ok() ? prestage.staged : 0;
+  };
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 20u);
+  MakeAnother(DurableCache());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 100);
+  tier_->SetInService(false);
+  EvictRequest evict;
+  evict.session = "s1";
+  EXPECT_EQ(prestage(), 20u);
+  client_->Do(&Core::Evict, &evict);  // The first one hears nothing of it.
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 0u);
+}
+
+TEST_F(CoreDurableTest, ATierThatHangsKeepsNobodyFromTheNoteOfAnother) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.hang_notes = true;
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  prestage.timeout_nanos = 5 * kSecond;
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 10u);
+}
+
+TEST_F(CoreDurableTest, AnEvictOfASessionWaitsForItsNote) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  store_.fail_notes = true;
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  EXPECT_EQ(store_.notes_written, 1u);
+  store_.fail_notes = false;
+  world_->Advance(3 * kSecond);  // It is tried again by itself.
+  EXPECT_EQ(store_.notes_written, 2u);
+}
+
+TEST_F(CoreDurableTest, ASessionThatIsDeletedWhileItIsNotedStaysDeleted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  store_.latency_nanos = 500 * kMillisecond;
+  NameSession(chain, "s1");
+  world_->Advance(100 * kMillisecond);
+  EXPECT_EQ(store_.notes_written, 0u);  // On its way.
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(store_.notes_written, 2u);
+  ASSERT_EQ(store_.notes.size(), 1u);
+  const auto note = DecodeSessionNote(store_.notes.begin()->second);
+  ASSERT_TRUE(note.ok());
+  EXPECT_TRUE(note->keys.empty());
+}
+
 TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 20});
@@ -519,6 +740,7 @@ TEST_F(CoreDurableTest, ADriveThatFailsIsMadeUpForByTheStore) {
   world_->FailReads(true);
   EXPECT_EQ(Recall(chain), 20u);
   EXPECT_EQ(Counter("fetch_hits_durable"), 20u);
+  EXPECT_EQ(StatsOfStore().loaded_blocks, 20u);
 }
 
 TEST_F(CoreDurableTest, ATierThatHangsIsNotInTheWayOfAnother) {
@@ -536,6 +758,43 @@ TEST_F(CoreDurableTest, ATierThatHangsIsNotInTheWayOfAnother) {
   MakeAnother(DurableCache());
   tier_->SetInService(false);
   EXPECT_EQ(Recall(chain), 10u);
+}
+
+TEST_F(CoreDurableTest, ATierThatIsOnlyReadMakesNothingDurable) {
+  FakeStore archive;
+  FakeDurableTier* archive_tier = nullptr;
+  sources_.push_back(SourceOf("archive", &archive, &archive_tier));
+  sources_.back().writes = DurableWrites::kNothing;
+  MakeDurable(DurableCache());
+  store_.fail_writes = Code::kUnavailable;
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kLate);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(FlushTo(TierKind::kDurable).ok());
+  EXPECT_EQ(BlobsOf(chain), 10u);
+  EXPECT_EQ(store_.notes.size(), 1u);
+  EXPECT_TRUE(archive.blobs.empty());
+  EXPECT_TRUE(archive.notes.empty());
+  tier_->SetInService(false);
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kUnavailable);
+}
+
+TEST_F(CoreDurableTest, ATierThatIsOnlyReadServesWhatOthersWroteAndNoted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  sources_[0].writes = DurableWrites::kNothing;
+  MakeAnother(SmallCache());
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 10u);
+  EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kUnavailable);
 }
 
 // Not the fake: blobs that are packed and sealed, in a store that one cache after the other uses.
@@ -573,6 +832,36 @@ TEST_F(CoreDurableTest, WhatARealTierHasSealedAnEmptyNodeRecalls) {
   EXPECT_TRUE(Evict(chain)->status.ok());
   EXPECT_EQ(Recall(chain), 0u);
   EXPECT_LE(blobs->Names().size(), 1u);
+  client_.reset();
+  world_.reset();  // Before what its tier stands on.
+}
+
+// A header is damaged where NVMe has the block: it is written again, and in nobody's way.
+TEST_F(CoreDurableTest, WhatIsDamagedAtTheStoreIsWrittenAgainAfterARestart) {
+  const auto blobs = std::make_shared<MemoryBlobs>();
+  MemoryBlobStore store(blobs);
+  TestKeys keys;
+  ManualClock clock;
+  SeededRandom random{3};
+  Packer packer({.keys = &keys}, &clock, &random);
+  sources_[0].make = [&](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
+    return NewDurableTier({.name = "store"}, &store, &packer, parts.listener, parts.workers,
+                          parts.owner, parts.clock, parts.random);
+  };
+  MakeDurable(DurableCache(64, true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(blobs->Names().size(), 4u);
+  blobs->FlipBit(blobs->Names()[2], 8 * 40);  // In its record.
+  Restart();
+  world_->Advance(5 * kSecond);
+  const uint64_t looks = store.requests(BlobKind::kLook);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4})), 4u);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme, 8 * kSecond).ok());
+  EXPECT_EQ(store.requests(BlobKind::kLook), looks);
+  MakeAnother(DurableCache());
+  EXPECT_EQ(Recall(chain), 4u);
   client_.reset();
   world_.reset();  // Before what its tier stands on.
 }

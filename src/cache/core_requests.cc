@@ -276,7 +276,7 @@ void Core::Prestage(ClientNumber client, PrestageRequest* request) {
   Status valid = CheckChainOrSession(client, request->chain, request->session);
   // A durable tier may know the session.
   const bool may_be_there = valid.code() == Code::kNotFound && durable_ != nullptr;
-  if (may_be_there && durable_->lasting_usable()) valid = Status();
+  if (may_be_there && durable_->notes_usable()) valid = Status();
   if (valid.ok() && request->timeout_nanos <= 0) {
     valid = Status(Code::kInvalid, "timeout_nanos is not positive");
   }

@@ -247,6 +247,8 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
   AQ_RETURN_IF_ERROR(CheckMeta(load, meta));
   Residency& residency = *parts_.residency;
   stats_.load.Add(parts_.clock->NowNanos() - load.asked_nanos);
+  ++stats_.loads;
+  stats_.loaded_bytes += load.bytes;
   const BlockRef known = residency.index().Find(load.block.name);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency.at(known);
@@ -275,8 +277,6 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
                           slot));
   residency.SetDurable(ref, parts_.number, true);
   *used = true;
-  ++stats_.loads;
-  stats_.loaded_bytes += load.bytes;
   return ref;
 }
 

@@ -100,7 +100,8 @@ class DurableLoader {
   void OnQuiescent(ReadBatch* read, size_t i);
   void FreeSlot(ReadBatch* read, size_t i);
   void Recycle(ReadBatch* read);
-  // The block's bytes have come. On success its slot is the block's.
+  // The block's bytes have come. `*used`: the slot is the block's now; else it is still the
+  // caller's.
   Result<BlockRef> Arrive(const OneLoad& load, const BlockMeta& meta, SlotId slot, bool* used);
   Status CheckMeta(const OneLoad& load, const BlockMeta& meta) const;
   void Settle(const BlockId& id, BlockRef ref, const Status& status);

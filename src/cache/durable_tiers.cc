@@ -20,12 +20,17 @@ WriteBudgetOptions BudgetOf(const DurableTierSource& source) {
   return budget;
 }
 
+// What is written to it is durable.
+bool IsLasting(const DurableTierSource& source) {
+  return source.lasting && source.writes != DurableWrites::kNothing;
+}
+
 }  // namespace
 
 uint8_t DurableTiers::LastingBits(const std::vector<DurableTierSource>& sources) {
   uint8_t bits = 0;
   for (size_t i = 0; i < std::min(sources.size(), kMaxDurableTiers); ++i) {
-    if (sources[i].lasting) bits |= TierBit(static_cast<uint8_t>(kTierFirstDurable + i));
+    if (IsLasting(sources[i])) bits |= TierBit(static_cast<uint8_t>(kTierFirstDurable + i));
   }
   return bits;
 }
@@ -59,6 +64,7 @@ Status DurableTiers::Build() {
     AQ_RETURN_IF_ERROR(MakeTier(source));
   }
   SessionNotesParts notes{.tiers = {},
+                          .read_from = {},
                           .lasting_tiers = LastingBits(sources),
                           .residency = parts_.residency,
                           .catalog = parts_.catalog,
@@ -66,6 +72,9 @@ Status DurableTiers::Build() {
                           .clock = environment_.clock,
                           .walk = parts_.walk};
   for (One* const one : lasting_) notes.tiers.push_back(one->tier.get());
+  for (const auto& one : tiers_) {
+    if (one->source.lasting) notes.read_from.push_back(one->tier.get());
+  }
   notes_ = std::make_unique<SessionNotes>(std::move(notes));
   return Status();
 }
@@ -117,7 +126,7 @@ Status DurableTiers::MakeTier(const DurableTierSource& source) {
                                                          .max_held_bytes = parts_.dram_bytes / 4});
   one->writer->load = parts_.load_from_nvme;
   one->eraser->on_erased = [writer = one->writer.get()] { writer->PumpSoon(); };
-  if (source.lasting) lasting_.push_back(one.get());
+  if (IsLasting(source)) lasting_.push_back(one.get());
   tiers_.push_back(std::move(one));
   return Status();
 }
@@ -263,10 +272,7 @@ void DurableTiers::OnCommitted(BlockRef ref) { AddWhereWanted(ref, IsDurable(ref
 void DurableTiers::Want(BlockRef ref) { AddWhereWanted(ref, true); }
 
 void DurableTiers::OnExpiryChanged(BlockRef ref) {
-  for (size_t i = 0; i < tiers_.size(); ++i) {
-    const auto number = static_cast<uint8_t>(i);
-    if (parts_.residency->in_durable(ref, number)) tiers_[i]->writer->Renew(ref);
-  }
+  for (const auto& one : tiers_) one->writer->Renew(ref);
 }
 
 void DurableTiers::PumpSoon() {
@@ -306,6 +312,11 @@ bool DurableTiers::lasting_usable() const {
                      [](const One* one) { return one->usable(); });
 }
 
+bool DurableTiers::notes_usable() const {
+  return std::any_of(tiers_.begin(), tiers_.end(),
+                     [](const auto& one) { return one->source.lasting && one->usable(); });
+}
+
 bool DurableTiers::Owes(uint16_t tenant) const {
   return std::any_of(lasting_.begin(), lasting_.end(),
                      [tenant](const One* one) { return one->writer->Owes(tenant); });
@@ -338,9 +349,10 @@ DurableTiers::FlushId DurableTiers::Flush(uint16_t tenant, uint32_t client, bool
   joined->open = lasting_.size();
   joined->on_done = std::move(on_done);
   FlushId flush;
+  const uint16_t of = everyone ? FlushWaits::kEveryone : tenant;
   for (One* const one : lasting_) {
-    const auto flushed = [this, joined, alive = alive_](const Status& status) {
-      if (*alive) OnFlushed(joined, status);
+    const auto flushed = [this, of, joined, alive = alive_](const Status& status) {
+      if (*alive) OnFlushed(of, joined, status);
     };
     flush.push_back(everyone ? one->writer->FlushAll(tenant, client, flushed)
                              : one->writer->Flush(tenant, client, flushed));
@@ -349,12 +361,12 @@ DurableTiers::FlushId DurableTiers::Flush(uint16_t tenant, uint32_t client, bool
 }
 
 // One tier that has all of it is enough.
-void DurableTiers::OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status) {
+void DurableTiers::OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined,
+                             const Status& status) {
   --joined->open;
   if (!joined->on_done) return;
   if (status.ok()) {
-    return notes_->Flush(
-        [on_done = std::exchange(joined->on_done, nullptr)] { on_done(Status()); });
+    return notes_->Flush(of, std::exchange(joined->on_done, nullptr));
   }
   joined->status = status;
   if (joined->open == 0) std::exchange(joined->on_done, nullptr)(joined->status);
@@ -463,41 +475,6 @@ std::vector<DurableStats> DurableTiers::Stats() const {
     all.push_back(std::move(stats));
   }
   return all;
-}
-
-// --- ChainInquiry
-
-void ChainInquiry::Reset(DurableTiers* tiers, const ChainNames& chain) {
-  tiers_ = tiers != nullptr && tiers->usable() ? tiers : nullptr;
-  chain_ = chain;
-  asked_begin_ = asked_end_ = 0;
-  absent_from_ = SIZE_MAX;
-  asking_ = false;
-  ++*question_;
-}
-
-DurablePlace ChainInquiry::At(size_t i, const std::function<void()>& on_answer) {
-  if (tiers_ == nullptr) return {};
-  const DurablePlace place = tiers_->Recall(chain_.id(i));
-  if (place.answer == Presence::Answer::kAbsent) absent_from_ = std::min(absent_from_, i);
-  if (place.answer != Presence::Answer::kUnknown || asking_) return place;
-  if (i > absent_from_) return {};
-  const bool asked = i >= asked_begin_ && i < asked_end_;
-  if (asked) return tiers_->PlaceIn(found_, i - asked_begin_, chain_.id(i));
-  asked_begin_ = i;
-  asked_end_ = i + std::min(chain_.keys.size() - i, Presence::kMaxKeys);
-  asking_ = true;
-  ChainNames rest = chain_;
-  rest.keys = chain_.keys.subspan(i);
-  found_ = {};
-  tiers_->Find(rest, [this, on_answer, question = question_,
-                      asked_as = ++*question_](const DurableTiers::Found& found) {
-    if (*question != asked_as || !asking_) return;
-    asking_ = false;
-    found_ = found;
-    on_answer();
-  });
-  return place;
 }
 
 }  // namespace aquifer

@@ -57,7 +57,8 @@ class DurableTiers {
                                                    const DurableTiersParts& parts);
   ~DurableTiers();
 
-  // The bits of an entry's residency that mean durable.
+  // The bits of an entry's residency that mean durable: not of a tier that is only read, since
+  // nothing that is flushed here gets there.
   static uint8_t LastingBits(const std::vector<DurableTierSource>& sources);
 
   // --- Recall
@@ -88,6 +89,7 @@ class DurableTiers {
   // Something that is here may have to be written and was not added: after a start, when tenants
   // changed. The whole index is looked at once, a slice with each tick.
   void SweepSoon();
+  bool sweeping() const { return sweeping_; }
   // Adds what the tenant has, of any class, from `*cursor` on: false when that was all.
   bool AddAll(uint16_t tenant, BlockRef* cursor);
 
@@ -104,6 +106,8 @@ class DurableTiers {
   // Some of what the tenant has is of durable class, and no lasting tier has it yet.
   bool Owes(uint16_t tenant) const;
   bool lasting_usable() const;
+  // One that is in service may have notes of sessions.
+  bool notes_usable() const;
   std::string WhyNotUsable() const;
   Status last_failure() const;
 
@@ -161,44 +165,18 @@ class DurableTiers {
   bool IsDurable(BlockRef ref) const;
   void AddWhereWanted(BlockRef ref, bool durable);
   void SweepSlice();
-  void OnFlushed(const std::shared_ptr<Joined>& joined, const Status& status);
+  void OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined, const Status& status);
   static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
 
   const CacheEnvironment environment_;
   const DurableTiersParts parts_;
   std::vector<std::unique_ptr<One>> tiers_;
-  std::vector<One*> lasting_;
+  std::vector<One*> lasting_;  // That are written to: what they have is durable.
   std::unique_ptr<SessionNotes> notes_;
   std::multiset<TenantId> erasing_;  // All of theirs is being erased.
   bool sweeping_ = false;
   BlockRef sweep_cursor_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-};
-
-// What one request knows of its chain in the durable tiers: it asks where memory does not know, and
-// never twice for the same.
-//
-// Runs on the owner.
-class ChainInquiry {
- public:
-  // Null: there are no such tiers, and nothing is there.
-  void Reset(DurableTiers* tiers, const ChainNames& chain);
-  // kUnknown: it is being asked for; `on_answer` runs when it is worth asking here again, unless
-  // this was reset.
-  DurablePlace At(size_t i, const std::function<void()>& on_answer);
-  bool asking() const { return asking_; }
-
- private:
-  DurableTiers* tiers_ = nullptr;
-  ChainNames chain_;
-  size_t asked_begin_ = 0;
-  size_t asked_end_ = 0;
-  DurableTiers::Found found_{};  // From asked_begin_ on.
-  size_t absent_from_ =
-      SIZE_MAX;  // What is not known behind this is not there: prefixes are closed.
-  bool asking_ = false;
-  // Changes with every question; shared with those under way, which may outlast this use.
-  std::shared_ptr<uint64_t> question_ = std::make_shared<uint64_t>(0);
 };
 
 }  // namespace aquifer

@@ -40,7 +40,21 @@ void DurableWriter::Add(BlockRef ref) { Enqueue(ref, false, false); }
 
 void DurableWriter::AddFound(BlockRef ref) { Enqueue(ref, false, true); }
 
-void DurableWriter::Renew(BlockRef ref) { Enqueue(ref, true, false); }
+void DurableWriter::Renew(BlockRef ref) {
+  if (parts_.residency->in_durable(ref, parts_.number)) return Enqueue(ref, true, false);
+  Item* const item = FindWaiting(ref);
+  if (item != nullptr && item->look_first) item->renew = true;
+}
+
+DurableWriter::Item* DurableWriter::FindWaiting(BlockRef ref) {
+  const auto known = sequence_of_.find(ref);
+  if (known == sequence_of_.end()) return nullptr;
+  if (const auto queued = queue_.find(known->second); queued != queue_.end()) {
+    return &queued->second;
+  }
+  const auto aside = aside_.find(ref);
+  return aside == aside_.end() ? nullptr : &aside->second;
+}
 
 bool DurableWriter::JoinKnown(BlockRef ref, bool renew) {
   const auto known = sequence_of_.find(ref);
@@ -72,7 +86,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
   if (JoinKnown(ref, renew)) return;
   const BlockEntry& entry = residency.at(ref);
   Item item{.ref = ref,
-            .sequence = next_sequence_++,
+            .sequence = unwritten_.NextSequence(),
             .checksum = entry.checksum,
             .tenant = entry.tenant,
             .since_nanos = parts_.clock->NowNanos(),
@@ -92,7 +106,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
     since_.emplace(item.sequence, item.since_nanos);
     ++wanted_of_[item.tenant];
   }
-  unwritten_[item.tenant].insert(item.sequence);
+  unwritten_.Add(item.tenant, item.sequence);
   queue_.emplace(item.sequence, item);
 }
 
@@ -114,10 +128,7 @@ void DurableWriter::Settle(Item item) {
   if (since_.erase(item.sequence) > 0 && --wanted_of_[item.tenant] == 0) {
     wanted_of_.erase(item.tenant);
   }
-  if (const auto own = unwritten_.find(item.tenant); own != unwritten_.end()) {
-    own->second.erase(item.sequence);
-    if (own->second.empty()) unwritten_.erase(own);
-  }
+  unwritten_.Remove(item.tenant, item.sequence);
   const auto known = sequence_of_.find(item.ref);
   if (known != sequence_of_.end() && known->second == item.sequence) sequence_of_.erase(known);
 }
@@ -179,7 +190,7 @@ DurableWriter::Next DurableWriter::NextFor(const Item& item) const {
 
 bool DurableWriter::TakeBudget(int64_t now, const Item& item, uint64_t bytes) {
   if (budget_.TakeBytes(now, bytes)) return true;
-  if (!Flushed(item)) {
+  if (!flushes_.WaitsFor(item.tenant, item.sequence)) {
     PumpAt(budget_.NextAt(now, bytes));
     return false;
   }
@@ -315,8 +326,7 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
     return Pause(op.status);
   }
   const bool gone = parts_.residency->at(item.ref).state == BlockState::kGone;
-  // Dropped while it was being written: it must not stay behind.
-  if (gone) parts_.eraser->Add(op.meta.id);
+  if (gone) EraseIfDeleted(item.ref, op.meta.id);
   const Code code = op.status.code();
   if (gone || code == Code::kOk) {
     if (!gone) OnStored(item, op);
@@ -326,7 +336,7 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
     parts_.residency->Drop(item.ref, Leave::kCorrupt);
   } else if (code == Code::kInvalid) {
     ++stats_.refused_blocks;
-    ++At(&refused_, item.tenant);
+    losses_.AddRefused(item.tenant);
     last_failure_ = op.status;
     Settle(item);
   } else {
@@ -342,6 +352,12 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
   }
 }
 
+// Deleted while it was being written, it must not stay behind. What left for another reason may: it
+// may be another node's, which found it there and told its callers that it is durable.
+void DurableWriter::EraseIfDeleted(BlockRef ref, const BlockId& id) {
+  if (parts_.residency->deleted(ref)) parts_.eraser->Add(id);
+}
+
 void DurableWriter::OnStored(const Item& item, const WriteOp& op) {
   ++stats_.written_blocks;
   stats_.written_bytes += op.source.size();
@@ -353,8 +369,8 @@ void DurableWriter::OnQuiescent(WriteBatch* write, size_t i) {
   Item item = write->items[i];
   --At(&hung_, item.tenant);
   const bool gone = parts_.residency->at(item.ref).state == BlockState::kGone;
-  if (gone) parts_.eraser->Add(write->batch.ops[i].meta.id);
   if (gone) {
+    EraseIfDeleted(item.ref, write->batch.ops[i].meta.id);
     Settle(item);
   } else {
     Requeue(item);
@@ -390,17 +406,20 @@ void DurableWriter::OnLooked(LookBatch* look) {
       continue;
     }
     const BlockEntry& entry = parts_.residency->at(item->ref);
-    const bool same = op.status.ok() && op.meta.checksum == entry.checksum;
-    if (same && op.meta.expiry_unix_seconds == entry.expiry_unix_seconds) {
+    // Another node may have made it last longer than it is to here.
+    const bool lasts = LastsLongEnough(op.meta.expiry_unix_seconds, entry.expiry_unix_seconds,
+                                       parts_.clock->UnixSeconds());
+    if (op.status.ok() && op.meta.checksum == entry.checksum && lasts && !item->renew) {
       parts_.residency->SetDurable(item->ref, parts_.number, true);
       Settle(*item);
       continue;
     }
-    if (!op.status.ok() && op.status.code() != Code::kNotFound) {
-      Pause(op.status);
-    } else {
+    const Code code = op.status.code();
+    if (code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt) {
       item->look_first = false;
-      item->renew = op.status.ok();
+      item->renew = code != Code::kNotFound;  // What is there is not what it should be.
+    } else {
+      Pause(op.status);
     }
     Requeue(*item);
   }
@@ -420,36 +439,13 @@ void DurableWriter::OnLoaded(size_t op, BlockRef ref, const Status& status) {
 
 // --- Flush
 
-uint64_t DurableWriter::OldestUnwritten(uint16_t of) const {
-  if (of != FlushWaits::kEveryone) {
-    const auto own = unwritten_.find(of);
-    return own == unwritten_.end() ? next_sequence_ : *own->second.begin();
-  }
-  uint64_t oldest = next_sequence_;
-  for (const auto& [tenant, own] : unwritten_) oldest = std::min(oldest, *own.begin());
-  return oldest;
-}
-
-bool DurableWriter::Flushed(const Item& item) const {
-  return flushes_.LastOf(FlushWaits::kEveryone) > 0 ||
-         item.sequence <= flushes_.LastOf(item.tenant);
-}
-
 std::map<uint64_t, DurableWriter::Item>::iterator DurableWriter::NextFlushed(uint64_t sequence) {
-  auto first = queue_.end();
-  for (const uint16_t of : flushes_.Whose()) {
-    const auto own = unwritten_.find(of);
-    if (own == unwritten_.end()) continue;
-    auto next = own->second.upper_bound(sequence);
-    while (next != own->second.end() && !queue_.contains(*next)) ++next;  // At the tier.
-    if (next == own->second.end() || *next > flushes_.LastOf(of)) continue;
-    if (first == queue_.end() || *next < first->first) first = queue_.find(*next);
-  }
-  return first;
+  return queue_.find(unwritten_.NextFlushed(
+      flushes_, sequence, [this](uint64_t waiting) { return queue_.contains(waiting); }));
 }
 
 void DurableWriter::AddClient(uint32_t client, uint16_t tenant) {
-  At(&told_, client) = Lost(tenant);
+  losses_.AddClient(client, tenant, parts_.residency->lost_undurable(tenant));
 }
 
 FlushWaits::Id DurableWriter::Flush(uint16_t tenant, uint32_t client,
@@ -463,7 +459,7 @@ FlushWaits::Id DurableWriter::FlushAll(uint16_t tenant, uint32_t client,
 }
 
 FlushWaits::Id DurableWriter::AddFlush(uint16_t of, FlushWaits::Wait wait) {
-  const FlushWaits::Id flush = flushes_.Add(of, next_sequence_ - 1, std::move(wait));
+  const FlushWaits::Id flush = flushes_.Add(of, unwritten_.last(), std::move(wait));
   PumpSoon();
   CheckFlushesLater();
   return flush;
@@ -490,7 +486,7 @@ void DurableWriter::CheckFlushes() {
     return;
   }
   std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return OldestUnwritten(of); }, kFlushSlice);
+      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
   if (written.empty()) return;
   if (written.size() == kFlushSlice) CheckFlushesLater();
   parts_.tier->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
@@ -507,13 +503,8 @@ void DurableWriter::FinishFlush(uint64_t number, Status status) {
   wait->on_done(std::move(status));
 }
 
-uint64_t DurableWriter::Lost(uint16_t tenant) {
-  return parts_.residency->lost_undurable(tenant) + At(&refused_, tenant);
-}
-
 Status DurableWriter::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
-  const uint64_t lost = Lost(tenant);
-  const uint64_t news = lost - std::exchange(At(&told_, client), lost);
+  const uint64_t news = losses_.TellNew(client, tenant, parts_.residency->lost_undurable(tenant));
   if (news == 0) return Status();
   return Status(Code::kNoSpace,
                 std::to_string(news) +

@@ -15,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +27,7 @@
 #include "cache/flush_waits.h"
 #include "cache/presence.h"
 #include "cache/residency.h"
+#include "cache/unwritten.h"
 #include "policy/write_budget.h"
 #include "tier/durable_tier.h"
 
@@ -62,10 +62,8 @@ class DurableWriter final : public LoadWaiter {
   void Add(BlockRef ref);
   // The same for one that the tier may have, from an earlier life.
   void AddFound(BlockRef ref);
-  // The tier has it, and its expiry has changed.
+  // Its expiry has changed: what the tier has, or may have, gets the new one.
   void Renew(BlockRef ref);
-  // It waits, or is being written.
-  bool Has(BlockRef ref) const { return sequence_of_.contains(ref); }
 
   void Pump();
   // As a task of its own.
@@ -132,6 +130,8 @@ class DurableWriter final : public LoadWaiter {
   };
 
   void Enqueue(BlockRef ref, bool renew, bool look_first);
+  // Null: it does not wait, or is being written.
+  Item* FindWaiting(BlockRef ref);
   // True: the block waits already. An older one that had the same ref is settled.
   bool JoinKnown(BlockRef ref, bool renew);
   bool Same(const Item& item) const;
@@ -140,9 +140,7 @@ class DurableWriter final : public LoadWaiter {
   // It is at the tier, or will not get there.
   void Settle(Item item);
   void Requeue(Item item);
-  bool Flushed(const Item& item) const;
   std::map<uint64_t, Item>::iterator NextFlushed(uint64_t sequence);
-  uint64_t OldestUnwritten(uint16_t of) const;
   bool TakeBudget(int64_t now, const Item& item, uint64_t bytes);
   // What can be done with it now.
   enum class Next : uint8_t { kSettle, kSkip, kLook, kLoad, kWrite };
@@ -158,6 +156,7 @@ class DurableWriter final : public LoadWaiter {
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(const Item& item, const WriteOp& op);
   void OnQuiescent(WriteBatch* write, size_t i);
+  void EraseIfDeleted(BlockRef ref, const BlockId& id);
   void Recycle(WriteBatch* write);
   void ReleaseSomeHolds();
   void Pause(const Status& why);
@@ -167,7 +166,6 @@ class DurableWriter final : public LoadWaiter {
   void CheckFlushesLater();
   void FinishFlush(uint64_t number, Status status);
   Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
-  uint64_t Lost(uint16_t tenant);
   void CheckBarriers();
   void CheckBarriersLater();
 
@@ -179,9 +177,8 @@ class DurableWriter final : public LoadWaiter {
   std::map<BlockRef, uint64_t> sequence_of_;  // Of everything that is not settled.
   // The same by sequence, of what is to be durable: since when it waits.
   std::map<uint64_t, int64_t> since_;
-  std::map<uint16_t, size_t> wanted_of_;              // How many of those each tenant has.
-  std::map<uint16_t, std::set<uint64_t>> unwritten_;  // The same by tenant.
-  uint64_t next_sequence_ = 1;
+  std::map<uint16_t, size_t> wanted_of_;  // How many of those each tenant has.
+  Unwritten unwritten_;
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   std::map<LookBatch*, std::unique_ptr<LookBatch>> looks_;  // lookup only: never walked
   uint64_t next_batch_ = 1;
@@ -196,9 +193,8 @@ class DurableWriter final : public LoadWaiter {
   bool flush_check_posted_ = false;
   Barriers barriers_;
   bool barrier_check_posted_ = false;
-  std::vector<uint64_t> told_;     // By client: how many losses it knows of.
-  std::vector<uint64_t> refused_;  // By tenant.
-  std::vector<uint64_t> hung_;     // By tenant: writes that the store holds on to.
+  Losses losses_;
+  std::vector<uint64_t> hung_;  // By tenant: writes that the store holds on to.
   DurableWriterStats stats_;
   Status last_failure_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

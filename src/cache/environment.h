@@ -44,7 +44,8 @@ struct DurableTierSource {
   // empty. Called when the tier is gone, before that memory is.
   std::function<void()> close{};
   DurableWrites writes = DurableWrites::kDurable;
-  // Whether what it has counts as durable. Not where the store may drop it, as Redis may.
+  // Whether what it has counts as durable. Not where the store may drop it, as Redis may. A tier
+  // that nothing is written to makes nothing durable all the same.
   bool lasting = true;
   uint64_t write_bytes_per_second = 0;  // 0: no limit. What is flushed is written beyond it.
 };

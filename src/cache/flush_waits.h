@@ -41,6 +41,10 @@ class FlushWaits {
   std::vector<uint16_t> Whose() const;
   // The last of the sequences that are waited for; 0: nobody waits.
   uint64_t LastOf(uint16_t of) const;
+  // Somebody waits for that one of the tenant's.
+  bool WaitsFor(uint16_t tenant, uint64_t sequence) const {
+    return LastOf(kEveryone) > 0 || sequence <= LastOf(tenant);
+  }
   // All who are here now wait for everything up to there.
   void WaitUntil(uint64_t sequence);
 

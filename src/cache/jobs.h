@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "cache/chain_inquiry.h"
 #include "cache/core.h"
 #include "cache/durable_tiers.h"
 #include "cache/loader.h"
@@ -231,7 +232,7 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
 
   FlushWaits::Id flush_;
   DurableTiers::FlushId durable_flush_;
-  BlockRef add_cursor_ = 0;  // How far the tenant's blocks of no class have been added.
+  BlockRef add_cursor_ = 0;  // How far the tenant's blocks that nobody added have been added.
   bool timer_set_ = false;
 };
 

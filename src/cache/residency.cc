@@ -302,18 +302,21 @@ void Residency::Drop(BlockRef ref, Leave why) {
   index_->Retire(ref);
 }
 
-// What a durable tier has outlives what is dropped here for want of room; it goes when the block is
-// to be gone everywhere. A write under way ends there first.
+// What a durable tier has outlives what is dropped here; it goes when the block is deleted. What
+// has expired here another node may have been given a longer life: the tier removes what has
+// expired there. A write under way ends there first.
 void Residency::LeaveDurable(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
   const uint8_t there = entry.residency & kDurableTiers;
-  const bool everywhere = why == Leave::kAsked || why == Leave::kExpired;
-  const bool lost = durable_wanted(ref) && (there & lasting_tiers_) == 0 && !everywhere;
+  const bool deleted = why == Leave::kAsked;
+  const bool to_go = deleted || why == Leave::kExpired;
+  const bool lost = durable_wanted(ref) && (there & lasting_tiers_) == 0 && !to_go;
   if (lost && entry.state == BlockState::kResident) {
     if (lost_undurable_.size() <= entry.tenant) lost_undurable_.resize(size_t{entry.tenant} + 1);
     ++lost_undurable_[entry.tenant];
   }
-  if (there != 0 && everywhere && on_erase_durable) on_erase_durable(IdOf(ref));
+  if (deleted) index_->SetFlags(ref, kFlagDeleted);
+  if (there != 0 && deleted && on_erase_durable) on_erase_durable(IdOf(ref));
   for (uint8_t tier = kTierFirstDurable; tier < kMaxTiers; ++tier) {
     index_->SetResident(ref, tier, false);
   }

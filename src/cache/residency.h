@@ -163,6 +163,8 @@ class Residency {
   void BeginDurableIo(BlockRef ref, uint8_t durable);
   // It may be gone after that.
   void EndDurableIo(BlockRef ref, uint8_t durable);
+  // It is gone because somebody asked for that.
+  bool deleted(BlockRef ref) const { return (at(ref).flags & kFlagDeleted) != 0; }
   // How many of the tenant's that were to be durable were dropped before they were.
   uint64_t lost_undurable(uint16_t tenant) const;
 
@@ -271,7 +273,7 @@ class Residency {
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
   std::function<void(const BlockId&, Leave)> on_erase;
-  // The same with what a durable tier has, or is being sent, and is to have no more.
+  // The same with what a durable tier has, of a block that is deleted.
   std::function<void(const BlockId&)> on_erase_durable;
 
  private:

@@ -8,8 +8,8 @@ namespace aquifer {
 namespace {
 
 constexpr uint32_t kMagic = 0x4E53'5141;  // "AQSN".
-constexpr uint16_t kVersion = 1;
-constexpr size_t kHeadBytes = 56;
+constexpr uint16_t kVersion = 2;
+constexpr size_t kHeadBytes = 64;
 constexpr size_t kKeyBytes = sizeof(Key::bytes);
 
 std::byte* PutKeys(std::byte* to, std::span<const Key> keys) {
@@ -51,6 +51,7 @@ std::vector<std::byte> EncodeSessionNote(const SessionNote& note) {
   to = PutU32(to, static_cast<uint32_t>(note.keys.size()));
   to = PutU64(to, note.block_bytes);
   to = PutBytes(to, note.layout_fingerprint.data(), note.layout_fingerprint.size());
+  to = PutU64(to, note.written_unix_micros);
   to = PutKeys(to, note.pieces);
   PutKeys(to, note.keys);
   return bytes;
@@ -73,6 +74,7 @@ Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes) {
     return Status(Code::kCorrupt, "a session's note is not as long as it says");
   }
   std::memcpy(note.layout_fingerprint.data(), from + 24, note.layout_fingerprint.size());
+  note.written_unix_micros = GetU64(from + 56);
   note.pieces = GetKeys(from + kHeadBytes, pieces);
   note.keys = GetKeys(from + kHeadBytes + pieces * kKeyBytes, keys);
   return note;

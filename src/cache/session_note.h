@@ -28,6 +28,7 @@ struct SessionNote {
   uint16_t group = 0;
   uint16_t part = 0;
   uint64_t block_bytes = 0;
+  uint64_t written_unix_micros = 0;  // Of two notes of a session, the newer one counts.
   Digest layout_fingerprint{};
   std::vector<Key> pieces{};  // The last key of each piece, in the order of the chain.
   std::vector<Key> keys{};    // Those behind the pieces. None: there is no such session any more.

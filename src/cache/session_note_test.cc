@@ -20,6 +20,7 @@ SessionNote NoteOf(const std::vector<Key>& chain) {
   note.group = 2;
   note.part = 1;
   note.block_bytes = 4096;
+  note.written_unix_micros = 1'800'000'000'000'001;
   note.layout_fingerprint[5] = std::byte{9};
   CutSession(chain, &note);
   return note;
@@ -37,6 +38,7 @@ TEST(SessionNoteTest, ComesBackAsItWas) {
     EXPECT_EQ(again->group, 2);
     EXPECT_EQ(again->part, 1);
     EXPECT_EQ(again->block_bytes, 4096u);
+    EXPECT_EQ(again->written_unix_micros, note.written_unix_micros);
     EXPECT_EQ(again->layout_fingerprint, note.layout_fingerprint);
     std::vector<Key> keys;
     for (size_t i = 0; i < again->pieces.size(); ++i) {

@@ -13,6 +13,7 @@ constexpr size_t kMaxKeysWaiting = size_t{1} << 20;  // 32 MiB.
 constexpr size_t kMaxKnownPieces = 4096;
 constexpr int64_t kRestNanos = 1'000'000'000;
 constexpr int64_t kGiveUpNanos = 60'000'000'000;     // A last block that nobody stores.
+constexpr int64_t kOthersNanos = 250'000'000;        // Once one tier has answered.
 constexpr int64_t kNoteSeconds = 30 * 24 * 60 * 60;  // Of a session that nobody names again.
 
 }  // namespace
@@ -36,8 +37,9 @@ void SessionNotes::Want(const std::string& session, const BlockName& head) {
   }
   if (wanted_.size() >= kMaxWanted || keys_ >= kMaxKeysWaiting) {
     ++stats_.skipped;
-    const auto oldest = std::find_if(wanted_.begin(), wanted_.end(),
-                                     [](const auto& one) { return one.second.putting == 0; });
+    const auto oldest = std::find_if(wanted_.begin(), wanted_.end(), [](const auto& one) {
+      return one.second.putting == 0 && !one.second.forget;
+    });
     if (oldest == wanted_.end()) return;
     Settle(oldest->first);
   }
@@ -50,13 +52,29 @@ void SessionNotes::Want(const std::string& session, const BlockName& head) {
   WalkOn(number);
 }
 
-void SessionNotes::Forget(uint16_t tenant, const std::string& session) {
+void SessionNotes::Forget(uint16_t tenant, const std::string& session,
+                          std::function<void(Status)> on_done) {
+  if (parts_.tiers.empty()) return Tell(std::move(on_done), Status());
+  const Name name(tenant, session);
+  std::vector<std::function<void(Status)>> on_forgotten;  // Of those who asked before, too.
+  if (const auto known = number_of_.find(name); known != number_of_.end()) {
+    on_forgotten.swap(wanted_.at(known->second).on_forgotten);
+  }
+  on_forgotten.push_back(std::move(on_done));
   Want(session, {.tenant = tenant, .group = 0, .part = 0, .key = {}});
-  const auto known = number_of_.find(Name(tenant, session));
-  if (known == number_of_.end()) return;
+  const auto known = number_of_.find(name);
+  if (known == number_of_.end()) {
+    for (auto& one : on_forgotten) Tell(std::move(one), Status(Code::kBusy, "too many notes wait"));
+    return;
+  }
   Wanted& wanted = wanted_.at(known->second);
   wanted.forget = wanted.walked = wanted.whole = true;
+  wanted.on_forgotten = std::move(on_forgotten);
   Pump();
+}
+
+void SessionNotes::Tell(std::function<void(Status)> on_done, const Status& status) {
+  parts_.executor->Post([on_done = std::move(on_done), status] { on_done(status); });
 }
 
 // A slice after the other: chains are long.
@@ -83,6 +101,13 @@ void SessionNotes::WalkIfStored(uint64_t number, Wanted* wanted) {
   WalkOn(number);
 }
 
+bool SessionNotes::Hopeless(const Wanted& wanted) const {
+  if (wanted.forget) return false;
+  if (!wanted.whole && !wanted.keys.empty()) return true;
+  return wanted.since_nanos + kGiveUpNanos < parts_.clock->NowNanos() &&
+         parts_.residency->index().Find(wanted.head) == kNoBlock;
+}
+
 bool SessionNotes::Ready(const Wanted& wanted) const {
   if (wanted.forget) return true;
   const BlockRef ref = parts_.residency->index().Find(wanted.head);
@@ -105,8 +130,7 @@ void SessionNotes::Pump() {
     cursor_ = number;
     WalkIfStored(number, &wanted);
     if (!wanted.walked || wanted.putting > 0) continue;
-    const bool never = !wanted.whole && !wanted.keys.empty();
-    if (never || wanted.since_nanos + kGiveUpNanos < now) {
+    if (Hopeless(wanted)) {
       ++stats_.skipped;
       Settle(number);
     } else if (wanted.whole && Ready(wanted) && !Rests(wanted)) {
@@ -124,6 +148,8 @@ void SessionNotes::Put(uint64_t number, Wanted* wanted) {
   all.tenant = parts_.catalog->tenant(wanted->name.first).id;
   all.name = SessionNoteName(wanted->name.second);
   all.expiry_unix_seconds = parts_.clock->UnixSeconds() + kNoteSeconds;
+  last_written_micros_ = std::max(parts_.clock->UnixMicros(), last_written_micros_ + 1);
+  all.note.written_unix_micros = static_cast<uint64_t>(last_written_micros_);
   if (!wanted->forget) {
     const BlockRef ref = parts_.residency->index().Find(wanted->head);
     const BlockEntry& entry = parts_.residency->at(ref);
@@ -186,20 +212,36 @@ void SessionNotes::OnPut(uint64_t number, const Status& status) {
   wanted.put |= status.ok();
   if (--wanted.putting > 0) return;
   wanted.failed = !wanted.put;
-  if (wanted.failed) {
-    ++stats_.failed;
-    return CheckFlushesLater();
-  }
-  ++stats_.written;
-  const Wanted was = wanted;
+  ++(wanted.failed ? stats_.failed : stats_.written);
+  if (wanted.changed) return BeginAnew(number);
+  if (!wanted.failed) return Settle(number);
+  TellForgotten(&wanted, Status(Code::kUnavailable,
+                                "no durable tier took the note that the session is deleted; that "
+                                "is tried again"));
+  CheckFlushesLater();
+}
+
+// It goes on, or was deleted, since its note was sent.
+void SessionNotes::BeginAnew(uint64_t number) {
+  Wanted& wanted = wanted_.at(number);
+  const Name name = wanted.name;
+  const BlockName head = wanted.head;
+  const bool forget = wanted.forget;
+  std::vector<std::function<void(Status)>> on_forgotten;
+  if (forget) on_forgotten.swap(wanted.on_forgotten);
   Settle(number);
-  if (!was.changed) return;
   for (FlushWait& wait : flushes_) wait.last = next_;  // Who waited for this waits for that.
-  Want(was.name.second, was.head);
+  if (!forget) return Want(name.second, head);
+  for (auto& on_done : on_forgotten) Forget(name.first, name.second, std::move(on_done));
+}
+
+void SessionNotes::TellForgotten(Wanted* wanted, const Status& status) {
+  for (auto& on_done : std::exchange(wanted->on_forgotten, {})) Tell(std::move(on_done), status);
 }
 
 void SessionNotes::Settle(uint64_t number) {
   const auto found = wanted_.find(number);
+  TellForgotten(&found->second, Status());
   keys_ -= found->second.keys.size();
   number_of_.erase(found->second.name);
   wanted_.erase(found);
@@ -208,8 +250,14 @@ void SessionNotes::Settle(uint64_t number) {
 
 // --- Flush
 
-void SessionNotes::Flush(std::function<void()> on_done) {
-  flushes_.push_back({.last = next_ - 1, .on_done = std::move(on_done)});
+void SessionNotes::Flush(uint16_t of, std::function<void(Status)> on_done) {
+  flushes_.push_back({.of = of, .last = next_ - 1, .on_done = std::move(on_done)});
+  // What failed before is tried once more.
+  for (auto& [number, wanted] : wanted_) {
+    if (wanted.failed && flushes_.back().Concerns(number, wanted.name.first) && Ready(wanted)) {
+      wanted.failed = false;
+    }
+  }
   CheckFlushesLater();
 }
 
@@ -239,7 +287,17 @@ void SessionNotes::CheckFlushes() {
   const std::vector<FlushWait> done(std::make_move_iterator(through),
                                     std::make_move_iterator(flushes_.end()));
   flushes_.erase(through, flushes_.end());
-  for (const FlushWait& wait : done) wait.on_done();
+  for (const FlushWait& wait : done) wait.on_done(VerdictFor(wait));
+}
+
+Status SessionNotes::VerdictFor(const FlushWait& wait) const {
+  const bool failed = std::any_of(wanted_.begin(), wanted_.end(), [&wait](const auto& one) {
+    return one.second.failed && wait.Concerns(one.first, one.second.name.first);
+  });
+  if (!failed) return Status();
+  return Status(Code::kUnavailable,
+                "the blocks are durable, but no durable tier took the note that names them as a "
+                "session's; flush again when Stats() shows it in service");
 }
 
 // --- Read
@@ -249,52 +307,74 @@ void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_d
   reading->tenant = parts_.catalog->tenant(tenant).id;
   reading->session = session;
   reading->on_done = std::move(on_done);
-  ReadNote(reading);
+  std::vector<DurableTier*> asked;
+  for (DurableTier* const tier : parts_.read_from) {
+    if (tier->in_service()) asked.push_back(tier);
+  }
+  if (asked.empty()) return reading->on_done(Status(Code::kNotFound));
+  reading->awaited = asked.size();
+  for (DurableTier* const tier : asked) {
+    tier->GetNote(
+        reading->tenant, SessionNoteName(session),
+        [this, reading, tier, alive = alive_](const Result<std::vector<std::byte>>& note) {
+          if (*alive) OnNote(reading, tier, note);
+        });
+  }
 }
 
-void SessionNotes::ReadNote(const std::shared_ptr<Reading>& reading) {
-  size_t& tier = reading->tier;
-  while (tier < parts_.tiers.size() && !parts_.tiers[tier]->in_service()) ++tier;
-  if (tier >= parts_.tiers.size()) return reading->on_done(Status(Code::kNotFound));
-  parts_.tiers[tier]->GetNote(
-      reading->tenant, SessionNoteName(reading->session),
-      [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-        if (!*alive) return;
-        Result<SessionNote> note =
-            bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
-        if (!note.ok() || note->keys.empty()) {
-          ++reading->tier;
-          return ReadNote(reading);
-        }
-        reading->note = *std::move(note);
-        reading->chain.clear();
-        reading->pieces = 0;
-        ReadPiece(reading);
-      });
+void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
+                          const Result<std::vector<std::byte>>& bytes) {
+  --reading->awaited;
+  Result<SessionNote> note =
+      bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
+  if (note.ok()) reading->notes.emplace_back(*std::move(note), tier);
+  if (reading->awaited == 0) return ChooseNote(reading);
+  if (!bytes.ok() || reading->notes.size() != 1) return;
+  // A tier that hangs keeps nobody from what another one has.
+  parts_.executor->PostAt(parts_.clock->NowNanos() + kOthersNanos, [this, reading, alive = alive_] {
+    if (*alive) ChooseNote(reading);
+  });
+}
+
+void SessionNotes::ChooseNote(const std::shared_ptr<Reading>& reading) {
+  if (std::exchange(reading->chosen, true)) return;
+  std::stable_sort(reading->notes.begin(), reading->notes.end(), [](const auto& a, const auto& b) {
+    return a.first.written_unix_micros > b.first.written_unix_micros;
+  });
+  ReadNext(reading);
+}
+
+void SessionNotes::ReadNext(const std::shared_ptr<Reading>& reading) {
+  if (reading->next == reading->notes.size() || reading->notes[reading->next].first.keys.empty()) {
+    return reading->on_done(Status(Code::kNotFound));
+  }
+  reading->chain.clear();
+  reading->pieces = 0;
+  ReadPiece(reading);
 }
 
 void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
-  SessionNote& note = reading->note;
+  auto& [note, tier] = reading->notes[reading->next];
   if (reading->pieces == note.pieces.size()) {
     note.keys.insert(note.keys.begin(), reading->chain.begin(), reading->chain.end());
     return reading->on_done(std::move(note));
   }
-  if (parts_.tiers.empty()) return;  // Closed.
+  if (parts_.read_from.empty()) return;  // Closed.
   const Key last = note.pieces[reading->pieces];
-  parts_.tiers[reading->tier]->GetNote(
-      reading->tenant, SessionPieceName(last),
-      [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-        if (!*alive) return;
-        const Result<std::vector<Key>> keys = bytes.ok() ? DecodeSessionPiece(*bytes, last)
-                                                         : Result<std::vector<Key>>(bytes.status());
-        if (!keys.ok()) {
-          ++reading->tier;
-          return ReadNote(reading);
-        }
-        reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
-        ++reading->pieces;
-        ReadPiece(reading);
-      });
+  tier->GetNote(reading->tenant, SessionPieceName(last),
+                [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+                  if (!*alive) return;
+                  const Result<std::vector<Key>> keys =
+                      bytes.ok() ? DecodeSessionPiece(*bytes, last)
+                                 : Result<std::vector<Key>>(bytes.status());
+                  if (!keys.ok()) {
+                    ++reading->next;
+                    return ReadNext(reading);
+                  }
+                  reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
+                  ++reading->pieces;
+                  ReadPiece(reading);
+                });
 }
 
 }  // namespace aquifer

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "cache/catalog.h"
+#include "cache/flush_waits.h"
 #include "cache/residency.h"
 #include "cache/session_note.h"
 #include "tier/durable_tier.h"
@@ -30,8 +31,9 @@
 namespace aquifer {
 
 struct SessionNotesParts {
-  std::vector<DurableTier*> tiers;  // That count as durable.
-  uint8_t lasting_tiers = 0;        // The same as bits of an entry's residency.
+  std::vector<DurableTier*> tiers;      // That count as durable, and are written to.
+  std::vector<DurableTier*> read_from;  // The same, and those that others write to.
+  uint8_t lasting_tiers = 0;            // The former as bits of an entry's residency.
   Residency* residency = nullptr;
   Catalog* catalog = nullptr;
   Executor* executor = nullptr;
@@ -54,21 +56,27 @@ class SessionNotes {
 
   // The session ends with this block now.
   void Want(const std::string& session, const BlockName& head);
-  // It was deleted.
-  void Forget(uint16_t tenant, const std::string& session);
+  // It was deleted. `on_done` when a tier knows, or why none does yet: it is tried again. Never
+  // from inside.
+  void Forget(uint16_t tenant, const std::string& session, std::function<void(Status)> on_done);
 
   // Looks at some of what waits. Call now and then.
   void Pump();
 
-  // `on_done` when the notes that were wanted before are written, as far as they can be now.
-  void Flush(std::function<void()> on_done);
+  // `on_done` when the notes of that tenant (or FlushWaits::kEveryone) that were wanted before are
+  // written, as far as they can be now; kUnavailable: no tier took one of them.
+  void Flush(uint16_t of, std::function<void(Status)> on_done);
 
-  // Of the first tier that has all of it; `keys` is the whole chain then. kNotFound: none has.
+  // The newest that a tier has all of; `keys` is the whole chain then. kNotFound: none has, or it
+  // was deleted.
   using OnRead = std::function<void(Result<SessionNote>)>;
   void Read(uint16_t tenant, const std::string& session, OnRead on_done);
 
   // Nobody may ask the tiers any more.
-  void Close() { parts_.tiers.clear(); }
+  void Close() {
+    parts_.tiers.clear();
+    parts_.read_from.clear();
+  }
 
   const SessionNotesStats& stats() const { return stats_; }
   size_t waiting() const { return wanted_.size(); }
@@ -88,16 +96,24 @@ class SessionNotes {
     bool failed = false;   // None was, the last time.
     bool changed = false;  // Since it was sent: it is wanted once more.
     int64_t since_nanos = 0;
+    std::vector<std::function<void(Status)>> on_forgotten{};
   };
 
   struct FlushWait {
+    uint16_t of = 0;
     uint64_t last = 0;  // What was wanted later is not waited for.
-    std::function<void()> on_done;
+    std::function<void(Status)> on_done;
+
+    bool Concerns(uint64_t number, uint16_t tenant) const {
+      return number <= last && (of == tenant || of == FlushWaits::kEveryone);
+    }
   };
 
   void WalkOn(uint64_t number);
   // Where its last block had not been stored when it was named: once more.
   void WalkIfStored(uint64_t number, Wanted* wanted);
+  // Nobody stores its last block.
+  bool Hopeless(const Wanted& wanted) const;
   // Its last block is durable, or it is to be forgotten.
   bool Ready(const Wanted& wanted) const;
   bool Rests(const Wanted& wanted) const;
@@ -115,20 +131,30 @@ class SessionNotes {
   };
   void PutNext(const std::shared_ptr<Putting>& putting);
   void OnPut(uint64_t number, const Status& status);
+  void BeginAnew(uint64_t number);
+  void Tell(std::function<void(Status)> on_done, const Status& status);
+  void TellForgotten(Wanted* wanted, const Status& status);
   void Settle(uint64_t number);
   void CheckFlushesLater();
   void CheckFlushes();
+  Status VerdictFor(const FlushWait& wait) const;
   // A session as it is read.
   struct Reading {
-    size_t tier = 0;
     TenantId tenant;
     std::string session;
-    SessionNote note;
+    size_t awaited = 0;  // Tiers that have not answered.
+    // What they have, and where; the newest first once it is read on.
+    std::vector<std::pair<SessionNote, DurableTier*>> notes;
+    bool chosen = false;
+    size_t next = 0;         // Of the notes.
     std::vector<Key> chain;  // Of the pieces that have come.
     size_t pieces = 0;
     OnRead on_done;
   };
-  void ReadNote(const std::shared_ptr<Reading>& reading);
+  void OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
+              const Result<std::vector<std::byte>>& bytes);
+  void ChooseNote(const std::shared_ptr<Reading>& reading);
+  void ReadNext(const std::shared_ptr<Reading>& reading);
   void ReadPiece(const std::shared_ptr<Reading>& reading);
 
   SessionNotesParts parts_;
@@ -139,6 +165,7 @@ class SessionNotes {
   std::set<std::pair<DurableTier*, Key>> known_pieces_;
   size_t keys_ = 0;  // Of all that wait.
   uint64_t next_ = 1;
+  int64_t last_written_micros_ = 0;  // So that none has the time of the one before.
   uint64_t cursor_ = 0;
   std::vector<FlushWait> flushes_;  // Nobody rests meanwhile.
   bool flush_check_posted_ = false;

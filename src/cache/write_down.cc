@@ -56,16 +56,16 @@ void WriteDown::Add(BlockRef ref) {
   block.bytes = residency_->RawBytes(ref);
   if (!ShouldWriteDown(settings_.admission, block)) {
     ++stats_.refused_blocks;
-    ++At(&refused_, residency_->at(ref).tenant);
+    losses_.AddRefused(residency_->at(ref).tenant);
     return;
   }
-  Enqueue(ref, next_sequence_++);
+  Enqueue(ref, unwritten_.NextSequence());
 }
 
 void WriteDown::Renew(BlockRef ref) {
   // The end of a write under way sees that the expiry is another.
   if (Writing(ref)) return;
-  if (residency_->SetStale(ref)) Enqueue(ref, next_sequence_++);
+  if (residency_->SetStale(ref)) Enqueue(ref, unwritten_.NextSequence());
 }
 
 void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
@@ -98,7 +98,7 @@ void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
     residency_->HoldDirty(ref);
   }
   queue_.emplace(item.sequence, item);
-  unwritten_[tenant].insert(item.sequence);
+  unwritten_.Add(tenant, item.sequence);
   if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
 }
 
@@ -131,12 +131,7 @@ void WriteDown::Forget(const Item& item) {
   if (Same(item)) residency_->UnholdDirty(item.ref);
 }
 
-void WriteDown::Settle(const Item& item) {
-  const auto own = unwritten_.find(item.tenant);
-  if (own == unwritten_.end()) return;
-  own->second.erase(item.sequence);
-  if (own->second.empty()) unwritten_.erase(own);
-}
+void WriteDown::Settle(const Item& item) { unwritten_.Remove(item.tenant, item.sequence); }
 
 void WriteDown::Discard(const Item& item) {
   Forget(item);
@@ -253,7 +248,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   const bool renewal = residency_->at(item.ref).in_tier(kTierNvme);
   if (!renewal && !residency_->ChargeNvme(item.ref)) {
     ++stats_.refused_blocks;
-    ++At(&refused_, tenant);
+    losses_.AddRefused(tenant);
     return false;
   }
   WriteOp& op = write->batch.ops.emplace_back();
@@ -290,7 +285,7 @@ void WriteDown::Pump() {
         }
         const uint64_t bytes = residency_->SlotBytesOf(item.ref);
         if (!budget_.TakeBytes(now, bytes)) {
-          if (!Flushed(item)) {
+          if (!flushes_.WaitsFor(item.tenant, item.sequence)) {
             PumpAt(budget_.NextAt(now, bytes));
             next = NextFlushed(item.sequence);
             continue;
@@ -373,13 +368,13 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     OnStored(write, i);
   } else if (op.status.code() == Code::kCorrupt) {
     // Its record on NVMe goes with it: not unwritten, but lost all the same.
-    if (residency_->at(item.ref).in_tier(kTierNvme)) ++At(&refused_, write->tenants[i]);
+    if (residency_->at(item.ref).in_tier(kTierNvme)) losses_.AddRefused(write->tenants[i]);
     Forget(item);
     Settle(item);
     residency_->Drop(item.ref, Leave::kCorrupt);
   } else if (op.status.code() == Code::kInvalid) {  // Too large for the tier: it stays in DRAM.
     ++stats_.refused_blocks;
-    ++At(&refused_, write->tenants[i]);
+    losses_.AddRefused(write->tenants[i]);
   } else {
     ++stats_.failed_blocks;
     const bool busy = op.status.code() == Code::kBusy;
@@ -466,38 +461,17 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 
 // --- Flush
 
-uint64_t WriteDown::OldestUnwritten(uint16_t of) const {
-  if (of != FlushWaits::kEveryone) {
-    const auto own = unwritten_.find(of);
-    return own == unwritten_.end() ? next_sequence_ : *own->second.begin();
-  }
-  uint64_t oldest = next_sequence_;
-  for (const auto& [tenant, own] : unwritten_) oldest = std::min(oldest, *own.begin());
-  return oldest;
-}
-
-bool WriteDown::Flushed(const Item& item) const {
-  return flushes_.LastOf(FlushWaits::kEveryone) > 0 ||
-         item.sequence <= flushes_.LastOf(item.tenant);
-}
-
 std::map<uint64_t, WriteDown::Item>::iterator WriteDown::NextFlushed(uint64_t sequence) {
-  auto first = queue_.end();
-  for (const uint16_t of : flushes_.Whose()) {
-    const auto own = unwritten_.find(of);
-    if (own == unwritten_.end()) continue;
-    auto next = own->second.upper_bound(sequence);
-    while (next != own->second.end() && !queue_.contains(*next)) ++next;  // At the tier.
-    if (next == own->second.end() || *next > flushes_.LastOf(of)) continue;
-    if (first == queue_.end() || *next < first->first) first = queue_.find(*next);
-  }
-  return first;
+  return queue_.find(unwritten_.NextFlushed(
+      flushes_, sequence, [this](uint64_t waiting) { return queue_.contains(waiting); }));
 }
 
-void WriteDown::AddClient(uint32_t client, uint16_t tenant) { At(&told_, client) = Lost(tenant); }
+void WriteDown::AddClient(uint32_t client, uint16_t tenant) {
+  losses_.AddClient(client, tenant, residency_->lost_unwritten(tenant));
+}
 
 FlushWaits::Id WriteDown::AddFlush(uint16_t of, FlushWaits::Wait wait) {
-  const FlushWaits::Id flush = flushes_.Add(of, next_sequence_ - 1, std::move(wait));
+  const FlushWaits::Id flush = flushes_.Add(of, unwritten_.last(), std::move(wait));
   PumpSoon();
   CheckFlushesLater();
   return flush;
@@ -505,7 +479,7 @@ FlushWaits::Id WriteDown::AddFlush(uint16_t of, FlushWaits::Wait wait) {
 
 void WriteDown::HottestFirst() {
   if (std::exchange(sorting_, true)) return;
-  sort_end_ = next_sequence_;
+  sort_end_ = unwritten_.last() + 1;
   SortSome();
 }
 
@@ -527,15 +501,15 @@ void WriteDown::SortSome() {
       Item item = by_value_.back().item;
       by_value_.pop_back();
       Settle(item);
-      item.sequence = next_sequence_++;
-      unwritten_[item.tenant].insert(item.sequence);
+      item.sequence = unwritten_.NextSequence();
+      unwritten_.Add(item.tenant, item.sequence);
       queue_.emplace_hint(queue_.end(), item.sequence, item);
     } else {
       sorting_ = false;
     }
   }
   if (sorting_) return PostToSelf(&WriteDown::SortSome);
-  flushes_.WaitUntil(next_sequence_ - 1);  // Their blocks may stand anywhere now.
+  flushes_.WaitUntil(unwritten_.last());  // Their blocks may stand anywhere now.
   Pump();
   CheckFlushes();
 }
@@ -547,13 +521,8 @@ void WriteDown::FinishFlush(uint64_t number, Status status) {
   wait->on_done(std::move(status));
 }
 
-uint64_t WriteDown::Lost(uint16_t tenant) {
-  return residency_->lost_unwritten(tenant) + At(&refused_, tenant);
-}
-
 Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
-  const uint64_t lost = Lost(tenant);
-  const uint64_t news = lost - std::exchange(At(&told_, client), lost);
+  const uint64_t news = losses_.TellNew(client, tenant, residency_->lost_unwritten(tenant));
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
                                     " blocks were dropped, refused or found damaged before they "
@@ -567,7 +536,7 @@ void WriteDown::CheckFlushes() {
   if (target_ == nullptr || !target_->in_service()) return FailFlushes();
   if (sorting_) return;
   std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return OldestUnwritten(of); }, kFlushSlice);
+      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
   if (written.empty()) return;
   if (written.size() == kFlushSlice) CheckFlushesLater();
   target_->Flush([this, written = std::move(written), alive = alive_](const Status& status) {

@@ -21,6 +21,7 @@
 #include "cache/eraser.h"
 #include "cache/flush_waits.h"
 #include "cache/residency.h"
+#include "cache/unwritten.h"
 #include "metrics/time_histogram.h"
 #include "policy/admission.h"
 #include "policy/write_budget.h"
@@ -178,8 +179,6 @@ class WriteDown {
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
-  // Somebody waits for it: the budget does not hold it up.
-  bool Flushed(const Item& item) const;
   // The first behind `sequence` in queue_ that somebody waits for.
   std::map<uint64_t, Item>::iterator NextFlushed(uint64_t sequence);
   void CheckFlushes();
@@ -189,10 +188,8 @@ class WriteDown {
   void FinishFlush(uint64_t number, Status status);
   void CheckBarriers();
   void CheckBarriersLater();
-  uint64_t OldestUnwritten(uint16_t of) const;
   void PumpAt(int64_t nanos);
   Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
-  uint64_t Lost(uint16_t tenant);
 
   const WriteDownSettings settings_;
   Residency* const residency_;
@@ -203,16 +200,14 @@ class WriteDown {
   WriteBudget budget_;
   std::map<uint64_t, Item> queue_;    // By sequence.
   std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
-  // By tenant, the sequences of what waits, is loaded first or is at the tier.
-  std::map<uint16_t, std::set<uint64_t>> unwritten_;
-  uint64_t trim_cursor_ = 0;     // Up to here it has been looked at for stale ones.
-  uint64_t release_cursor_ = 0;  // Up to here holds are released.
+  Unwritten unwritten_;               // What waits, is loaded first or is at the tier.
+  uint64_t trim_cursor_ = 0;          // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;       // Up to here holds are released.
   bool releasing_ = false;
-  bool sorting_ = false;          // Nothing is written until what waits is in its new order.
-  uint64_t sort_end_ = 0;         // What was added later stays behind it.
-  std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
-  uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
-  uint64_t next_sequence_ = 1;
+  bool sorting_ = false;             // Nothing is written until what waits is in its new order.
+  uint64_t sort_end_ = 0;            // What was added later stays behind it.
+  std::vector<Valued> by_value_;     // Taken out of queue_ to be sorted: a heap.
+  uint64_t pump_from_ = 0;           // Where in queue_ the next Pump() goes on, after a slice.
   std::set<BlockId> older_records_;  // That writes under way are to replace.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
@@ -225,9 +220,8 @@ class WriteDown {
   bool flush_check_posted_ = false;
   Barriers barriers_;
   bool barrier_check_posted_ = false;
-  std::vector<uint64_t> told_;     // By client: how many losses it knows of.
-  std::vector<uint64_t> refused_;  // By tenant.
-  std::vector<uint64_t> hung_;     // By tenant: writes that a drive holds on to.
+  Losses losses_;
+  std::vector<uint64_t> hung_;  // By tenant: writes that a drive holds on to.
   std::map<BlockRef, HungBlock> hung_blocks_;
   WriteDownStats stats_;
   Status last_failure_;

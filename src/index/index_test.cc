@@ -234,13 +234,13 @@ TEST(IndexTest, TheCachesOwnFieldsAreKept) {
   const BlockRef ref = MustInsert(index.get(), ChainBlock(0));
   index->SetSlot(ref, 12);
   index->SetFlags(ref, kFlagDurableWanted | kFlagRecovered);
-  index->SetFlags(ref, kFlagExpired, kFlagRecovered);
+  index->SetFlags(ref, kFlagDeleted, kFlagRecovered);
   index->SetOwnerData(ref, 34);
   index->SetExpiry(ref, 78);
   index->Touch(ref, 90);
   const BlockEntry& entry = index->at(ref);
   EXPECT_EQ(entry.slot, 12u);
-  EXPECT_EQ(entry.flags, kFlagDurableWanted | kFlagExpired);
+  EXPECT_EQ(entry.flags, kFlagDurableWanted | kFlagDeleted);
   EXPECT_EQ(entry.owner_data, 34u);
   EXPECT_EQ(entry.expiry_unix_seconds, 78u);
   EXPECT_EQ(entry.last_used_nanos, 90);

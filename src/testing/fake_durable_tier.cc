@@ -148,10 +148,10 @@ void FakeDurableTier::EraseOne(EraseOp* op) {
 void FakeDurableTier::PutNote(const TenantId& tenant, std::string name,
                               std::vector<std::byte> value, int64_t /*expiry_unix_seconds*/,
                               std::function<void(Status)> on_done) {
-  if (store_->hang) return;
+  if (store_->hang || store_->hang_notes) return;
   Later(store_->latency_nanos, [this, key = std::pair(tenant, std::move(name)),
                                 value = std::move(value), on_done = std::move(on_done)] {
-    if (!in_service_ || store_->fail_writes != Code::kOk) {
+    if (!in_service_ || store_->fail_notes || store_->fail_writes != Code::kOk) {
       return on_done(Status(Code::kUnavailable, "injected"));
     }
     store_->notes[key] = value;
@@ -162,7 +162,7 @@ void FakeDurableTier::PutNote(const TenantId& tenant, std::string name,
 
 void FakeDurableTier::GetNote(const TenantId& tenant, std::string name,
                               std::function<void(Result<std::vector<std::byte>>)> on_done) {
-  if (store_->hang) return;
+  if (store_->hang || store_->hang_notes) return;
   Later(store_->latency_nanos,
         [this, key = std::pair(tenant, std::move(name)), on_done = std::move(on_done)] {
           const auto found = store_->notes.find(key);

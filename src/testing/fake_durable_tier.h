@@ -36,6 +36,8 @@ struct FakeStore {
   Code fail_reads = Code::kOk;
   Code fail_writes = Code::kOk;
   Code fail_erasures = Code::kOk;
+  bool hang_notes = false;  // No answer for notes, ever.
+  bool fail_notes = false;  // No note is taken; fail_writes fails them too.
 
   uint64_t looks = 0;  // Blocks, not batches.
   uint64_t look_batches = 0;

@@ -14,14 +14,6 @@ bool IsPages(std::span<const std::byte> memory) {
          reinterpret_cast<uintptr_t>(memory.data()) % kPageBytes == 0;
 }
 
-// Whether what is there need not be written again. Two nodes that store the same block give it
-// expiries that differ a little: that alone moves no bytes.
-bool LastsLongEnough(int64_t there, int64_t wanted, int64_t now) {
-  if (there == 0) return true;
-  if (wanted == 0) return false;
-  return there - now >= (wanted - now) / 2;
-}
-
 Status WrongLength(uint64_t block_bytes, uint64_t given_bytes) {
   return Status(Code::kInvalid,
                 fmt::format("the block has {} bytes, its memory {}; it must be that "
@@ -30,6 +22,13 @@ Status WrongLength(uint64_t block_bytes, uint64_t given_bytes) {
 }
 
 }  // namespace
+
+bool LastsLongEnough(int64_t there_unix_seconds, int64_t wanted_unix_seconds,
+                     int64_t now_unix_seconds) {
+  if (there_unix_seconds == 0) return true;
+  if (wanted_unix_seconds == 0) return false;
+  return there_unix_seconds - now_unix_seconds >= (wanted_unix_seconds - now_unix_seconds) / 2;
+}
 
 // ---- Reading ----
 

@@ -63,6 +63,11 @@ struct LookOp {
   BlockMeta meta;  // Set on success, as its header says, which has been checked.
 };
 
+// Whether what is there need not be written again for its expiry's sake. Two nodes that store the
+// same block give it expiries that differ a little: that alone moves no bytes.
+bool LastsLongEnough(int64_t there_unix_seconds, int64_t wanted_unix_seconds,
+                     int64_t now_unix_seconds);
+
 class DurableTier : public Tier {
  public:
   virtual const std::string& name() const = 0;
