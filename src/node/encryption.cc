@@ -69,17 +69,20 @@ KeyPlace PlaceAsNamed(const std::string& directory, const NodeHost& host) {
           .memory = state.empty() ? std::string() : state + std::string(kMemory)};
 }
 
+// A line for each directory: nodes of one host may have several.
 bool Remembers(const KeyPlace& place) {
   std::ifstream file(place.memory);
-  std::string directory;
-  return std::getline(file, directory) && directory == place.directory;
+  for (std::string directory; std::getline(file, directory);) {
+    if (directory == place.directory) return true;
+  }
+  return false;
 }
 
 // The first time, the directory may be empty. From then on an empty one is a mount point.
 Result<std::unique_ptr<KeyStore>> OpenNamedKeys(const KeyPlace& place) {
   if (!Remembers(place)) {
     AQ_RETURN_IF_ERROR(OpenKeyDirectory(place.directory).status());
-    std::ofstream(place.memory) << place.directory << "\n";
+    std::ofstream(place.memory, std::ios::app) << place.directory << "\n";
   }
   return NewMountedKeys(place.directory, place.directory + std::string(kKeyMarker));
 }

@@ -24,8 +24,8 @@ Result<std::vector<SecretKey>> MasterKeysFor(const NodeConfig& config,
 struct KeyPlace {
   std::string directory{};           // Or:
   const TierConfig* tier = nullptr;  // A tier of the configuration, which lives as long.
-  // Of a directory that the configuration names: the file in this node's state that says whether it
-  // has had its keys there before. Empty: it remembers nothing.
+  // Of a directory that the configuration names: the file in the node's state that says which have
+  // had keys before. Empty: nothing is remembered.
   std::string memory{};
 
   std::string Describe() const;  // "in /var/lib/aquifer/keys", "in tier far"

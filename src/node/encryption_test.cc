@@ -127,6 +127,10 @@ TEST_F(EncryptionTest, AnEmptyDirectoryIsNotTakenForAKeyStoreThatWasThereBefore)
   // Another directory is another store, and may be empty the first time.
   config_.key_store = scratch_.Sub("others");
   EXPECT_TRUE((*OpenKeys(*PlaceOfKeys(config_, host), {}))->List().ok());
+  config_.key_store = scratch_.Sub("keys");
+  std::filesystem::remove_all(scratch_.Sub("keys"));
+  EXPECT_EQ((*OpenKeys(*PlaceOfKeys(config_, host), {}))->List().status().code(),
+            Code::kUnavailable);
 }
 
 TEST_F(EncryptionTest, StoresThatCannotBeMadeAreNamed) {
