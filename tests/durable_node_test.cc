@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -170,6 +171,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
     if (name == "Redis") store_ = std::make_unique<SharedRedis>();
     if (name == "Bucket") store_ = std::make_unique<SharedBucket>();
     WriteSecret(scratch_.Sub("master"), std::string(64, 'c') + "\n");
+    ::setenv("STATE_DIRECTORY", scratch_.Sub("state").c_str(), 1);  // For the nodes.
     const std::string keys =
         fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", scratch_.Sub("master"),
                     name == "Redis" ? scratch_.Sub("keys") : "shared");

@@ -373,6 +373,8 @@ NodeHost ThisHost() {
   NodeHost host;
   host.uid = geteuid();
   host.runtime_directory = AbsoluteOrNone(EnvironmentText("XDG_RUNTIME_DIR"));
+  const std::string state = AbsoluteOrNone(EnvironmentText("STATE_DIRECTORY"));
+  if (!state.empty()) host.state_directory = state.substr(0, state.find(':'));
   host.state_home = AbsoluteOrNone(EnvironmentText("XDG_STATE_HOME"));
   const std::string home = AbsoluteOrNone(EnvironmentText("HOME"));
   if (host.state_home.empty() && !home.empty()) host.state_home = home + "/.local/state";

@@ -31,7 +31,7 @@ struct NodeHost {
   std::string run_directory = "/run/aquifer";
   std::string runtime_directory{};  // $XDG_RUNTIME_DIR; may be empty.
   std::string temporary_directory = "/tmp";
-  std::string state_directory = "/var/lib/aquifer";
+  std::string state_directory = "/var/lib/aquifer";  // Or the first of systemd's $STATE_DIRECTORY.
   std::string state_home{};  // $XDG_STATE_HOME, else ~/.local/state; may be empty.
   uid_t uid = 0;
   std::function<DriveRoom(const std::string& directory)> room_on{};  // None: the kernel is asked.

@@ -274,7 +274,6 @@ TEST_F(DataKeysTest, OfManyThreadsThatMakeAKeyOneWins) {
   EXPECT_NE(ids[0], DataKeyId{});
 }
 
-// As processes, of which some are killed at any moment: whatever is there then can be read.
 TEST_F(DataKeysTest, WithoutLocksAKeyIsWholeAndNoneThatIsDeletedComesBack) {
   const bool ran = RunWhereCallFails({.call = SYS_flock, .error = ENOLCK}, [this] {
     const auto store = OpenKeyDirectory(path());
@@ -304,6 +303,7 @@ TEST_F(DataKeysTest, WithoutLocksAKeyIsWholeAndNoneThatIsDeletedComesBack) {
   if (!ran) GTEST_SKIP() << "the host allows no filters of system calls";
 }
 
+// As processes, of which some are killed at any moment: whatever is there then can be read.
 TEST_F(DataKeysTest, AKilledWriterLeavesAKeyOrNone) {
   for (int round = 0; round < 10; ++round) {
     const TenantId tenant = TenantIdOf(std::to_string(round));
