@@ -338,7 +338,7 @@ void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* 
 
 void SessionNotes::ChooseNote(const std::shared_ptr<Reading>& reading) {
   if (std::exchange(reading->chosen, true)) return;
-  std::stable_sort(reading->notes.begin(), reading->notes.end(), [](const auto& a, const auto& b) {
+  std::sort(reading->notes.begin(), reading->notes.end(), [](const auto& a, const auto& b) {
     return a.first.written_unix_micros > b.first.written_unix_micros;
   });
   ReadNext(reading);
