@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -15,6 +16,21 @@ sys.dont_write_bytecode = False
 sys.pycache_prefix = str(pathlib.Path(__file__).resolve().parents[2] / "build" / "pycache")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+
+
+def avoid_broken_tiles():
+    """Some virtual machines name AMX among what their processor can do and end whoever uses it: torch, in bfloat16."""
+    if "amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text() or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return
+    multiply = ("import torch\n"
+                "torch.nn.Linear(64, 128).bfloat16()(torch.zeros(128, 64).bfloat16())")
+    tried = subprocess.run([sys.executable, "-c", multiply], stderr=subprocess.DEVNULL, check=False)
+    if tried.returncode == -signal.SIGILL:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+
+
+avoid_broken_tiles()
 
 import aquifer  # noqa: E402
 from aquifer._native import program_path  # noqa: E402
