@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -38,8 +39,9 @@ std::vector<std::string> VersityCommand(const S3ServerOptions& options, uint16_t
   if (!options.certificate_file.empty()) {
     words.insert(words.end(), {"--cert", options.certificate_file, "--key", options.key_file});
   }
-  // Beside the objects, for not every filesystem has attributes.
-  words.insert(words.end(), {"posix", "--sidecar", directory + "/meta", directory + "/data"});
+  words.emplace_back("posix");
+  if (!options.in_attributes) words.insert(words.end(), {"--sidecar", directory + "/meta"});
+  words.push_back(directory + "/data");
   return words;
 }
 
@@ -64,6 +66,11 @@ std::string S3Server::ProgramPath(S3Program program) {
   const std::string path = fmt::format("{}/{}", AQUIFER_TOOLS_DIR,
                                        program == S3Program::kVersity ? "versitygw" : "minio");
   return ::access(path.c_str(), X_OK) == 0 ? path : std::string();
+}
+
+bool S3Server::HasAttributes() {
+  const ScratchDirectory directory;
+  return ::setxattr(directory.path().c_str(), "user.aquifer", "1", 1, 0) == 0;
 }
 
 S3Server::S3Server(const S3ServerOptions& options) : options_(options), port_(FreePort()) {

@@ -25,12 +25,18 @@ struct S3ServerOptions {
   // Its objects have a file system of this size to themselves; 0: they have not. Needs the right to
   // mount one: see limited().
   uint64_t data_bytes = 0;
+  // Versity only: what it knows of objects is in attributes of their files, and not in files beside
+  // them, where it loses some when several write one at once. Not every filesystem has attributes.
+  bool in_attributes = false;
 };
 
 class S3Server {
  public:
   // Empty: it is not installed; tools/install-peers installs it.
   static std::string ProgramPath(S3Program program);
+
+  // Whether files here have attributes.
+  static bool HasAttributes();
 
   explicit S3Server(const S3ServerOptions& options = {});
   ~S3Server();
