@@ -150,7 +150,7 @@ class SharedBucket final : public SharedStore {
  private:
   const ScratchDirectory scratch_;
   const std::string credentials_ = scratch_.Sub("credentials");
-  S3Server server_;
+  S3Server server_{{.in_attributes = S3Server::HasAttributes()}};
   FaultProxy proxy_{server_.port()};
 };
 
