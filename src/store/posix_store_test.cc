@@ -160,7 +160,7 @@ TEST_F(PosixStoreTest, ANameOf512CharactersWithoutAFolderIsABlob) {
 
 TEST_F(PosixStoreTest, OptionsThatCannotWorkAreRefused) {
   const auto code = [](PosixStoreOptions options) {
-    return NewPosixStore(options).status().code();
+    return NewPosixStore(std::move(options)).status().code();
   };
   PosixStoreOptions options = OptionsFor("relative");
   EXPECT_EQ(code(options), Code::kInvalid);
