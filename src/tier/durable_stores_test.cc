@@ -1,8 +1,6 @@
 // The contract of tier.h, over durable tiers on real stores with threads of their own: a directory,
 // a Redis server and an S3 server on the loopback.
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "base/check.h"
@@ -19,6 +17,7 @@
 #include "tier/durable_format.h"
 #include "tier/durable_tier.h"
 #include "tier/test_keys.h"
+#include "tier/threaded_harness.h"
 #include "tier/tier_contract.h"
 
 namespace aquifer {
@@ -27,10 +26,11 @@ namespace {
 // Opens a store on one place, again and again.
 using StoreOpener = std::function<std::unique_ptr<BlobStore>()>;
 
-class RealDurableHarness final : public TierHarness {
+class RealDurableHarness final : public ThreadedHarness {
  public:
   RealDurableHarness(const DurableTierOptions& options, bool seal, StoreOpener open)
-      : options_(options),
+      : ThreadedHarness(SystemClock(), 1'000'000'000),
+        options_(options),
         open_(std::move(open)),
         packer_({.keys = seal ? &keys_ : nullptr}, SystemClock(), SystemRandom()) {
     Start();
@@ -38,45 +38,6 @@ class RealDurableHarness final : public TierHarness {
   ~RealDurableHarness() override { Stop(); }
 
   Tier* tier() override { return tier_.get(); }
-
-  void Do(const std::function<void()>& work) override {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-    executor_->Post([&] {
-      work();
-      const std::lock_guard lock(mutex);
-      done = true;
-      changed.notify_one();
-    });
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return done; });
-  }
-
-  bool RunUntil(const std::function<bool()>& done) override {
-    int64_t quiet_since = NowNanos();
-    // With no condition to meet, a second stands for "until nothing moves".
-    while (true) {
-      bool result = false;
-      uint64_t queued = 0;
-      Do([&] {
-        result = done();
-        queued = tier_->Usage().queued_ops;
-      });
-      if (result) return true;
-      if (queued > 0) quiet_since = NowNanos();
-      if (NowNanos() - quiet_since > 1'000'000'000) return false;
-      std::this_thread::yield();
-    }
-  }
-
-  int64_t NowNanos() override { return SystemClock()->NowNanos(); }
-
-  bool Restart() override {
-    Stop();
-    Start();
-    return true;
-  }
 
   Status Probe(const BlockId& id) override {
     Batch<LookOp> batch;
@@ -115,7 +76,7 @@ class RealDurableHarness final : public TierHarness {
     return names.ok() ? *names : BlobStore::Names();
   }
 
-  void Start() {
+  void Start() override {
     executor_ = NewThreadExecutor({}, SystemClock());
     workers_ = NewThreadWorkerPool(2, "aq-test");
     store_ = open_();
@@ -134,20 +95,16 @@ class RealDurableHarness final : public TierHarness {
     });
   }
 
-  void Stop() {
+  void Stop() override {
     Do([&] { tier_.reset(); });
     store_.reset();  // Ends what it has under way; the completions are posted.
-    workers_.reset();
-    executor_->Stop();
-    executor_.reset();
+    StopThreads();
   }
 
   const DurableTierOptions options_;
   const StoreOpener open_;
   TestKeys keys_;
   Packer packer_;
-  std::unique_ptr<ThreadExecutor> executor_;
-  std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<BlobStore> store_;
   std::unique_ptr<DurableTier> tier_;
 };

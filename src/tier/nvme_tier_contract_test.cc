@@ -2,7 +2,6 @@
 // by threads.
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -11,6 +10,7 @@
 #include "io/disk.h"
 #include "testing/scratch_directory.h"
 #include "tier/nvme_harness.h"
+#include "tier/threaded_harness.h"
 #include "tier/tier_contract.h"
 
 namespace aquifer {
@@ -31,57 +31,20 @@ NvmeTierOptions TierOptions(const TierContractOptions& options) {
 }
 
 // Real threads, real files.
-class RealNvmeHarness final : public TierHarness {
+class RealNvmeHarness final : public ThreadedHarness {
  public:
   RealNvmeHarness(const TierContractOptions& options, DiskEngine engine)
-      : options_(Patient(TierOptions(options))), engine_(engine) {
+      : ThreadedHarness(SystemClock(), 100'000'000),
+        options_(Patient(TierOptions(options))),
+        engine_(engine) {
     Start();
   }
   ~RealNvmeHarness() override { Stop(); }
 
   Tier* tier() override { return tier_.get(); }
 
-  void Do(const std::function<void()>& work) override {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-    executor_->Post([&] {
-      work();
-      const std::lock_guard lock(mutex);
-      done = true;
-      changed.notify_one();
-    });
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return done; });
-  }
-
-  bool RunUntil(const std::function<bool()>& done) override {
-    bool result = false;
-    int64_t quiet_since = NowNanos();
-    // With no condition to meet, a tenth of a second stands for "until nothing moves".
-    while (true) {
-      uint64_t queued = 0;
-      Do([&] {
-        result = done();
-        queued = tier_->Usage().queued_ops;
-      });
-      if (result) return true;
-      if (queued > 0) quiet_since = NowNanos();
-      if (NowNanos() - quiet_since > 100'000'000) return false;
-      std::this_thread::yield();
-    }
-  }
-
-  int64_t NowNanos() override { return SystemClock()->NowNanos(); }
-
-  bool Restart() override {
-    Stop();
-    Start();
-    return true;
-  }
-
  private:
-  void Start() {
+  void Start() override {
     executor_ = NewThreadExecutor({}, SystemClock());
     workers_ = NewThreadWorkerPool(2, "aq-test");
     auto disk =
@@ -109,19 +72,15 @@ class RealNvmeHarness final : public TierHarness {
     changed.wait(lock, [&] { return recovered; });
   }
 
-  void Stop() {
+  void Stop() override {
     Do([&] { tier_.reset(); });
     disk_.reset();  // Waits for what is at the device; its completions are posted.
-    workers_.reset();
-    executor_->Stop();
-    executor_.reset();
+    StopThreads();
   }
 
   const ScratchDirectory directory_;
   const NvmeTierOptions options_;
   const DiskEngine engine_;
-  std::unique_ptr<ThreadExecutor> executor_;
-  std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<NvmeTier> tier_;
 };
