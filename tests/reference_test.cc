@@ -39,6 +39,7 @@ class Fleet {
   void KillReplica(size_t replica) { replicas_[replica].process->Kill(); }
 
   void StartNode() {
+    if (node_ != nullptr) node_->Wait();  // It was killed, and may still be listening.
     node_ = std::make_unique<ServedNode>(
         AQUIFER_PROGRAM_PATH,
         std::vector<std::string>{"--socket", scratch_.Sub("node.sock"), "--dram", "128MiB",
