@@ -163,9 +163,9 @@ TEST_F(IdleNode, UsesNoProcessorTimeToSpeakOf) {
   const Activity client = ActivityOf(::getpid());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
   const double ticks = seconds * static_cast<double>(::sysconf(_SC_CLK_TCK));
-  // It looks at its tiers twenty times a second, and at the host's memory twice.
-  EXPECT_LE(static_cast<double>(node.ticks - node_before.ticks), 2 + 0.01 * ticks);
-  EXPECT_LE(static_cast<double>(node.sleeps - node_before.sleeps), 20 + 60 * seconds);
+  // It looks at its tiers and at the host's memory twice a second.
+  EXPECT_LE(static_cast<double>(node.ticks - node_before.ticks), 2 + 0.001 * ticks);
+  EXPECT_LE(static_cast<double>(node.sleeps - node_before.sleeps), 20 + 10 * seconds);
   EXPECT_LE(static_cast<double>(client.ticks - client_before.ticks), 2.0);
   EXPECT_LE(static_cast<double>(client.sleeps - client_before.sleeps), 20.0);
 }

@@ -117,10 +117,10 @@ class QueueThread final : public ThreadExecutor {
     while (!stop) {
       stop = TakeInbox();
       int64_t now = clock_->NowNanos();
-      busy_ = busy_ || !batch_.empty();
       for (Entry& entry : batch_) {
         now = PollIfDue(RunDueTimers(now));
         if (entry.at_nanos == kAtOnce) {
+          busy_ = true;
           now = RunOne(std::move(entry.task), now);
         } else {
           entry.order = next_order_++;

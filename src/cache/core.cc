@@ -261,7 +261,7 @@ Status Core::Build() {
 void Core::Start(std::function<void(Status)> on_ready) {
   on_ready_ = std::move(on_ready);
   dram_->Tick();
-  TickAgain();
+  TickIn(options_.tick_nanos);
   if (options_.cache.nvme_directories.empty()) {
     std::exchange(on_ready_, nullptr)(Status());
     return;
@@ -306,11 +306,20 @@ Status Core::SetTenants(const std::vector<TenantOptions>& tenants) {
 
 // --- Time
 
-void Core::TickAgain() {
-  environment_.owner->PostAt(environment_.clock->NowNanos() + options_.tick_nanos,
-                             [this, alive = alive_] {
-                               if (*alive) Tick();
+void Core::TickIn(int64_t nanos) {
+  environment_.owner->PostAt(environment_.clock->NowNanos() + nanos,
+                             [this, number = ++tick_number_, alive = alive_] {
+                               if (*alive && number == tick_number_) Tick();
                              });
+}
+
+int64_t Core::NanosToTick() {
+  const bool asked = std::exchange(run_at_tick_, next_run_) != next_run_;
+  const bool waits = running_jobs_ > 0 || loader_->pending() > 0 || eraser_->pending() > 0 ||
+                     write_down_->waiting() > 0 || (durable_ != nullptr && !durable_->idle());
+  const int64_t longest = std::min(options_.idle_tick_nanos, dram_->EaseNanos());
+  resting_ = !asked && !waits && longest > options_.tick_nanos;
+  return resting_ ? longest : options_.tick_nanos;
 }
 
 void Core::Tick() {
@@ -323,7 +332,7 @@ void Core::Tick() {
   if (loader_->pending() > 0) loader_->Pump();
   if (durable_ != nullptr) durable_->Tick();
   Housekeep();
-  TickAgain();
+  TickIn(NanosToTick());
 }
 
 // What was begun and is too long for one task.

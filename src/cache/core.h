@@ -59,7 +59,8 @@ struct CoreOptions {
   uint32_t max_deletions_remembered = 1 << 17;
   uint32_t max_deletions_remembered_per_tenant = 1 << 15;
   int64_t tick_nanos = 50'000'000;
-  int64_t reopen_nanos = 1'000'000'000;  // How often a drive that would not open is tried again.
+  int64_t idle_tick_nanos = 500'000'000;  // While nobody asks for anything, and nothing waits.
+  int64_t reopen_nanos = 1'000'000'000;   // How often a drive that would not open is tried again.
   // Drives that have not opened by then come later: the cache starts without them.
   int64_t open_wait_nanos = 5'000'000'000;
 };
@@ -340,7 +341,9 @@ class Core final : private TierListener, private LoadWaiter {
   }
 
   void Tick();
-  void TickAgain();
+  void TickIn(int64_t nanos);
+  // How long the next tick may be away.
+  int64_t NanosToTick();
   // Jobs that want to be woken: one timer for all of them, and none for what has ended.
   void ArmWake();
   void OnWake();
@@ -508,6 +511,10 @@ class Core final : private TierListener, private LoadWaiter {
   JobList given_up_jobs_;                      // Their clients are gone.
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;
+  uint64_t run_at_tick_ = 0;  // next_run_ when the last tick was.
+  uint64_t tick_number_ =
+      0;                  // Of the one that is to come; others were put off, or brought forward.
+  bool resting_ = false;  // It comes late.
   std::map<std::pair<int64_t, uint64_t>, Job*> wakes_;  // By time and run.
   int64_t armed_nanos_ = INT64_MAX;
   bool draining_ = false;

@@ -101,6 +101,7 @@ J* Core::TakeJob(ClientNumber client, Request* request) {
   base->begun_nanos_ = called != 0 ? called : environment_.clock->NowNanos();
   clients_[client].jobs.PushBack(base);
   ++running_jobs_;
+  if (std::exchange(resting_, false)) TickIn(options_.tick_nanos);
   return job;
 }
 

@@ -172,6 +172,14 @@ void DurableTiers::Tick() {
   if (sweeping_) SweepSlice();
 }
 
+bool DurableTiers::idle() const {
+  return notes_->waiting() == 0 && !sweeping_ &&
+         std::all_of(tiers_.begin(), tiers_.end(), [](const auto& one) {
+           return one->eraser->pending() == 0 && one->writer->waiting() == 0 &&
+                  one->loader->pending() == 0;
+         });
+}
+
 // --- Recall
 
 bool DurableTiers::usable() const {

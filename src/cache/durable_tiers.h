@@ -125,6 +125,7 @@ class DurableTiers {
   SessionNotes& notes() { return *notes_; }
 
   void Tick();
+  bool idle() const;  // Nothing waits for a tick.
   // Nothing is left to wait for at the stores; nobody may ask them any more.
   void Close();
 

@@ -163,6 +163,7 @@ class DramTierImpl final : public DramTier {
   void RemoveMapper(uint32_t extent) override { pool_.RemoveMapper(extent); }
   void SetReadyExtents(uint32_t count) override { pool_.SetReadyExtents(count); }
   uint64_t Tick() override { return pool_.Tick(); }
+  int64_t EaseNanos() const override { return pool_.EaseNanos(); }
   DramUsage dram_usage() const override { return pool_.usage(); }
 
   // --- Blocks

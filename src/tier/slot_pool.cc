@@ -477,6 +477,13 @@ uint64_t SlotPool::Shortage() const {
   return options_.keep_available_bytes - std::min(options_.keep_available_bytes, expected);
 }
 
+int64_t SlotPool::EaseNanos() const {
+  if (!available_bytes_.has_value() || making_ > 0 || returning_ > 0 || backing_off_) return 0;
+  const uint64_t spare =
+      *available_bytes_ - std::min(*available_bytes_, options_.keep_available_bytes);
+  return static_cast<int64_t>(spare / kMostTakenPerNano);
+}
+
 void SlotPool::SampleAvailable() {
   if (sampling_) return;
   sampling_ = true;

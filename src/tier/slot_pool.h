@@ -120,6 +120,7 @@ class SlotPool {
 
   void SetReadyExtents(uint32_t count);
   uint64_t Tick();
+  int64_t EaseNanos() const;
 
   const DramUsage& usage() const { return usage_; }
   const SlotPoolCounters& counters() const { return counters_; }
@@ -131,6 +132,7 @@ class SlotPool {
   static constexpr uint32_t kFillLevels = 8;
   // Who has not returned an extent by then is stuck: others are asked too.
   static constexpr uint32_t kPatienceTicks = 20;
+  static constexpr uint64_t kMostTakenPerNano = 20;  // By all processes of a host, in bytes.
 
   struct FreeRecords {
     void operator()(SlotRecord* records) const { std::free(records); }

@@ -309,6 +309,26 @@ TEST_F(SlotPoolTest, UnderPressureReadyExtentsGoFirstAndTheRestIsAskedFor) {
   EXPECT_EQ(tier_->dram_usage().extent_bytes, 2 * kExtent);
 }
 
+TEST_F(SlotPoolTest, NobodyHasToLookWhileMemoryLasts) {
+  constexpr uint64_t kSecondsWorth = 20'000'000'000;
+  extents_.SetAvailableBytes(kKeep + 2 * kExtent + kSecondsWorth);
+  Make({.capacity_bytes = 2 * kExtent,
+        .extent_bytes = kExtent,
+        .keep_available_bytes = kKeep,
+        .ready_extents = 2});
+  EXPECT_EQ(tier_->EaseNanos(), 0);  // Nobody knows yet.
+  tier_->Tick();
+  EXPECT_EQ(tier_->EaseNanos(), 0);
+  Settle();
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(tier_->EaseNanos(), 1'000'000'000);
+  extents_.SetAvailableBytes(kKeep);
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(tier_->EaseNanos(), 0);
+}
+
 TEST_F(SlotPoolTest, PressureNeverAsksForMoreThanThereIs) {
   MakeReady(3);
   MustAllocate(1, kPage);
