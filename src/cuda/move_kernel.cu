@@ -1,6 +1,10 @@
 // The kernels that move blocks between an engine's pages and slots, and sum them in the same pass.
 // One launch takes a whole batch. Every warp takes a contiguous share of its tiles, so that it ends
 // few blocks and adds to their sums few times; warps know nothing of each other.
+//
+// Whoever uses an SM takes it from the engine, so what counts is how much one SM moves: on an H200
+// 44 GB/s, summed, where runs are of a tile's size or longer. Tiles like these go without a look at
+// each unit, and the next one is found while this one's bytes are on their way.
 #include <cstdint>
 
 #include "cuda/move_work.h"
@@ -36,6 +40,60 @@ __device__ void FlushSums(LaneSums mine, LaneSums* to) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&to->b), mine.b);
 }
 
+struct PlacedTile {
+  MoveBlock block;
+  MoveTile tile;
+  uint32_t block_number;
+  bool straight;    // As many units as there can be, in one run.
+  uint64_t slot;    // Of a straight one: the thread's first unit.
+  uint64_t engine;  // The same there; 0: other ranks'.
+};
+
+template <bool wide>
+__device__ PlacedTile FindTile(const MoveLaunch& launch, uint32_t number) {
+  PlacedTile found;
+  found.block_number = Quotient(number, launch.tiles_per_block);
+  found.block = launch.blocks[found.block_number];
+  found.tile = launch.tiles[number - found.block_number * launch.tiles_per_block.divisor];
+  const bool in_engine = found.tile.piece != kNoPiece;
+  found.straight =
+      wide && found.tile.units == kTileUnits && (!in_engine || found.tile.one_run != 0);
+  if (!found.straight) return found;
+  const uint32_t offset = found.tile.first_unit * kMoveUnitBytes;
+  const uint32_t inside = threadIdx.x % kWarpThreads * kMoveUnitBytes;
+  found.slot = found.block.slot + offset + inside;
+  found.engine =
+      in_engine
+          ? EngineAddress(launch.pieces[found.tile.piece], launch, found.block, offset) + inside
+          : 0;
+  return found;
+}
+
+// The thread's units of a straight tile are so far apart.
+constexpr uint32_t kStepBytes = kWarpThreads * kMoveUnitBytes;
+
+template <uint32_t action>
+__device__ void LoadStraight(const PlacedTile& tile, uint4* values) {
+  const uint64_t from = (action & kToSlots) != 0 ? tile.engine : tile.slot;
+#pragma unroll
+  for (uint32_t i = 0; i < kUnrolled; ++i) values[i] = Load(from + i * kStepBytes);
+}
+
+template <uint32_t action>
+__device__ void FinishStraight(const PlacedTile& tile, const uint4* values, LaneSums* sums) {
+  const MoveKeys keys = KeysOf(tile.tile.first_unit + threadIdx.x % kWarpThreads);
+#pragma unroll
+  for (uint32_t i = 0; i < kUnrolled; ++i) {
+    if ((action & kToSlots) != 0) Store(tile.slot + i * kStepBytes, values[i]);
+    if ((action & kToPages) != 0 && tile.engine != 0) {
+      Store(tile.engine + i * kStepBytes, values[i]);
+    }
+    if ((action & kSums) != 0) {
+      AddMoveUnit(UnitOf(values[i]), KeysLater(keys, i * kWarpThreads), sums);
+    }
+  }
+}
+
 // A tile whose units each lie in one run.
 template <uint32_t action>
 __device__ void MoveWideTile(const MoveLaunch& launch, const MoveBlock& block, const MoveTile& tile,
@@ -68,7 +126,7 @@ __device__ void MoveWideTile(const MoveLaunch& launch, const MoveBlock& block, c
     const uint32_t unit = tile.first_unit + at;
     if ((action & kToSlots) != 0) Store(block.slot + unit * uint64_t{kMoveUnitBytes}, values[i]);
     if ((action & kToPages) != 0 && in_engine) Store(engine[i], values[i]);
-    if ((action & kSums) != 0) AddMoveUnit(UnitOf(values[i]), unit, sums);
+    if ((action & kSums) != 0) AddMoveUnit(UnitOf(values[i]), KeysOf(unit), sums);
   }
 }
 
@@ -111,7 +169,7 @@ __device__ void MoveNarrowTile(const MoveLaunch& launch, const MoveBlock& block,
       if ((action & kToSlots) != 0) CopyPart(local, slot, launch.alignment);
       if ((action & kToPages) != 0 && engine != 0) CopyPart(local, engine, launch.alignment);
     }
-    if ((action & kSums) != 0) AddMoveUnit(value, unit, sums);
+    if ((action & kSums) != 0) AddMoveUnit(value, KeysOf(unit), sums);
   }
 }
 
@@ -140,24 +198,28 @@ __device__ void MoveShare(const MoveLaunch& launch) {
   const auto first = static_cast<uint32_t>(tiles * warp / warps);
   const auto end = static_cast<uint32_t>(tiles * (warp + 1) / warps);
   LaneSums sums;
-  uint32_t open = first < end ? Quotient(first, launch.tiles_per_block) : 0;
+  PlacedTile next = FindTile<wide>(launch, first < end ? first : 0);
+  uint32_t open = next.block_number;
   for (uint32_t i = first; i < end; ++i) {
-    const uint32_t at = Quotient(i, launch.tiles_per_block);
-    if ((action & kSums) != 0 && at != open) {
+    const PlacedTile now = next;
+    if ((action & kSums) != 0 && now.block_number != open) {
       FlushSums(sums, &launch.sums[open]);
       sums = {};
-      open = at;
+      open = now.block_number;
     }
-    const MoveBlock block = launch.blocks[at];
-    if ((action & kIfGood) != 0 &&
-        !SumsAreGood(launch.sums[at], launch.block_bytes, block.checksum)) {
-      continue;
-    }
-    const MoveTile tile = launch.tiles[i - at * launch.tiles_per_block.divisor];
-    if (wide) {
-      MoveWideTile<action>(launch, block, tile, &sums);
+    const bool wanted =
+        (action & kIfGood) == 0 ||
+        SumsAreGood(launch.sums[now.block_number], launch.block_bytes, now.block.checksum);
+    uint4 values[kUnrolled];
+    if (now.straight && wanted) LoadStraight<action>(now, values);
+    next = FindTile<wide>(launch, i + 1 < end ? i + 1 : i);
+    if (!wanted) continue;
+    if (now.straight) {
+      FinishStraight<action>(now, values, &sums);
+    } else if (wide) {
+      MoveWideTile<action>(launch, now.block, now.tile, &sums);
     } else {
-      MoveNarrowTile<action>(launch, block, tile, &sums);
+      MoveNarrowTile<action>(launch, now.block, now.tile, &sums);
     }
   }
   if ((action & kSums) != 0 && first < end) FlushSums(sums, &launch.sums[open]);

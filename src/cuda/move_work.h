@@ -113,21 +113,44 @@ AQ_HOST_DEVICE inline uint64_t MoveProduct(uint32_t x, uint32_t y) {
   return product ^ (product >> 32);
 }
 
-// A unit's key j. As constants, since the tables themselves are in the host's memory.
+// A unit's keys.
+struct MoveKeys {
+  uint32_t at[8];
+};
+
+// As constants, since the tables themselves are in the host's memory.
 template <int j>
-AQ_HOST_DEVICE inline uint32_t MoveKey(uint32_t unit) {
-  constexpr uint32_t kA = kChecksumA[j];
+AQ_HOST_DEVICE inline uint32_t KeyStep() {
   constexpr uint32_t kB = kChecksumB[j];
-  return kA + unit * kB;
+  return kB;
+}
+template <int j>
+AQ_HOST_DEVICE inline uint32_t KeyOf(uint32_t unit) {
+  constexpr uint32_t kA = kChecksumA[j];
+  return kA + unit * KeyStep<j>();
+}
+
+AQ_HOST_DEVICE inline MoveKeys KeysOf(uint32_t unit) {
+  return {{KeyOf<0>(unit), KeyOf<1>(unit), KeyOf<2>(unit), KeyOf<3>(unit), KeyOf<4>(unit),
+           KeyOf<5>(unit), KeyOf<6>(unit), KeyOf<7>(unit)}};
+}
+
+// Those of the unit that comes `units` later. Where that is a constant, so is what is added.
+AQ_HOST_DEVICE inline MoveKeys KeysLater(const MoveKeys& keys, uint32_t units) {
+  const uint32_t* const k = keys.at;
+  return {{k[0] + units * KeyStep<0>(), k[1] + units * KeyStep<1>(), k[2] + units * KeyStep<2>(),
+           k[3] + units * KeyStep<3>(), k[4] + units * KeyStep<4>(), k[5] + units * KeyStep<5>(),
+           k[6] + units * KeyStep<6>(), k[7] + units * KeyStep<7>()}};
 }
 
 // docs/formats/checksum.md; the arithmetic of base/checksum_kernel.h over words in registers.
-AQ_HOST_DEVICE inline void AddMoveUnit(const MoveUnit& unit, uint32_t number, LaneSums* sums) {
+AQ_HOST_DEVICE inline void AddMoveUnit(const MoveUnit& unit, const MoveKeys& keys, LaneSums* sums) {
   const uint32_t* const w = unit.words;
-  sums->a += MoveProduct(w[0] + MoveKey<0>(number), w[1] + MoveKey<1>(number));
-  sums->a += MoveProduct(w[2] + MoveKey<2>(number), w[3] + MoveKey<3>(number));
-  sums->b += MoveProduct(w[0] + MoveKey<4>(number), w[2] + MoveKey<5>(number));
-  sums->b += MoveProduct(w[1] + MoveKey<6>(number), w[3] + MoveKey<7>(number));
+  const uint32_t* const k = keys.at;
+  sums->a += MoveProduct(w[0] + k[0], w[1] + k[1]);
+  sums->a += MoveProduct(w[2] + k[2], w[3] + k[3]);
+  sums->b += MoveProduct(w[0] + k[4], w[2] + k[5]);
+  sums->b += MoveProduct(w[1] + k[6], w[3] + k[7]);
 }
 
 // Where the byte at `offset` of the block is in the engine. It lies in `piece`.

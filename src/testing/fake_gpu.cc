@@ -30,7 +30,7 @@ void RunUnit(MoveKind kind, const MoveLaunch& launch, const MoveBlock& block, co
     if (gather) std::memcpy(slot, local, launch.alignment);
     if (writes_pages) std::memcpy(engine, local, launch.alignment);
   }
-  if (kind <= MoveKind::kSum) AddMoveUnit(value, unit, sums);
+  if (kind <= MoveKind::kSum) AddMoveUnit(value, KeysOf(unit), sums);
 }
 
 }  // namespace
