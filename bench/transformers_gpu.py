@@ -94,14 +94,18 @@ def measure(model, recall, restart, tokens, gbps, directory):
     row["computed_and_stored"], _ = timed(lambda: forward(model, ids, cache))
     row["stored_behind"], _ = timed(lambda: recall.flush(120))
     columns = tokens - 1  # All but the token whose logits are wanted.
-    plain = kept(cache, columns)
-    row["decode_step"], expected = timed(lambda: forward(model, ids[:, columns:], plain))
-    del plain
+    for _ in range(2):  # The first one loads kernels.
+        plain = kept(cache, columns)
+        row["decode_step"], expected = timed(lambda: forward(model, ids[:, columns:], plain))
+        del plain
 
     def recalled():
         again = recall.cache()
         took, logits = timed(lambda: forward(model, ids, again))
         assert again.recalled_tokens == columns, (again.recalled_tokens, columns, again.plain)
+        for ours, computed in zip(again.layers, cache.layers):
+            for now, then in ((ours.keys, computed.keys), (ours.values, computed.values)):
+                assert torch.equal(now[:, :, :columns], then[:, :, :columns])
         return took, logits
 
     row["recalled_first"], logits = recalled()  # Before the node's memory is pinned in this process.
@@ -123,12 +127,20 @@ def measure(model, recall, restart, tokens, gbps, directory):
     return row
 
 
+def be_deterministic():
+    """Without this, a continuation from one and the same KV gives other bits now and then."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768, 131072])
     parser.add_argument("--directory", default="/var/tmp")
     parser.add_argument("--dram", default="24GiB")
     args = parser.parse_args()
+    be_deterministic()
     model = make_model()
     gbps = link_gbps()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
