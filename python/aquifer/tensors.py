@@ -2,7 +2,7 @@
 
 A tensor is anything that torch would call one (data_ptr(), shape, stride(), element_size(),
 untyped_storage()), or that shows an __array_interface__, as numpy's arrays do. Neither package is needed.
-Only memory of the host can be described.
+Memory of the host and of CUDA devices can be described.
 """
 from __future__ import annotations
 

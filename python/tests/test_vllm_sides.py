@@ -16,6 +16,7 @@ import torch  # noqa: E402
 
 import aquifer  # noqa: E402
 from aquifer.vllm import node_link, scheduler, worker  # noqa: E402
+from aquifer.vllm.device import HostMoment  # noqa: E402
 from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
 from aquifer.vllm.settings import read_settings  # noqa: E402
 from aquifer.vllm.shape import Shape, read_shape  # noqa: E402
@@ -47,11 +48,12 @@ def text(blocks, seed):
 class Hand:
     """An engine that computes nothing: it has pages, and calls both halves in vLLM's order."""
 
-    def __init__(self, socket, **settings):
+    def __init__(self, socket, shape=None, pages=None, **settings):
         given = read_settings({"socket": socket, "always": True, "deadline_ms": 20000, **settings})
-        self.scheduler = scheduler.SchedulerSide(None, made_shape(), given, "by hand")
-        self.worker = worker.WorkerSide(made_shape(), given, "by hand", 0)
-        self.pages = {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
+        shape = shape or made_shape()
+        self.scheduler = scheduler.SchedulerSide(None, shape, given, "by hand")
+        self.worker = worker.WorkerSide(shape, given, "by hand", 0)
+        self.pages = pages or {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
         self.worker.register(self.pages, PAGES)
         aquifer.cache.wait_for(lambda: self.scheduler._link.known is not None, 30)
         self.step()  # The worker hears of the layout.
@@ -181,7 +183,8 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
     hand.scheduler.matched_tokens(request, 0)
     assert hand.scheduler._tracked["asks"].match.recompute_ms == 0
     for tokens in (100, 200, 400, 800):
-        hand.worker._store_queue.put(worker._Report(Prefill(tokens, 0, 1.0), tokens * 0.5))
+        hand.worker._store_queue.put(worker._Report(Prefill(tokens, 0, 1.0), HostMoment(0.0),
+                                                    HostMoment(tokens * 0.0005)))
 
     def known():
         hand.scheduler._tracked["asks"].asked_at = 0.0  # Long ago.
@@ -329,7 +332,7 @@ def test_a_silent_node_is_waited_for_once(hand, node, monkeypatch):
 def test_loads_that_waited_too_long_are_not_begun(hand, monkeypatch):
     begun = []
     monkeypatch.setattr(hand.worker._loader, "use", lambda *args: begun.append(args))
-    hand.worker._load(Load("old", bytes(32), FIRST, 0, 0, time.monotonic() - 1))
+    hand.worker._load(Load("old", bytes(32), FIRST, 0, 0, time.monotonic() - 1), HostMoment(0.0))
     assert begun == [] and hand.worker._came_short["old"] == CameShort(0, False)
 
 

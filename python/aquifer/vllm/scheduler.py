@@ -370,7 +370,7 @@ class SchedulerSide:
             return
         end = tracked.blocks_of(min(tokens, tracked.request.num_tokens))
         first = tracked.submitted
-        needed = end * self._shape.pages_per_block
+        needed = self._shape.pages_of(end)
         if end <= first or not tracked.wishes.store or len(pages) < needed:
             return
         self._stores.append(Store(

@@ -1,10 +1,13 @@
 """The connector's half in a worker: copies between the engine's pages and the node's slots, on two threads of
 its own, one for loads and one for stores. The engine's thread only hands work over and takes results; it waits in one
-case alone: a request is preempted, and a store of its pages is under way."""
+case alone: a request is preempted, and a store of its pages is under way.
+
+An engine on a GPU is ahead of it: pages to be stored may not be computed yet, and pages to be loaded may still be read
+by what had them before. So a load waits until the GPU gets to the beginning of its step, and a store until it gets to
+the end: vLLM lets a request share what another one computes in the same step."""
 from __future__ import annotations
 
 import dataclasses
-import os
 import queue
 import threading
 import time
@@ -17,11 +20,11 @@ from vllm.logger import init_logger
 from ..cache import Cache, Chain, Registered, SessionState, connect
 from ..errors import Error, Late
 from ..layout import Heads, Layout
-from ..tensors import Family, TensorMap
+from .device import Device, HostDevice, Moment, device_of
 from .hints import Wishes
 from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
 from .settings import Settings
-from .shape import Shape, map_tensors
+from .shape import Pages, Shape, map_tensors, one_block_beside
 
 logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
 
@@ -36,23 +39,22 @@ _MOST_REPORTS = 64
 _NOBODYS_FAULT = ("not found", "unavailable", "corrupt")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class _Behind:
+    """Pages to be read or written, when what the engine did to them is over."""
+    moment: Moment
+    work: Union[Load, Store]
+
+
+@dataclasses.dataclass(frozen=True)
 class _Report:
     """How long a step took."""
     prefill: Prefill
-    milliseconds: float
+    begin: Moment
+    end: Moment
 
 
-_Work = Union[Layout, Load, Store, Note, _Report, None]  # None: the end.
-
-
-def _leave_the_engines_core() -> None:
-    """On a CPU the engine's thread is bound to one core, and this one with it, where it would get nothing while
-    the engine computes. The process that started this one may run on all that there are."""
-    try:
-        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
-    except OSError:
-        pass
+_Work = Union[Layout, _Behind, Note, _Report, None]  # None: the end.
 
 
 class _Client:
@@ -86,12 +88,13 @@ class WorkerSide:
         self._rank = rank
         self._loader = _Client(settings, engine)
         self._storer = _Client(settings, engine)
-        self._tensors: Optional[TensorMap] = None
-        self._pages: list[torch.Tensor] = []
+        self._device: Device = HostDevice()
+        self._pages: Optional[Pages] = None
+        self._beside: Optional[Pages] = None  # The loading thread's, where a block has several pages.
         self._layout: Optional[Layout] = None
         self._socket: Optional[str] = None
         self._meta: Optional[StepMetadata] = None
-        self._step_started = 0.0
+        self._begin: Optional[Moment] = None  # Of the step, where somebody wants to know.
 
         self._lock = threading.Condition()  # For all below.
         self._stats = Stats()
@@ -107,22 +110,27 @@ class WorkerSide:
 
         self._load_queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._store_queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def register(self, kv_caches: dict[str, torch.Tensor], page_count: int) -> None:
+        self._pages = map_tensors(self._shape, self._heads, kv_caches, page_count)
+        if self._pages.map.pages_per_block > 1:
+            self._beside = one_block_beside(self._shape, self._heads, self._pages)
+        self._device = device_of(self._pages.tensors[0])
+        if self._threads:
+            return
         self._threads = [threading.Thread(target=self._run, args=(client, waiting), daemon=True, name=name)
                          for name, client, waiting in (("aquifer-load", self._loader, self._load_queue),
                                                        ("aquifer-store", self._storer, self._store_queue))]
         for thread in self._threads:
             thread.start()
 
-    def register(self, kv_caches: dict[str, torch.Tensor], page_count: int) -> None:
-        self._tensors = map_tensors(self._shape, self._heads, kv_caches, page_count)
-        self._pages = [kv_caches[name] for name in self._shape.layer_names]
-
     # ---- The engine's thread ----
 
     def bind(self, meta: StepMetadata) -> None:
-        """Loads begin before the forward pass: their pages are nobody else's."""
+        """Loads begin before the forward pass: their pages are nobody else's, once earlier steps are over."""
         self._meta = meta
-        self._step_started = time.perf_counter()
+        self._begin = self._device.moment() if meta.loads or meta.prefill is not None else None
         if meta.layout is not None:  # Said once.
             self._layout, self._socket = meta.layout, meta.socket
             self._load_queue.put(meta.layout)  # To be connected before there is a deadline.
@@ -131,26 +139,27 @@ class WorkerSide:
             with self._lock:
                 self._void.update(meta.void)
         for load in meta.loads:
-            self._load_queue.put(load)
+            assert self._begin is not None
+            self._load_queue.put(_Behind(self._begin, load))
 
     def after_forward(self) -> None:
-        """What earlier steps computed is stored now, and this step's time is reported if it tells something."""
-        meta, self._meta = self._meta, None
+        """What is computed by now is stored, and this step's time is reported if it tells something."""
+        meta, begin, self._meta, self._begin = self._meta, self._begin, None, None
         if meta is None or not (meta.stores or meta.finished or meta.notes or meta.prefill):
             return
+        end = self._device.moment()
         with self._lock:
             for store in meta.stores:
                 self._queued.setdefault(store.request, []).append(store)
             self._ending.update(meta.finished)
         for store in meta.stores:
-            self._store_queue.put(store)
+            self._store_queue.put(_Behind(end, store))
         if self._rank != 0:
             return
         for note in meta.notes:
             self._store_queue.put(note)
-        if meta.prefill is not None and self._store_queue.qsize() < _MOST_REPORTS:
-            took = (time.perf_counter() - self._step_started) * 1000
-            self._store_queue.put(_Report(meta.prefill, took * meta.prefill.share))
+        if meta.prefill is not None and begin is not None and self._store_queue.qsize() < _MOST_REPORTS:
+            self._store_queue.put(_Report(meta.prefill, begin, end))
 
     def finish_stores(self, requests: list[str]) -> None:
         """Before their pages are used for something else. Stores take milliseconds, and are waited for; those that
@@ -212,7 +221,10 @@ class WorkerSide:
             logger.warning(said, error)
 
     def _run(self, client: _Client, waiting: "queue.SimpleQueue[_Work]") -> None:
-        _leave_the_engines_core()
+        try:
+            self._device.enter_thread()
+        except RuntimeError as error:
+            self._warn("Aquifer: the GPU cannot be used: %s", error)
         while (item := waiting.get()) is not None:
             try:
                 self._do(client, item)
@@ -224,23 +236,26 @@ class WorkerSide:
     def _do(self, client: _Client, item: _Work) -> None:
         if isinstance(item, Layout):
             client.use(self._socket, item, _CONNECT_SECONDS)
-        elif isinstance(item, Load):
-            self._load(item)
-        elif isinstance(item, Store):
-            self._store(item)
+        elif isinstance(item, _Behind) and isinstance(item.work, Load):
+            self._load(item.work, item.moment)
+        elif isinstance(item, _Behind) and isinstance(item.work, Store):
+            self._store(item.work, item.moment)
         elif self._layout is not None and item is not None and time.monotonic() >= self._quiet_until:
             cache, known = client.use(self._socket, self._layout, _CALL_SECONDS)
             if isinstance(item, Note):
                 self._tell(cache, Chain(known, item.keys), item.wishes, item.wishes.state)
-            else:
-                cache.report_prefill(known, item.prefill.tokens, item.prefill.context, item.milliseconds)
+            elif isinstance(item, _Report):
+                cache.report_prefill(known, item.prefill.tokens, item.prefill.context,
+                                     item.end.milliseconds_since(item.begin) * item.prefill.share)
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: Load, behind: Moment) -> None:
         wanted = len(load.keys) // 32
         blocks, why, started = 0, "unavailable", time.perf_counter()
         try:
-            blocks, why = self._load_blocks(load)
-        except Error as error:
+            held = behind.wait()  # What the GPU had to do first would have held up computing as well.
+            started = time.perf_counter()
+            blocks, why = self._load_blocks(dataclasses.replace(load, end=load.end + held))
+        except (Error, RuntimeError) as error:
             self._warn("Aquifer: a load failed, and is computed: %s", error)
         except Exception:
             logger.exception("Aquifer: a load failed, and is computed")
@@ -254,43 +269,46 @@ class WorkerSide:
 
     def _load_blocks(self, load: Load) -> tuple[int, str]:
         """How many blocks came, from the front, and why the next did not."""
-        assert self._layout is not None and self._tensors is not None
+        assert self._layout is not None and self._pages is not None
         left = load.end - time.monotonic()
         if left <= 0:
             return 0, "unavailable"  # It waited behind others: its blocks were not even asked for.
         cache, known = self._loader.use(self._socket, self._layout, left)
         chain = Chain(known, load.keys)
+        table = self._pages.table(load.pages)
         done = 0
-        shared = load.first_token // self._shape.page_tokens - load.first_block * self._shape.pages_per_block
+        shared = (load.first_token - load.first_block * self._shape.block_tokens) // self._pages.tokens
         if shared > 0:
-            why = self._load_beside(cache, chain.part_of(0, 1), load, shared)
+            first = load.first_block * self._pages.map.pages_per_block
+            why = self._load_beside(cache, chain.part_of(0, 1), load.end, table[first:], shared)
             if why != "ok":
                 return 0, why
             done = 1
         if done == len(chain):
             return done, "ok"
-        loaded = cache.load(chain.part_of(done), self._tensors, load.pages, load.first_block + done,
+        loaded = cache.load(chain.part_of(done), self._pages.map, table, load.first_block + done,
                             timeout=max(load.end - time.monotonic(), 0.001))
         if loaded.why != "ok":
             logger.info("Aquifer: %d of %d blocks were loaded: %s", done + loaded.blocks, len(chain), loaded.why)
         return done + loaded.blocks, loaded.why
 
-    def _load_beside(self, cache: Cache, chain: Chain, load: Load, shared: int) -> str:
-        """A block whose first pages the engine has already, and others may be reading: it is loaded beside
-        them, and only its other pages are copied. "ok", or why it was not."""
-        count = self._shape.pages_per_block
-        beside = [torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in self._pages]
-        tensors = TensorMap(self._shape.layout, Family.CPU_PACKED, beside, heads=self._heads)
-        loaded = cache.load(chain, tensors, list(range(count)), timeout=max(load.end - time.monotonic(), 0.001))
-        if loaded.blocks == 1:
-            first = load.first_block * count
-            for source, target in zip(beside, self._pages):
-                for page in range(shared, count):
-                    target[load.pages[first + page]].copy_(source[page])
-        return loaded.why if loaded.blocks < 1 else "ok"
+    def _load_beside(self, cache: Cache, chain: Chain, end: float, table: list[int], shared: int) -> str:
+        """A block, in the first pages of the table, some of which the engine has already, and others may be reading:
+        it is loaded beside them, and only its other pages are copied. "ok", or why it was not."""
+        assert self._pages is not None and self._beside is not None
+        count = self._beside.map.pages_per_block
+        loaded = cache.load(chain, self._beside.map, list(range(count)), timeout=max(end - time.monotonic(), 0.001))
+        if loaded.blocks < 1:
+            return loaded.why
+        with torch.inference_mode(), self._device.copies():
+            new = torch.tensor(table[shared:count], device=self._pages.tensors[0].device)
+            for source, target in zip(self._beside.tensors, self._pages.tensors):
+                target.index_copy_(0, new, source[shared:])
+        return "ok"
 
-    def _store(self, store: Store) -> None:
-        if not self._may_begin(store):
+    def _store(self, store: Store, behind: Moment) -> None:
+        # Waited for before it begins: a preemption drops it, and does not wait for the GPU as well.
+        if not self._may_begin(store, self._is_over(behind)):
             return
         try:
             if self._heads.writes:  # Else another rank has the same heads.
@@ -307,7 +325,15 @@ class WorkerSide:
             self._storing = None
             self._lock.notify_all()
 
-    def _may_begin(self, store: Store) -> bool:
+    def _is_over(self, behind: Moment) -> bool:
+        try:
+            behind.wait()
+            return True
+        except Exception as error:  # Whatever it is, somebody waits for this store to be done or dropped.
+            self._warn("Aquifer: nothing is stored, since the GPU failed: %s", error)
+            return False
+
+    def _may_begin(self, store: Store, over: bool) -> bool:
         with self._lock:
             queued = self._queued.get(store.request)
             if queued is None or queued[0] is not store:
@@ -315,7 +341,7 @@ class WorkerSide:
             del queued[0]
             if not queued:
                 del self._queued[store.request]
-            if time.monotonic() >= self._quiet_until:
+            if over and time.monotonic() >= self._quiet_until:
                 self._storing = store.request
                 return True
             self._stats.add("dropped_stores", 1)
@@ -323,12 +349,12 @@ class WorkerSide:
             return False
 
     def _store_blocks(self, store: Store) -> None:
-        assert self._layout is not None and self._tensors is not None
+        assert self._layout is not None and self._pages is not None
         cache, known = self._storer.use(self._socket, self._layout, _STORE_SECONDS)
         started = time.perf_counter()
         chain = Chain(known, store.keys)
-        stored = cache.store(chain, store.parent, self._tensors, store.pages, store.first_block, store.first_block,
-                             timeout=_STORE_SECONDS)
+        stored = cache.store(chain, store.parent, self._pages.map, self._pages.table(store.pages), store.first_block,
+                             store.first_block, timeout=_STORE_SECONDS)
         if self._rank == 0 and store.wishes is not None:
             self._tell(cache, chain.part_of(len(chain) - 1), dataclasses.replace(store.wishes, pin_seconds=0))
         with self._lock:
