@@ -314,7 +314,7 @@ def test_a_store_reads_what_its_step_computes():
         rank.fill(table, value=3.0)
         new = [torch.randn_like(tensor) for tensor in rank.tensors.values()]
         torch.cuda.synchronize()
-        busy(rank, 100)
+        busy(rank, 500)
 
         def forward():
             queue_work(100)
