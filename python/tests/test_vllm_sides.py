@@ -47,9 +47,9 @@ def text(blocks, seed):
 class Hand:
     """An engine that computes nothing: it has pages, and calls both halves in vLLM's order."""
 
-    def __init__(self, socket, **settings):
+    def __init__(self, socket, config=None, **settings):
         given = read_settings({"socket": socket, "always": True, "deadline_ms": 20000, **settings})
-        self.scheduler = scheduler.SchedulerSide(None, made_shape(), given, "by hand")
+        self.scheduler = scheduler.SchedulerSide(config, made_shape(), given, "by hand")
         self.worker = worker.WorkerSide(made_shape(), given, "by hand", 0)
         self.pages = {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
         self.worker.register(self.pages, PAGES)
@@ -188,6 +188,19 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
         hand.scheduler.matched_tokens(request, 0)
         return hand.scheduler._tracked["asks"].match.recompute_ms > 0
     aquifer.cache.wait_for(known, 30)
+
+
+def test_what_steps_compute_that_are_not_over_is_not_stored(hand):
+    """With asynchronous scheduling, a request is counted as computed while it is."""
+    request = made_request("ahead", text(4, 7))
+    hand.scheduler.on_new_request(request)
+    request.num_computed_tokens, request.num_in_flight_tokens = 3 * BLOCK + 1, BLOCK
+    hand.step([(request, FIRST)])
+    assert hand.scheduler._tracked["ahead"].submitted == 2
+    request.num_computed_tokens, request.num_in_flight_tokens = 4 * BLOCK, 1
+    assert hand.scheduler.finished(request, FIRST)
+    hand.until("ahead")
+    assert hand.counts()["stored_blocks"] == 3
 
 
 def test_pages_of_a_request_that_has_ended_come_free_soon(hand):
@@ -456,6 +469,18 @@ def test_an_adapter_has_blocks_of_its_own(hand, adapter, file):
         again = made_request(f"loads {number}", text(4, 1), lora_request=lora)
         assert hand.begin_load(again, SECOND) == 4 * BLOCK
         assert hand.until(f"loads {number}") is False
+
+
+def test_where_a_cpu_has_adapters_requests_without_one_are_recalled_and_not_stored(node):
+    """vLLM gives them an adapter's weights where they share a batch."""
+    plain, adapted = Hand(node.socket), Hand(node.socket, types.SimpleNamespace(lora_config=types.SimpleNamespace()))
+    store(plain, 1)
+    assert adapted.begin_load(made_request("loads", text(4, 1)), SECOND) == 4 * BLOCK
+    assert adapted.until("loads") is False
+    assert not adapted.compute_and_end(made_request("stores", text(4, 2)), FIRST)
+    assert plain.scheduler.matched_tokens(made_request("asks", text(4, 2)), 0) == 0
+    plain.close()
+    adapted.close()
 
 
 def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
