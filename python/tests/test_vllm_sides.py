@@ -372,14 +372,20 @@ def test_a_store_that_hangs_keeps_a_preemption_no_longer_than_it_may(hand, node,
     assert hand.worker._quiet_until > 0  # It was late: nobody waited for the node to be given up as lost.
 
 
-def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand):
-    request = made_request("twice", text(4, 5))
-    hand.scheduler.on_new_request(request)
-    request.num_computed_tokens = request.num_tokens
-    hand.step([(request, FIRST)])
-    assert hand.scheduler._tracked["twice"].submitted == 4
-    hand.step(preempted=["twice"])
-    assert hand.scheduler._tracked["twice"].submitted == 0
+def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand, monkeypatch):
+    goes_on, store_blocks = threading.Event(), hand.worker._store_blocks
+    monkeypatch.setattr(hand.worker, "_store_blocks", lambda item: goes_on.wait(60) and store_blocks(item))
+    begun, twice = requests = [made_request(name, text(4, seed)) for seed, name in enumerate(("begun", "twice"))]
+    for request in requests:
+        hand.scheduler.on_new_request(request)
+        request.num_computed_tokens = request.num_tokens
+    hand.step([(request, FIRST) for request in requests])
+    hand.step(preempted=["twice"])  # It waits behind the other.
+    assert hand.counts()["dropped_stores"] == 1
+    goes_on.set()
+    hand.step([(twice, FIRST)])
+    aquifer.cache.wait_for(lambda: not hand.worker._is_stored("twice"), 30)
+    assert hand.scheduler.matched_tokens(made_request("asks", text(4, 1)), 0) == 4 * BLOCK
 
 
 def test_a_preempted_request_recalls_what_it_has_stored(hand):
@@ -520,13 +526,14 @@ def test_an_adapter_that_is_loaded_in_place_is_left_alone(hand, adapter):
     assert "asks" not in hand.scheduler._tracked
 
 
-def test_an_observer_stores_and_loads_nothing(node):
+def test_an_observer_stores_and_loads_nothing(hand, node):
+    store(hand, 1)
     made = Hand(node.socket, observe=True)
-    made.compute_and_end(made_request("one", text(4, 1)), FIRST)
-    assert made.begin_load(made_request("other", text(4, 1)), SECOND) == 0
+    assert made.begin_load(made_request("there", text(4, 1)), SECOND) == 0
+    made.compute_and_end(made_request("new", text(4, 2)), FIRST)
     made.close()
     with node.connect() as client:
-        assert max(tier.blocks for tier in client.stats().tiers) == 0
+        assert max(tier.blocks for tier in client.stats().tiers) == 4
 
 
 def test_ranks_that_differ_are_as_good_as_the_worst():
