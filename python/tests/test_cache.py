@@ -227,10 +227,14 @@ os._exit(0)"""
     aquifer.cache.wait_for(lambda: not os.path.exists(os.path.dirname(other)), 30)
 
 
-def test_observing_stores_nothing(node, layout):
-    with node.connect(observe=True) as cache:
+def test_observing_finds_and_stores_nothing(node, layout):
+    with node.connect() as cache:
         chain = chain_of(cache, layout, range(BLOCKS * 16))
-        assert cache.match(chain).matched == 0
+        _store(cache, chain, layout.root())
+        assert cache.match(chain).matched == BLOCKS
+    with node.connect(observe=True) as cache:
+        assert cache.match(chain_of(cache, layout, range(BLOCKS * 16))).matched == 0
+        chain = chain_of(cache, layout, range(1000, 1000 + BLOCKS * 16))
         assert {slot.outcome for slot in cache.reserve(chain, layout.root())} == {aquifer.Outcome.REFUSED}
 
 

@@ -106,6 +106,7 @@ def test_another_model_or_format_finds_nothing(cache, layout):
     tensors = aquifer.TensorMap(layout, aquifer.Family.FUSED, _paged(1))
     chain = chain_of(cache, layout, range(BLOCKS * TOKENS))
     cache.store(chain, layout.root(), tensors, [0, 1, 2, 3], timeout=30)
+    assert cache.match(chain).matched == BLOCKS
     for other in (dataclasses.replace(layout, model=bytes(32)), dataclasses.replace(layout, kv_format="v2"),
                   dataclasses.replace(layout, groups=(dataclasses.replace(
                       layout.groups[0], dtype=aquifer.DType.FLOAT16),))):

@@ -269,8 +269,7 @@ def test_a_forward_pass_that_fails_leaves_no_wrong_text_behind(recalled, client)
     rest = prompt(2 * BLOCK, seed=10)
     with torch.no_grad():
         model(input_ids=rest, past_key_values=cache, logits_to_keep=1)
-    computed = list(cache._rows[0].tokens) if cache.plain is None else None
-    assert computed is None or computed[start:] == rest[0].tolist()
+    assert cache.plain is None and list(cache._rows[0].tokens)[start:] == rest[0].tolist()
     recall.close()
 
 
@@ -603,13 +602,21 @@ def test_whoever_names_a_model_does_not_name_its_type(client):
     recall.close()
 
 
-def test_identifying_in_the_background_recalls_nothing_until_it_is_done(client):
+def test_identifying_in_the_background_recalls_nothing_until_it_is_done(client, monkeypatch):
     model = make_model("llama")
     ids = prompt(600)
+    before = recalling(model, client)
+    generate(model, ids, before.cache())
+    assert before.flush()
+    before.close()
+    known, digest = threading.Event(), aquifer.transformers.model_digest
+    monkeypatch.setattr(aquifer.transformers, "model_digest", lambda model: known.wait(60) and digest(model))
     recall = recalling(model, client, background=True)
+    cache = recall.cache()
+    generate(model, ids, cache)
+    assert cache.recalled_tokens == 0
+    known.set()
     aquifer.cache.wait_for(lambda: not recall.busy_identifying, 30)
-    generate(model, ids, recall.cache())
-    assert recall.flush()
     cache = recall.cache()
     generate(model, ids, cache)
     assert cache.recalled_tokens == 2 * BLOCK

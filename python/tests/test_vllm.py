@@ -2,11 +2,12 @@
 tokens and log-probabilities can be compared with those of an engine that has no connector.
 
 An engine takes half a minute to start. So there are few, started at once, and the tests below are one story in order:
-`plain` computes what is right; `two` (TP=2) stores; the node restarts; `one` (TP=1) recalls and is tormented. An
-ordinary run has those; --full tells more of the story, with `usual`, an engine with the default settings and a node of
-its own."""
+`plain` computes what is right; `two` (TP=2) stores; the node restarts; `one` (TP=1) recalls and is tormented, and `two`
+now and then. An ordinary run has those; --full tells more of the story, with `adapted`, which has LoRA adapters, `ahead`,
+which schedules asynchronously, and `usual`, an engine with the default settings and a node of its own."""
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -27,8 +28,8 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
 from conftest import node_process, stand_still
-from vllm_engine import Engine, make_model, transfer_config
-from vllm_gates import Gate
+from vllm_engine import Engine, make_adapter, make_model, transfer_config
+from vllm_gates import Fault, Gate
 
 BLOCK = 256  # Tokens: two pages of 128.
 full_only = pytest.mark.skipif(LEVEL != "full", reason="with ./test --full")
@@ -41,15 +42,17 @@ def prompt(length, seed):
 
 SHARED = prompt(1100, 1)
 PROMPTS = {
-    "first": prompt(1500, 2),
+    "first": prompt(6 * BLOCK - 6, 2),  # Its answer fills the sixth block.
     "second": prompt(900, 3),
     "exact": prompt(4 * BLOCK, 4),
     "long": prompt(3500, 5),
     "flipped": prompt(1300, 7),
     **{f"killed {n}": prompt(1600, 40 + n) for n in range(3)},
     **{f"shared {n}": SHARED + prompt(200 + 30 * n, 10 + n) for n in range(4)},
-    **{f"crowd {n}": prompt(1400 + 10 * n, 20 + n) for n in range(6)},
 }
+CROWD = {f"crowd {n}": prompt(1400 + 10 * n, 20 + n) for n in range(6)}
+ADAPTERS = (1, 2)
+WITH_ADAPTERS = dict(enable_lora=True, max_loras=2, max_lora_rank=8) if LEVEL == "full" else {}
 
 
 class Place:
@@ -71,6 +74,14 @@ class Place:
 
     def stand_still(self):
         stand_still(node_process(self.node._process.pid))
+
+    @contextlib.contextmanager
+    def standing_still(self):
+        self.stand_still()
+        try:
+            yield
+        finally:
+            os.kill(node_process(self.node._process.pid), signal.SIGCONT)
 
     def kill(self):
         os.kill(node_process(self.node._process.pid), signal.SIGKILL)
@@ -97,18 +108,29 @@ def place(folder):
     made.stop()
 
 
+def certain(place):
+    """A connector that recalls whatever there is, however busy the host is."""
+    return transfer_config("PatientConnector", always=True, deadline_ms=60000, socket=place.socket)
+
+
+def adapter(folder, number):
+    return {"adapter": (number, str(folder / f"adapter {number}"))}
+
+
 @pytest.fixture(scope="module")
 def starting(folder, place):
     """Engines that are on their way up, all at once: most of it is reading modules, on one core each."""
     model = folder / "model"
     make_model(model)
-    certain = transfer_config("PatientConnector", always=True, deadline_ms=60000, socket=place.socket)
+    for number in ADAPTERS:
+        make_adapter(folder / f"adapter {number}", number)
     engines = {
-        "plain": Engine(model, folder / "plain.log", in_one_process=True, num_gpu_blocks_override=256),
-        "two": Engine(model, folder / "two.log", certain, folder, tensor_parallel_size=2, bind="0|1",
+        "plain": Engine(model, folder / "plain.log", in_one_process=True, num_gpu_blocks_override=256,
+                        **WITH_ADAPTERS),
+        "two": Engine(model, folder / "two.log", certain(place), folder, tensor_parallel_size=2, bind="0|1",
                       disable_custom_all_reduce=True, num_gpu_blocks_override=128),
         # Small steps, so that long prompts are prefilled in chunks; a KV space for 8 000 tokens.
-        "one": Engine(model, folder / "one.log", certain, folder, max_num_batched_tokens=1024,
+        "one": Engine(model, folder / "one.log", certain(place), folder, max_num_batched_tokens=1024,
                       num_gpu_blocks_override=64),
     }
     yield engines
@@ -117,7 +139,7 @@ def starting(folder, place):
 
 
 @pytest.fixture(scope="module")
-def right(starting):
+def right(starting, folder):
     """What an engine without a connector says to every prompt, and to a second turn."""
     with starting["plain"] as engine:
         engine.reply()
@@ -125,21 +147,28 @@ def right(starting):
         answers = dict(zip(names, engine.ask(*PROMPTS.values())))
         following = PROMPTS["first"] + answers["first"]["tokens"] + prompt(100, 9)
         answers["following"] = engine.ask(following)[0]
-        answers["crowd long"] = engine.ask(PROMPTS["crowd 0"], max_tokens=300)[0]
+        answers.update(zip(CROWD, engine.ask(*CROWD.values(), max_tokens=300)))
         PROMPTS["following"] = following
+        for number in ADAPTERS if WITH_ADAPTERS else ():
+            (answers[f"second {number}"],) = engine.ask(PROMPTS["second"], **adapter(folder, number))
     return answers
 
 
 @pytest.fixture(scope="module")
 def stored_by_two(starting, place, right):
     """Two ranks store the prompts; then the node restarts, and has them on its drive."""
-    with starting["two"] as engine:
-        engine.reply()
-        for name in ("first", "second", "exact"):
-            store(engine, right, place, name)
-        recalls(engine, right, "first", whole("first"))
+    engine = starting["two"]
+    engine.reply()
+    for name in ("first", "second", "exact"):
+        store(engine, right, place, name)
+    recalls(engine, right, "first", whole("first"))
     place.stop()
     place.start()
+
+
+@pytest.fixture(scope="module")
+def two(starting, stored_by_two):
+    return starting["two"]
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +183,10 @@ def check(answer, expected):
     assert answer["logprobs"] == pytest.approx(expected["logprobs"], abs=2e-3)
 
 
-def ask(engine, right, name, **options):
+def ask(engine, right, name, expected=None, **options):
     """Asks, checks the answer, and says how much of it was cached."""
     (answer,) = engine.ask(PROMPTS[name], **options)
-    check(answer, right[name])
+    check(answer, right[expected or name])
     return answer["cached"]
 
 
@@ -168,12 +197,12 @@ def whole(name):
 # A host that is busy with something else may stop a node for seconds, which costs hits and stores. So what follows asks
 # until it is there; the answer is right every time.
 
-def recalls(engine, right, name, wanted, **options):
+def recalls(engine, right, name, wanted, expected=None, **options):
     """The engine has forgotten it, and answers with so many tokens from the cache, the first time or soon, and never
     with more."""
     def recalled():
         engine.forget()
-        cached = ask(engine, right, name, **options)
+        cached = ask(engine, right, name, expected, **options)
         assert cached <= wanted
         return cached == wanted
     aquifer.cache.wait_for(recalled, 90)
@@ -214,6 +243,29 @@ def test_one_rank_recalls_from_the_drive_what_two_stored(one, right):
     assert metrics["vllm:aquifer_loaded_blocks"] * BLOCK >= wanted
 
 
+def test_what_is_counted_is_what_was_recalled(one, right):
+    """To the token: by vLLM and by us, in one load, of which nothing is missing."""
+    names = {"hits": "vllm:external_prefix_cache_hits", "queries": "vllm:external_prefix_cache_queries",
+             **{name: f"vllm:aquifer_{name}" for name in ("loaded_blocks", "load_requests", "short_loads")}}
+
+    def counts():
+        one.count("loaded_blocks")
+        metrics = one.metrics()
+        return {name: metrics.get(metric, 0) for name, metric in names.items()}
+
+    def gained_by_a_recall():
+        one.forget()
+        before = counts()
+        cached = ask(one, right, "second")
+        return cached, {name: count - before[name] for name, count in counts().items()}
+    aquifer.cache.wait_for(lambda: (told := gained_by_a_recall())[0] == whole("second") or told[1]["short_loads"], 90)
+    cached, gained = gained_by_a_recall()
+    while gained["short_loads"]:  # The host was busy.
+        cached, gained = gained_by_a_recall()
+    assert gained == {"hits": cached, "queries": len(PROMPTS["second"]) + 3, "loaded_blocks": cached // BLOCK,
+                      "load_requests": 1 if cached else 0, "short_loads": 0}
+
+
 def test_a_prompt_that_is_all_there_computes_one_token(one, right):
     recalls(one, right, "exact", 4 * BLOCK - 1)
 
@@ -226,9 +278,11 @@ def test_what_the_engine_has_itself_is_not_loaded_again(one, right):
 
 
 def test_the_next_turn_computes_only_what_is_new(one, right):
-    """With the answer, the first turn has whole blocks that its prompt had not."""
-    length = len(PROMPTS["first"] + right["first"]["tokens"])
-    recalls(one, right, "following", length // BLOCK * BLOCK)
+    """With the answer, the first turn has a whole block that its prompt had not. The second stores nothing, or it
+    would find its own."""
+    length = len(PROMPTS["first"] + right["first"]["tokens"]) // BLOCK * BLOCK
+    assert length > whole("first")
+    recalls(one, right, "following", length, params={"aquifer": {"store": False}})
 
 
 def test_a_chunked_prefill_is_stored_and_recalled(one, right, place):
@@ -236,13 +290,23 @@ def test_a_chunked_prefill_is_stored_and_recalled(one, right, place):
     recalls(one, right, "long", whole("long"))
 
 
+def test_two_ranks_recall_what_one_stored(two, one, right):
+    before = two.count("loaded_blocks")
+    recalls(two, right, "long", whole("long"))
+    assert two.count("loaded_blocks") - before >= 2 * whole("long") // BLOCK  # Each rank its heads of them.
+
+
 def test_pages_that_the_engine_shares_are_left_alone(one, right):
     """The engine has 9 pages of 128 tokens, of which the last is half of one of our blocks."""
-    one.forget()
-    one.ask(PROMPTS["first"][:9 * 128 + 5], max_tokens=1)
-    before = one.count("loaded_blocks")
-    assert ask(one, right, "first") in (9 * 128, whole("first"))
-    assert one.count("loaded_blocks") - before in (0, 1)
+    def loaded_beside():
+        one.forget()
+        one.ask(PROMPTS["first"][:9 * 128 + 5], max_tokens=1)
+        before = one.count("loaded_blocks")
+        cached = ask(one, right, "first")
+        loaded = one.count("loaded_blocks") - before
+        assert (cached, loaded) in ((9 * 128, 0), (whole("first"), 1))
+        return loaded == 1
+    aquifer.cache.wait_for(loaded_beside, 90)
 
 
 def test_requests_at_once_share_a_beginning(one, right, place):
@@ -262,18 +326,20 @@ def test_requests_at_once_share_a_beginning(one, right, place):
     assert turn > 0
 
 
-def test_a_crowd_is_preempted_and_recalled(one, right, place):
+def test_a_crowd_is_preempted_and_recalled(one, right):
+    crowd_is_preempted_and_recalled(one, right)
+
+
+def crowd_is_preempted_and_recalled(engine, right):
     """Six requests of 1 700 tokens each want more than the KV space has."""
-    names = [f"crowd {n}" for n in range(6)]
-    before = one.metrics()
-    answers = one.ask(*[PROMPTS[name] for name in names], max_tokens=300)
-    after = one.metrics()
+    before = engine.metrics()
+    answers = engine.ask(*CROWD.values(), max_tokens=300)
+    after = engine.metrics()
     assert after["vllm:num_preemptions"] > before["vllm:num_preemptions"]
     # vLLM's own counter of external hits leaves those of preempted requests out.
-    assert after["vllm:aquifer_loaded_blocks"] > before["vllm:aquifer_loaded_blocks"]
-    for name, answer in zip(names, answers):
-        assert answer["tokens"][:12] == right[name]["tokens"]
-    check(answers[0], right["crowd long"])
+    assert after["vllm:aquifer_loaded_blocks"] > before.get("vllm:aquifer_loaded_blocks", 0)
+    for name, answer in zip(CROWD, answers):
+        check(answer, right[name])
 
 
 # ---- Who asks ----
@@ -337,25 +403,71 @@ def staged(client, session):
 # ---- What goes wrong ----
 
 def test_requests_that_are_aborted_in_mid_load_leave_no_trace(one, right, place, folder):
-    one.forget()
-    before = one.count("load_requests")
-    with Gate(folder, "load") as gate:
-        one.begin(do="start", prompts=[PROMPTS["long"], PROMPTS["first"]], max_tokens=12)
-        assert one.reply()
-        gate.wait_for_one()
-        one.begin(do="abort")
-        assert one.reply()
-    one.forget()
-    counted(one, "load_requests", before)
-    recalls(one, right, "long", whole("long"))
-    recalls(one, right, "first", whole("first"))
+    aborted_in_mid_load(one, right, folder)
     aquifer.cache.wait_for(lambda: place.counters()["lent_slots"] == 0, 30)
+
+
+def aborted_in_mid_load(engine, right, folder):
+    """Their pages are nobody else's until they are loaded, whoever waits for pages."""
+    engine.forget()
+    before = engine.count("load_requests")
+    others = list(CROWD)[:3]
+    with Gate(folder, "load") as gate:
+        engine.begin(do="start", prompts=[PROMPTS["long"], PROMPTS["first"]], max_tokens=12)
+        assert engine.reply()
+        gate.wait_for_one()
+        engine.begin(do="abort")
+        assert engine.reply()
+        # More than there is room for. When these are being computed, the others' loads go on.
+        engine.begin(do="start", prompts=[CROWD[name] for name in others], max_tokens=60, steps=20,
+                     params={"aquifer": {"store": False}}, salt="others")
+        assert engine.reply()
+    engine.begin(do="finish")
+    for name, answer in zip(others, engine.reply()):
+        check(answer, {what: values[:60] for what, values in right[name].items() if what != "cached"})
+    engine.forget()
+    counted(engine, "load_requests", before)
+    recalls(engine, right, "long", whole("long"))
+    recalls(engine, right, "first", whole("first"))
+
+
+@pytest.mark.parametrize("kind, left", [("late", 0), ("short", 2 * BLOCK)])
+def test_a_load_that_fails_on_one_rank_is_computed_on_both(two, right, folder, kind, left):
+    """From the first block on that one of them does not have."""
+    recalls(two, right, "first", whole("first"))
+    short = two.count("short_loads")
+    with Fault(folder, 1, kind):
+        recalls(two, right, "first", left)
+    counted(two, "short_loads", short)
+    recalls(two, right, "first", whole("first"))
+
+
+def test_a_rank_that_loses_its_connection_in_mid_load_costs_no_request(two, right, place, folder):
+    """Both have asked when the node stands still: one is cut off, and the other hears from it later."""
+    def one_rank_has_loaded():
+        recalls(two, right, "first", whole("first"))
+        two.forget()
+        before = two.count("loaded_blocks")
+        with Fault(folder, 1, "cut") as fault, Gate(folder, "load") as gate:
+            two.begin(do="generate", prompts=[PROMPTS["first"]], max_tokens=12)
+            gate.wait_for_one()
+            with place.standing_still():
+                gate.open()
+                fault.wait_for_cut()
+            (answer,) = two.reply()
+        check(answer, right["first"])
+        assert answer["cached"] == 0
+        return two.count("loaded_blocks") - before == whole("first") // BLOCK
+    short = two.count("short_loads")
+    aquifer.cache.wait_for(one_rank_has_loaded, 90)
+    counted(two, "short_loads", short)
+    recalls(two, right, "first", whole("first"))
 
 
 def test_a_node_that_is_killed_in_mid_load_costs_no_request(one, right, place, folder):
     """It stands still when it is asked for blocks, so that it has the question and no answer when it is killed."""
     one.forget()
-    short = one.count("short_loads")
+    short, loaded = one.count("short_loads"), one.count("loaded_blocks")
     with Gate(folder, "load") as gate:
         one.begin(do="generate", prompts=[PROMPTS["first"], PROMPTS["second"]], max_tokens=12)
         gate.wait_for_one()
@@ -365,7 +477,9 @@ def test_a_node_that_is_killed_in_mid_load_costs_no_request(one, right, place, f
         place.kill()
         for name, answer in zip(("first", "second"), one.reply()):
             check(answer, right[name])
+            assert answer["cached"] == 0  # It says what was computed, and not what was promised.
     counted(one, "short_loads", short)
+    assert one.count("loaded_blocks") == loaded
     one.forget()
     assert ask(one, right, "second") == 0  # Nobody is there.
     place.start()
@@ -439,18 +553,128 @@ def test_a_reset_begins_an_epoch(one, right, place):
     recalls(one, right, "second", whole("second"))
 
 
-# ---- With the default settings, and a node of its own ----
+# ---- Engines of --full alone, which start at once ----
 
 @pytest.fixture(scope="module")
-def usual(starting, folder, one):
-    starting["one"].close()
-    gates = folder / "gates"
-    gates.mkdir()
-    connector = transfer_config("GatedConnector", spawn=True, spawn_dram="384MiB")
-    with Engine(folder / "model", folder / "usual.log", connector, gates, num_gpu_blocks_override=64) as engine:
-        engine.reply()
-        engine.gates = gates
-        yield engine
+def later(starting, folder, place, one):
+    for name in ("one", "two"):
+        starting[name].close()
+    gates = {name: folder / f"gates of {name}" for name in ("adapted", "ahead", "usual")}
+    for made in gates.values():
+        made.mkdir()
+    own_node = transfer_config("GatedConnector", spawn=True, spawn_dram="384MiB")
+    engines = {
+        name: Engine(folder / "model", folder / f"{name}.log", connector, gates[name], num_gpu_blocks_override=64,
+                     **options)
+        for name, connector, options in (("adapted", certain(place), WITH_ADAPTERS),
+                                         ("ahead", certain(place), {"ahead": True}), ("usual", own_node, {}))}
+    for name, engine in engines.items():
+        engine.gates = gates[name]
+    yield engines
+    for engine in engines.values():
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def adapted(later):
+    engine = later["adapted"]
+    engine.reply()
+    yield engine
+    engine.close()
+
+
+@full_only
+def test_an_adapter_recalls_its_own_and_nobody_elses(adapted, right, folder):
+    """The same prompt with none, which is there, with one and with another, which are not."""
+    adapters = {f"second {number}": adapter(folder, number) for number in ADAPTERS}
+    assert len({tuple(right[name]["tokens"]) for name in ("second", *adapters)}) == 3
+    recalls(adapted, right, "second", whole("second"))
+    for name, given in adapters.items():
+        adapted.forget()
+        assert ask(adapted, right, "second", name, **given) == 0
+        recalls(adapted, right, "second", whole("second"), name, **given)
+    recalls(adapted, right, "second", whole("second"))
+
+    def together():
+        adapted.forget()
+        answers = at_once(adapted, PROMPTS["second"], *adapters.values())
+        for name, answer in zip(adapters, answers):
+            check(answer, right[name])
+        return [answer["cached"] for answer in answers] == [whole("second")] * 2
+    aquifer.cache.wait_for(together, 90)
+
+
+def at_once(engine, text, *options):
+    """The same text with one option after the other, in one batch."""
+    for given in options:
+        engine.begin(do="start", prompts=[text], max_tokens=12, **given)
+        assert engine.reply()
+    engine.begin(do="finish")
+    return engine.reply()
+
+
+@full_only
+def test_what_a_cpu_computes_beside_an_adapter_is_not_stored(adapted, right, folder, place):
+    """vLLM gives such a request the adapter's weights, if it has none: its answer is wrong without us, and its KV
+    would be for everybody."""
+    with_adapter = adapter(folder, ADAPTERS[1])
+    wanted = place.blocks() + whole("flipped") // BLOCK
+    adapted.forget()
+    salt = {"salt": "beside"}  # Nobody has stored it.
+
+    def stored_with_adapter():
+        beside, _ = at_once(adapted, PROMPTS["flipped"], salt, {**with_adapter, **salt})
+        adapted.forget()
+        assert beside["cached"] == 0
+        return stored(place, wanted, 1)
+    aquifer.cache.wait_for(stored_with_adapter, 60)
+    assert ask(adapted, right, "flipped", **salt) == 0
+
+
+@pytest.fixture(scope="module")
+def ahead(later):
+    engine = later["ahead"]
+    engine.reply()
+    return engine
+
+
+@full_only
+def test_a_step_is_scheduled_while_another_is_computed(ahead, right, folder):
+    recalls(ahead, right, "long", whole("long"))
+    assert (ahead.gates / "ahead").exists() and not (folder / "ahead").exists()
+
+
+@full_only
+def test_an_engine_that_schedules_ahead_stores_a_turn_and_its_answer(ahead, right):
+    ahead.begin(do="reset_connector")  # What others have stored is not found any more.
+    assert ahead.reply()
+    assert ask(ahead, right, "first") == 0
+
+    def recalled():
+        ahead.forget()
+        ask(ahead, right, "first")  # Stores the answer where it was not stored yet.
+        ahead.forget()
+        return ask(ahead, right, "following", params={"aquifer": {"store": False}}) == 6 * BLOCK
+    aquifer.cache.wait_for(recalled, 90)
+
+
+@full_only
+def test_an_engine_that_schedules_ahead_preempts_and_recalls(ahead, right):
+    crowd_is_preempted_and_recalled(ahead, right)
+
+
+@full_only
+def test_an_engine_that_schedules_ahead_aborts_in_mid_load(ahead, right):
+    recalls(ahead, right, "long", whole("long"))
+    recalls(ahead, right, "first", whole("first"))
+    aborted_in_mid_load(ahead, right, ahead.gates)
+
+
+@pytest.fixture(scope="module")
+def usual(later):
+    engine = later["usual"]
+    engine.reply()
+    return engine
 
 
 def usual_node(usual):
@@ -466,6 +690,8 @@ def usual_node(usual):
             pass
     return None
 
+
+# ---- With the default settings, and a node of its own ----
 
 @full_only
 def test_the_default_settings_recall(usual, right):

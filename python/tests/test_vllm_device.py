@@ -220,7 +220,7 @@ def plain(page, kernel_page):
     (64, 64, 0), (64, 64, 2 * BLOCK), (64, 16, 0), (64, 8, 2 * BLOCK), (128, 128, 0), (256, 64, 0)])
 def test_pages_are_cut_and_grouped(node, page, kernel_page, have):
     shape, pages = plain(page, kernel_page)
-    hand = Hand(node.socket, shape, pages)
+    hand = Hand(node.socket, shape=shape, pages=pages)
     count, parts = -(-4 * BLOCK // page), page // kernel_page
     first, second = list(range(count)), list(range(20, 20 + count))
     rows = [[table[token // page] * parts + token % page // kernel_page for token in range(0, 4 * BLOCK, kernel_page)]

@@ -115,5 +115,6 @@ def test_the_openai_server_recalls_and_says_so(server):
     assert float(loaded[0].split()[-1]) >= prompt_tokens // BLOCK
     # Another text with the same beginning recalls what they share.
     _post(address + "/reset_prefix_cache")
-    _, cached = ask(TEXT[:900] + "And then there were none.")
+    other, cached = ask(TEXT[:900] + "And then there were none.")
     assert cached == 900 // BLOCK * BLOCK
+    assert other.token_ids == _greedy(model, other.prompt_token_ids, 12)[0]

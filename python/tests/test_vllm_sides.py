@@ -48,10 +48,10 @@ def text(blocks, seed):
 class Hand:
     """An engine that computes nothing: it has pages, and calls both halves in vLLM's order."""
 
-    def __init__(self, socket, shape=None, pages=None, **settings):
+    def __init__(self, socket, config=None, shape=None, pages=None, **settings):
         given = read_settings({"socket": socket, "always": True, "deadline_ms": 20000, **settings})
         shape = shape or made_shape()
-        self.scheduler = scheduler.SchedulerSide(None, shape, given, "by hand")
+        self.scheduler = scheduler.SchedulerSide(config, shape, given, "by hand")
         self.worker = worker.WorkerSide(shape, given, "by hand", 0)
         self.pages = pages or {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
         self.worker.register(self.pages, PAGES)
@@ -191,6 +191,19 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
         hand.scheduler.matched_tokens(request, 0)
         return hand.scheduler._tracked["asks"].match.recompute_ms > 0
     aquifer.cache.wait_for(known, 30)
+
+
+def test_what_steps_compute_that_are_not_over_is_not_stored(hand):
+    """With asynchronous scheduling, a request is counted as computed while it is."""
+    request = made_request("ahead", text(4, 7))
+    hand.scheduler.on_new_request(request)
+    request.num_computed_tokens, request.num_in_flight_tokens = 3 * BLOCK + 1, BLOCK
+    hand.step([(request, FIRST)])
+    assert hand.scheduler._tracked["ahead"].submitted == 2
+    request.num_computed_tokens, request.num_in_flight_tokens = 4 * BLOCK, 1
+    assert hand.scheduler.finished(request, FIRST)
+    hand.until("ahead")
+    assert hand.counts()["stored_blocks"] == 3
 
 
 def test_pages_of_a_request_that_has_ended_come_free_soon(hand):
@@ -362,14 +375,20 @@ def test_a_store_that_hangs_keeps_a_preemption_no_longer_than_it_may(hand, node,
     assert hand.worker._quiet_until > 0  # It was late: nobody waited for the node to be given up as lost.
 
 
-def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand):
-    request = made_request("twice", text(4, 5))
-    hand.scheduler.on_new_request(request)
-    request.num_computed_tokens = request.num_tokens
-    hand.step([(request, FIRST)])
-    assert hand.scheduler._tracked["twice"].submitted == 4
-    hand.step(preempted=["twice"])
-    assert hand.scheduler._tracked["twice"].submitted == 0
+def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand, monkeypatch):
+    goes_on, store_blocks = threading.Event(), hand.worker._store_blocks
+    monkeypatch.setattr(hand.worker, "_store_blocks", lambda item: goes_on.wait(60) and store_blocks(item))
+    begun, twice = requests = [made_request(name, text(4, seed)) for seed, name in enumerate(("begun", "twice"))]
+    for request in requests:
+        hand.scheduler.on_new_request(request)
+        request.num_computed_tokens = request.num_tokens
+    hand.step([(request, FIRST) for request in requests])
+    hand.step(preempted=["twice"])  # It waits behind the other.
+    assert hand.counts()["dropped_stores"] == 1
+    goes_on.set()
+    hand.step([(twice, FIRST)])
+    aquifer.cache.wait_for(lambda: not hand.worker._is_stored("twice"), 30)
+    assert hand.scheduler.matched_tokens(made_request("asks", text(4, 1)), 0) == 4 * BLOCK
 
 
 def test_a_preempted_request_recalls_what_it_has_stored(hand):
@@ -461,6 +480,18 @@ def test_an_adapter_has_blocks_of_its_own(hand, adapter, file):
         assert hand.until(f"loads {number}") is False
 
 
+def test_where_a_cpu_has_adapters_requests_without_one_are_recalled_and_not_stored(node):
+    """vLLM gives them an adapter's weights where they share a batch."""
+    plain, adapted = Hand(node.socket), Hand(node.socket, types.SimpleNamespace(lora_config=types.SimpleNamespace()))
+    store(plain, 1)
+    assert adapted.begin_load(made_request("loads", text(4, 1)), SECOND) == 4 * BLOCK
+    assert adapted.until("loads") is False
+    assert not adapted.compute_and_end(made_request("stores", text(4, 2)), FIRST)
+    assert plain.scheduler.matched_tokens(made_request("asks", text(4, 2)), 0) == 0
+    plain.close()
+    adapted.close()
+
+
 def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
     """The engine has the old ones in memory, or reads the new ones when it had to make room: nobody knows."""
     lora = adapter("one", "adapter_model.safetensors", b"old")
@@ -498,13 +529,14 @@ def test_an_adapter_that_is_loaded_in_place_is_left_alone(hand, adapter):
     assert "asks" not in hand.scheduler._tracked
 
 
-def test_an_observer_stores_and_loads_nothing(node):
+def test_an_observer_stores_and_loads_nothing(hand, node):
+    store(hand, 1)
     made = Hand(node.socket, observe=True)
-    made.compute_and_end(made_request("one", text(4, 1)), FIRST)
-    assert made.begin_load(made_request("other", text(4, 1)), SECOND) == 0
+    assert made.begin_load(made_request("there", text(4, 1)), SECOND) == 0
+    made.compute_and_end(made_request("new", text(4, 2)), FIRST)
     made.close()
     with node.connect() as client:
-        assert max(tier.blocks for tier in client.stats().tiers) == 0
+        assert max(tier.blocks for tier in client.stats().tiers) == 4
 
 
 def test_ranks_that_differ_are_as_good_as_the_worst():

@@ -30,6 +30,24 @@ def make_model(folder):
     LlamaForCausalLM(LlamaConfig(**MODEL)).save_pretrained(folder)
 
 
+def make_adapter(folder, seed):
+    """A LoRA adapter, as PEFT saves it, that changes keys, values and answers by much."""
+    import torch
+    from safetensors.torch import save_file
+    rank, hidden, keys = 8, MODEL["hidden_size"], MODEL["num_key_value_heads"] * MODEL["head_dim"]
+    numbers, weights = torch.Generator().manual_seed(seed), {}
+    for layer in range(MODEL["num_hidden_layers"]):
+        for name, outputs in (("q_proj", hidden), ("k_proj", keys), ("v_proj", keys)):
+            module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{module}.lora_A.weight"] = torch.randn(rank, hidden, generator=numbers) * 0.1
+            weights[f"{module}.lora_B.weight"] = torch.randn(outputs, rank, generator=numbers) * 0.1
+    pathlib.Path(folder).mkdir()
+    save_file(weights, f"{folder}/adapter_model.safetensors")
+    pathlib.Path(folder, "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none",
+         "target_modules": ["q_proj", "k_proj", "v_proj"]}))
+
+
 def transfer_config(connector="AquiferConnector", **settings):
     return {"kv_connector": connector, "kv_role": "kv_both",
             "kv_connector_module_path": "aquifer.vllm" if connector == "AquiferConnector" else "vllm_gates",
@@ -38,7 +56,8 @@ def transfer_config(connector="AquiferConnector", **settings):
 
 class Engine:
     def __init__(self, model, log, connector=None, gates=None, in_one_process=False, **options):
-        """`connector`: a transfer_config(); None: an engine without one. `gates`: the folder of its gates."""
+        """`connector`: a transfer_config(); None: an engine without one. `gates`: the folder of its gates. Of the
+        options, which are LLM()'s, `ahead` makes it schedule asynchronously."""
         if connector is not None:
             options["kv_transfer_config"] = connector
         if in_one_process:  # Starts in half the time.
@@ -164,6 +183,15 @@ def _hints(command):
                                               for number, (kind, version, payload) in enumerate(command["hints"])])
 
 
+def _adapter(command):
+    """(number, folder) of a LoRA adapter."""
+    from vllm.lora.request import LoRARequest
+    if "adapter" not in command:
+        return None
+    number, folder = command["adapter"]
+    return LoRARequest(f"adapter {number}", number, folder)
+
+
 class _Told:
     """What the parent can ask for, by name."""
 
@@ -175,6 +203,10 @@ class _Told:
 
     def generate(self, command):
         self.start(command)
+        return self.finish(command)
+
+    def finish(self, command):
+        """The answers to all that were begun."""
         outputs = {}
         while self._engine.has_unfinished_requests():
             outputs.update((output.request_id, output) for output in self._engine.step() if output.finished)
@@ -188,7 +220,7 @@ class _Told:
             self._next += 1
             salted = {"cache_salt": command["salt"]} if "salt" in command else {}
             self._engine.add_request(name, {"prompt_token_ids": prompt, **salted}, _params(command),
-                                     kv_hints=_hints(command))
+                                     lora_request=_adapter(command), kv_hints=_hints(command))
             self._names.append(name)
         for _ in range(command.get("steps", 0)):
             self._engine.step()
@@ -224,6 +256,10 @@ def main():
         replies.write(json.dumps(answer) + "\n")
         replies.flush()
     options = {"dtype": "float32", "max_model_len": 4096, "disable_log_stats": False, **json.loads(sys.argv[2])}
+    if options.pop("ahead", False):
+        from vllm_ahead import schedule_ahead
+        schedule_ahead()
+        options["worker_cls"] = "vllm_ahead.Worker"
     llm = LLM(sys.argv[1], skip_tokenizer_init=True, enforce_eager=True, seed=0, **options)
     say({"result": "up"})
     told = _Told(llm)

@@ -2,6 +2,7 @@
 runs on the scheduler's thread, and none of it waits but for the answer to a match, and that for a moment."""
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -12,6 +13,7 @@ from array import array
 from typing import Any, Optional
 
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..cache import Chain, Match, Pending, Tier
@@ -141,8 +143,10 @@ class SchedulerSide:
         self._freeing: dict[str, float] = {}  # Ended requests whose pages are being stored, and since when.
         self._prestages: list[Pending[tuple[int, int]]] = []
         self._adapters: dict[int, _Adapter] = {}
-        # In which type adapters are computed.
-        self._adapter_dtype = str(getattr(getattr(vllm_config, "lora_config", None), "lora_dtype", None))
+        lora_config = getattr(vllm_config, "lora_config", None)
+        self._adapter_dtype = str(getattr(lora_config, "lora_dtype", None))  # In which they are computed.
+        # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
+        self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
         self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
         self._layout_said = False
         self._epoch = ""
@@ -170,6 +174,8 @@ class SchedulerSide:
             salt = hashlib.sha256(f"{self._epoch}\0{salt}".encode()).hexdigest()
         root = self._root(adapter, salt)
         tracked = self._tracked[request.request_id] = _Tracked(request, root, self._shape.block_tokens)
+        if self._only_adapters_store and request.lora_request is None:
+            tracked.wishes = dataclasses.replace(tracked.wishes, store=False)
         return tracked
 
     def _root(self, adapter: Optional[bytes], salt: str) -> bytes:
