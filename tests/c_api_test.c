@@ -194,6 +194,11 @@ static void TakesCare(Engine* engine) {
   hint.state = AQUIFER_SESSION_WILL_CONTINUE;
   hint.priority = 7;
   CHECK_OK(aquifer_hint(engine->cache, &hint));
+  hint.durability = AQUIFER_DURABILITY_DURABLE;
+  hint.return_seconds = 90;
+  CHECK_OK(aquifer_hint(engine->cache, &hint));
+  hint.size = offsetof(aquifer_hint_args, return_seconds); /* As it was once. */
+  CHECK_OK(aquifer_hint(engine->cache, &hint));
   CHECK_OK(aquifer_report_prefill(engine->cache, engine->chain.layout, 64, 0, 1.5));
   aquifer_prestage_args stage = {.size = sizeof(stage), .session = "talk"};
   CHECK_OK(aquifer_prestage(engine->cache, engine->request, &stage));
@@ -413,6 +418,15 @@ static void RefusesNonsense(Engine* engine) {
   CHECK_INVALID(aquifer_hint(engine->cache, &hint));
   hint.state = 0;
   hint.priority = 8;
+  CHECK_INVALID(aquifer_hint(engine->cache, &hint));
+  hint.priority = 0;
+  hint.durability = 2;
+  CHECK_INVALID(aquifer_hint(engine->cache, &hint));
+  hint.durability = 0;
+  hint.return_seconds = -1;
+  CHECK_INVALID(aquifer_hint(engine->cache, &hint));
+  hint.return_seconds = 0;
+  hint.size = offsetof(aquifer_hint_args, return_seconds) - 1;
   CHECK_INVALID(aquifer_hint(engine->cache, &hint));
   char name[300];
   memset(name, 'x', sizeof(name));

@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "base/hex.h"
+#include "base/sha256.h"
 #include "testing/chain.h"
 #include "testing/fault_proxy.h"
 #include "testing/http_peer.h"
@@ -172,10 +174,14 @@ class DurableNode : public testing::TestWithParam<Kind> {
     if (name == "Bucket") store_ = std::make_unique<SharedBucket>();
     WriteSecret(scratch_.Sub("master"), std::string(64, 'c') + "\n");
     ::setenv("STATE_DIRECTORY", scratch_.Sub("state").c_str(), 1);  // For the nodes.
+    WriteConfig("");
+  }
+  void WriteConfig(const std::string& more) {
     const std::string keys =
         fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", scratch_.Sub("master"),
-                    name == "Redis" ? scratch_.Sub("keys") : "shared");
-    std::ofstream(config_) << (GetParam().encrypted ? keys : "") << "[[tier]]\nname = \"shared\"\n"
+                    GetParam().name == "Redis" ? scratch_.Sub("keys") : "shared");
+    std::ofstream(config_) << more << (GetParam().encrypted ? keys : "")
+                           << "[[tier]]\nname = \"shared\"\n"
                            << store_->tier();
   }
 
@@ -200,7 +206,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
                                                 "--socket", socket};
     host->node = std::make_unique<ServedNode>(AQUIFER_PROGRAM_PATH, arguments);
     ASSERT_TRUE(host->node->AwaitReady()) << host->node->said();
-    auto cache = Connect({.socket = socket}, {});
+    auto cache = Connect({.socket = socket, .token = token_}, {});
     ASSERT_TRUE(cache.ok()) << cache.status().ToString();
     host->cache = *std::move(cache);
     host->engine = std::make_unique<TestEngine>(host->cache.get(), LayoutOfBytes(kBlockBytes));
@@ -235,6 +241,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
 
   const ScratchDirectory scratch_;
   const std::string config_ = scratch_.Sub("aquifer.toml");
+  std::string token_;
   std::unique_ptr<SharedStore> store_;
 };
 
@@ -247,6 +254,33 @@ TEST_P(DurableNode, AFreshOneRecallsWhatAnotherWroteBeforeItWasKilled) {
   FillPayload(chain.keys()[3], 0, std::as_writable_bytes(std::span(plain)));
   EXPECT_EQ(store_->Has(plain.substr(4096, 64)), !GetParam().encrypted);
   ExpectRecalled(host, 7);
+}
+
+// Its tenant's are not durable, and the other session's blocks stay where they are.
+TEST_P(DurableNode, ASessionMayBeOfItsOwnClass) {
+  token_ = "a token";
+  WriteSecret(
+      scratch_.Sub("tenants.toml"),
+      fmt::format("[[tenant]]\nname = \"local\"\ntoken_sha256 = \"{}\"\ndurability = \"none\"\n",
+                  HexOf(Sha256Of(std::as_bytes(std::span(token_))))));
+  WriteConfig(fmt::format("tenants = \"{}\"\n{}", scratch_.Sub("tenants.toml"),
+                          GetParam().encrypted ? "" : "encryption = \"off\"\n"));
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  for (const uint64_t seed : {7, 8}) {
+    const Chain chain = ChainOf(host, seed);
+    ASSERT_EQ(host.engine->Store(chain), kBlocks);
+    SessionForecast forecast{.session = fmt::format("session {}", seed)};
+    forecast.chain = host.engine->Slice(chain, {.first = kBlocks - 1, .count = 1});
+    forecast.durability = seed == 7 ? Durability::kDurable : Durability::kNone;
+    host.cache->Hint(forecast);
+  }
+  const Status flushed = host.engine->Flush();
+  ASSERT_TRUE(flushed.ok()) << flushed.ToString();
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ExpectRecalled(host, 7);
+  EXPECT_EQ(host.engine->Matched(ChainOf(host, 8)), 0u);
 }
 
 TEST_P(DurableNode, SeveralAtOnceShareOneStore) {

@@ -117,6 +117,12 @@ enum {
   AQUIFER_SESSION_FINISHED = 2
 };
 
+/* Whether a session's blocks are to outlive the node, in its durable tiers. */
+enum {
+  AQUIFER_DURABILITY_TENANTS = 0, /* As its tenant's. */
+  AQUIFER_DURABILITY_DURABLE = 1
+};
+
 /* What the dimensions of an engine's tensors are. Their order in memory is in the strides, and may
  * be any:  B pages   2 K, V   H heads of this rank   N tokens of a page   C a vector's elements */
 enum {
@@ -492,7 +498,10 @@ typedef struct aquifer_hint_args {
   const char* session; /* A name for a chain that grows; 1 to 256 bytes. */
   int64_t ttl_seconds; /* The chain's blocks go after that, or by the tenant's rule if sooner. */
   int32_t priority;    /* -8, first to go, to 7; 0: as usual for the tenant. */
-  uint32_t reserved;
+  int32_t durability;  /* AQUIFER_DURABILITY_... */
+  /* In how many seconds it goes on, where AQUIFER_SESSION_WILL_CONTINUE; 0: nobody knows. `size` may
+   * end in front of this. */
+  int64_t return_seconds;
 } aquifer_hint_args;
 aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args);
 

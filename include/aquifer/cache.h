@@ -230,6 +230,7 @@ struct SessionForecast {
   int8_t priority = 0;      // kLeastPriority to kMostPriority; 0: as usual for the tenant.
   int64_t ttl_seconds = 0;  // The chain's blocks go after that, or by the tenant's rule if sooner.
   Durability durability = Durability::kNone;  // kNone: as the tenant's.
+  int64_t return_seconds = 0;                 // When it goes on, of kWillContinue; 0: nobody knows.
 };
 
 // How long the engine took to compute, so that the cache can tell what is worth loading.

@@ -137,7 +137,8 @@ class ReleaseOp(Structure):
 
 class HintArgs(Structure):
     _fields_ = [("size", c_uint32), ("state", c_int32), ("chain", Chain), ("session", c_char_p),
-                ("ttl_seconds", c_int64), ("priority", c_int32), ("reserved", c_uint32)]
+                ("ttl_seconds", c_int64), ("priority", c_int32), ("durability", c_int32),
+                ("return_seconds", c_int64)]
 
 
 class Matched(Structure):

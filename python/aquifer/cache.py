@@ -549,11 +549,13 @@ class Cache:
                            ctypes.byref(args)).result()
 
     def hint(self, chain: Chain, session: str, state: SessionState = SessionState.UNKNOWN,
-             priority: int = 0, ttl_seconds: int = 0) -> None:
+             priority: int = 0, ttl_seconds: int = 0, *, durable: bool = False, return_seconds: int = 0) -> None:
         """What the engine knows about a conversation: its chain (the last key is enough), whether it goes
-        on, how much it matters (-8 to 7), and when it is to be deleted."""
+        on, how much it matters (-8 to 7), when it is to be deleted, whether it is to outlive the node though
+        its tenant's are not, and in how many seconds it goes on."""
         args = _native.HintArgs(size=ctypes.sizeof(_native.HintArgs), state=state, chain=chain.native(),
-                                session=_encoded(session), ttl_seconds=ttl_seconds, priority=priority)
+                                session=_encoded(session), ttl_seconds=ttl_seconds, priority=priority,
+                                durability=int(durable), return_seconds=return_seconds)
         with self._lock:
             check(library.aquifer_hint(self._live(), ctypes.byref(args)))
 

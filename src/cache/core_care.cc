@@ -285,7 +285,7 @@ bool Core::ForgetSessions(uint16_t tenant, size_t max) {
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
   outlook_ = SessionHint::kNone;
-  if (forecast.state == SessionState::kWillContinue) outlook_ = SessionHint::kExpected;
+  if (forecast.state == SessionState::kWillContinue) outlook_ = ExpectedIn(forecast.return_seconds);
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
   ttl_seconds_ = forecast.ttl_seconds;
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;

@@ -45,6 +45,7 @@ struct ReplayOptions {
   std::vector<std::string> capacities = {"1%", "5%", "10%"};
   std::string nvme;
   double hint_accuracy = 0;
+  bool hint_returns = false;
   bool json = false;
 };
 
@@ -122,6 +123,7 @@ std::string LineOf(const ReplayOptions& options, const ReplayTrace& trace, const
       line["writes_per_insert"] = outcome.writes_per_insert();
     }
     if (setup.hint_accuracy > 0) line["hint_accuracy"] = setup.hint_accuracy;
+    if (setup.hint_returns) line["hint_returns"] = true;
     line["requests"] = trace.requests.size();
     line["blocks"] = outcome.blocks;
     using Handler = nlohmann::ordered_json::error_handler_t;
@@ -154,8 +156,10 @@ int RunReplay(const ReplayOptions& options) {
   }
   for (const std::string& policy : options.policies) {
     for (const std::string& capacity : options.capacities) {
-      ReplaySetup setup = {
-          .policy = policy, .nvme_blocks = nvme_blocks, .hint_accuracy = options.hint_accuracy};
+      ReplaySetup setup = {.policy = policy,
+                           .nvme_blocks = nvme_blocks,
+                           .hint_accuracy = options.hint_accuracy,
+                           .hint_returns = options.hint_returns};
       ParseCapacity(capacity, trace->distinct, &setup.capacity_blocks);
       const auto outcome = Replay(*trace, setup, [&](uint64_t requests) {
         progress.Show(fmt::format("{} at {}: {} of {} requests", policy, capacity, requests,
@@ -191,6 +195,10 @@ void AddSimReplayCommand(CLI::App* sim, int* exit_status) {
       ->add_option("--hint-accuracy", options->hint_accuracy,
                    "Callers say whether a conversation goes on, and are right so often")
       ->check(CheckAccuracy);
+  replay
+      ->add_flag("--hint-returns", options->hint_returns,
+                 "They say when, too: within a factor of two where they are right")
+      ->needs("--hint-accuracy");
   replay->add_flag("--json", options->json, "One JSON object a line");
   replay->footer(kFooter);
   replay->callback([options, exit_status] { *exit_status = RunReplay(*options); });

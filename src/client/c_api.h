@@ -105,12 +105,15 @@ aquifer_code Guarded(Call call) noexcept {
 
 Status CheckSize(const void* given, uint32_t size, size_t known, const char* name);
 
-// A struct that the caller passed, of this version or a later one that uses nothing new.
+// A struct that the caller passed, of this version, of a later one that uses nothing new, or, where
+// it has grown since, of one from which it had `least` bytes: the rest is 0.
 template <class T>
-Status ReadStruct(const T* given, const char* name, T* known) {
+Status ReadStruct(const T* given, const char* name, T* known, size_t least = sizeof(T)) {
   if (given == nullptr) return Status(Code::kInvalid, std::string(name) + " is null");
-  AQ_RETURN_IF_ERROR(CheckSize(given, given->size, sizeof(T), name));
-  std::memcpy(known, given, sizeof(T));
+  const size_t length = std::min<size_t>(given->size, sizeof(T));
+  AQ_RETURN_IF_ERROR(CheckSize(given, given->size, std::max(length, least), name));
+  *known = {};
+  std::memcpy(known, given, length);
   if constexpr (requires { known->reserved; }) {
     if (known->reserved != 0) {
       return Status(Code::kInvalid, std::string(name) + ".reserved is not 0; clear the struct");

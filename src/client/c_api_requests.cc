@@ -254,11 +254,16 @@ aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args) {
   return Guarded([&]() -> Status {
     AQ_RETURN_IF_ERROR(aquifer::CheckNotNull(cache, "cache"));
     aquifer_hint_args given;
-    AQ_RETURN_IF_ERROR(ReadStruct(args, "args", &given));
+    AQ_RETURN_IF_ERROR(
+        ReadStruct(args, "args", &given, offsetof(aquifer_hint_args, return_seconds)));
     AQ_RETURN_IF_ERROR(CheckChain(given.chain));
     AQ_RETURN_IF_ERROR(aquifer::CheckRange<int32_t>(given.state, AQUIFER_SESSION_UNKNOWN,
                                                     AQUIFER_SESSION_FINISHED, "args.state"));
     AQ_RETURN_IF_ERROR(aquifer::CheckRange<int32_t>(given.priority, -8, 7, "args.priority"));
+    AQ_RETURN_IF_ERROR(aquifer::CheckRange<int32_t>(given.durability, AQUIFER_DURABILITY_TENANTS,
+                                                    AQUIFER_DURABILITY_DURABLE, "args.durability"));
+    AQ_RETURN_IF_ERROR(
+        aquifer::CheckRange<int64_t>(given.return_seconds, 0, INT64_MAX, "args.return_seconds"));
     aquifer::SessionForecast forecast;
     AQ_RETURN_IF_ERROR(ReadSession(given.session, &forecast.session));
     forecast.chain = {.layout = given.chain.layout,
@@ -268,6 +273,8 @@ aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args) {
     forecast.state = static_cast<aquifer::SessionState>(given.state);
     forecast.priority = static_cast<int8_t>(given.priority);
     forecast.ttl_seconds = given.ttl_seconds;
+    forecast.durability = static_cast<aquifer::Durability>(given.durability);
+    forecast.return_seconds = given.return_seconds;
     cache->client->Hint(forecast);
     return Status();
   });

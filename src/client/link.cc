@@ -86,6 +86,7 @@ Status Link::TakeWelcome(FrameReader* frame) {
   }
   AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
   AQ_RETURN_IF_ERROR(CheckWelcome(welcome));
+  version_ = welcome.version;
   max_requests_ = welcome.max_requests;
   for (SharedMemory* const memory : {&to_node_memory_, &to_client_memory_}) {
     AQ_ASSIGN_OR_RETURN(

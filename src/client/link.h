@@ -40,6 +40,7 @@ class Link {
   // Unmaps everything, says goodbye, and waits a while for the node to have heard it.
   ~Link();
 
+  uint16_t version() const { return version_; }  // That both speak.
   uint32_t max_requests() const { return max_requests_; }
   int socket() const { return socket_.descriptor(); }
   int event() const { return wake_client_.get(); }  // Readable when there may be an answer.
@@ -110,6 +111,7 @@ class Link {
   Descriptor wake_client_;
   std::unique_ptr<RingWriter> to_node_;
   std::unique_ptr<RingReader> from_node_;
+  uint16_t version_ = 0;
   uint32_t max_requests_ = 0;
   bool over_ = false;
   bool broken_ = false;

@@ -304,8 +304,10 @@ void RemoteCache::Hint(const SessionForecast& forecast) {
                   .session = forecast.session,
                   .state = forecast.state,
                   .priority = forecast.priority,
-                  .ttl_seconds = forecast.ttl_seconds},
-         &writer_);
+                  .ttl_seconds = forecast.ttl_seconds,
+                  .durability = forecast.durability,
+                  .return_seconds = forecast.return_seconds},
+         session_->link()->version(), &writer_);
   Transmit();
 }
 

@@ -109,6 +109,31 @@ class RemoteCacheTest : public testing::Test {
   LeaseId lent_ = 0;
 };
 
+TEST(RemoteCacheVersionTest, ANodeOneVersionOlderGetsHintsAsItKnowsThem) {
+  for (const uint16_t version : {uint16_t{1}, kLocalVersion}) {
+    ScriptedNode node;
+    std::unique_ptr<Cache> cache;
+    ASSERT_TRUE(node.Greet(
+        [&] { cache = *Connect({.socket = node.socket()}, {}); },
+        {.version = version, .max_requests = 16, .ring_data_bytes = ScriptedNode::kRingDataBytes}));
+    const std::vector<Key> keys(1);
+    SessionForecast forecast{.session = "s"};
+    forecast.chain.keys = keys;
+    forecast.durability = Durability::kDurable;
+    forecast.return_seconds = 60;
+    cache->Hint(forecast);
+    ASSERT_TRUE(node.Sees(FrameKind::kHint));
+    FrameReader body = node.Body();
+    HintCall call;
+    const Status decoded = Decode(&body, version, &call);
+    EXPECT_TRUE(decoded.ok()) << version << ": " << decoded.ToString();
+    EXPECT_EQ(call.session, "s");
+    EXPECT_EQ(call.return_seconds, version == 1 ? 0 : 60);
+    EXPECT_EQ(call.durability == Durability::kDurable, version != 1);
+    node.Die();
+  }
+}
+
 TEST_F(RemoteCacheTest, ALossChangesNoRequestBeforeThePoll) {
   FetchRequest fetch;
   fetch.chain.keys = keys_;

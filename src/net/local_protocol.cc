@@ -373,7 +373,7 @@ Status Decode(FrameReader* from, DrainCall* call) {
   return from->End();
 }
 
-void Encode(const HintCall& call, FrameWriter* to) {
+void Encode(const HintCall& call, uint16_t version, FrameWriter* to) {
   to->U32(call.layout);
   to->U16(call.group);
   to->U16(call.part);
@@ -382,9 +382,12 @@ void Encode(const HintCall& call, FrameWriter* to) {
   PutChoice(call.state, to);
   to->U8(static_cast<uint8_t>(call.priority));
   to->I64(call.ttl_seconds);
+  if (version < 2) return;
+  PutChoice(call.durability, to);
+  to->I64(call.return_seconds);
 }
 
-Status Decode(FrameReader* from, HintCall* call) {
+Status Decode(FrameReader* from, uint16_t version, HintCall* call) {
   call->layout = from->U32();
   call->group = from->U16();
   call->part = from->U16();
@@ -393,6 +396,9 @@ Status Decode(FrameReader* from, HintCall* call) {
   call->state = from->Choice(SessionState::kFinished);
   call->priority = static_cast<int8_t>(from->U8());
   call->ttl_seconds = from->I64();
+  if (version < 2) return from->End();
+  call->durability = from->Choice(Durability::kDurable);
+  call->return_seconds = from->I64();
   return from->End();
 }
 

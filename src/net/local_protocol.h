@@ -24,7 +24,7 @@
 
 namespace aquifer {
 
-inline constexpr uint16_t kLocalVersion = 1;         // The newest that we speak,
+inline constexpr uint16_t kLocalVersion = 2;         // The newest that we speak,
 inline constexpr uint16_t kOldestLocalVersion = 1;   // and the oldest.
 inline constexpr uint32_t kMaxItemsPerFrame = 1024;  // Keys, operations, runs.
 inline constexpr uint32_t kMaxItems = 1u << 20;      // Of one request.
@@ -166,6 +166,9 @@ struct HintCall {
   SessionState state = SessionState::kUnknown;
   int8_t priority = 0;
   int64_t ttl_seconds = 0;
+  // From version 2 on; before, as they are here.
+  Durability durability = Durability::kNone;
+  int64_t return_seconds = 0;
 };
 
 void Encode(const Hello& hello, FrameWriter* to);
@@ -182,7 +185,7 @@ void Encode(const PinCall& call, FrameWriter* to);
 void Encode(const PrestageCall& call, FrameWriter* to);
 void Encode(const EvictCall& call, FrameWriter* to);
 void Encode(const DrainCall& call, FrameWriter* to);
-void Encode(const HintCall& call, FrameWriter* to);
+void Encode(const HintCall& call, uint16_t version, FrameWriter* to);
 void Encode(const PrefillReport& report, FrameWriter* to);
 // The bodies of kMore: keys, or operations of a commit.
 void Encode(const KeyItems& items, FrameWriter* to);
@@ -208,7 +211,7 @@ Status Decode(FrameReader* from, PinCall* call);
 Status Decode(FrameReader* from, PrestageCall* call);
 Status Decode(FrameReader* from, EvictCall* call);
 Status Decode(FrameReader* from, DrainCall* call);
-Status Decode(FrameReader* from, HintCall* call);
+Status Decode(FrameReader* from, uint16_t version, HintCall* call);
 Status Decode(FrameReader* from, PrefillReport* report);
 Status Decode(FrameReader* from, KeyItems* items);
 Status DecodeOps(FrameReader* from, std::span<const std::byte>* ops);

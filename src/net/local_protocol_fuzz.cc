@@ -48,14 +48,25 @@ Status Decode(FrameReader* from, Releases* ops) {
   return aquifer::Decode(from, static_cast<std::vector<ReleaseOp>*>(ops));
 }
 
+template <uint16_t version>
+struct HintOf : HintCall {};
+template <uint16_t version>
+void Encode(const HintOf<version>& call, FrameWriter* to) {
+  aquifer::Encode(call, version, to);
+}
+template <uint16_t version>
+Status Decode(FrameReader* from, HintOf<version>* call) {
+  return aquifer::Decode(from, version, static_cast<HintCall*>(call));
+}
+
 using Trial = void (*)(std::span<const std::byte>);
 constexpr Trial kTrials[] = {
     Try<Hello>,         Try<Welcome>,      Try<Refused>,     Try<ExtentOffer>,  Try<Layout>,
     Try<MatchCall>,     Try<FetchCall>,    Try<ReserveCall>, Try<CommitCall>,   Try<FlushCall>,
-    Try<PinCall>,       Try<PrestageCall>, Try<EvictCall>,   Try<DrainCall>,    Try<HintCall>,
+    Try<PinCall>,       Try<PrestageCall>, Try<EvictCall>,   Try<DrainCall>,    Try<HintOf<1>>,
     Try<PrefillReport>, Try<KeyItems>,     Try<AnswerHead>,  Try<FetchAnswer>,  Try<ReserveAnswer>,
     Try<CommitAnswer>,  Try<MatchAnswer>,  Try<MatchRun>,    Try<CountsAnswer>, Try<CacheStats>,
-    Try<Releases>};
+    Try<Releases>,      Try<HintOf<2>>};
 
 }  // namespace
 }  // namespace aquifer

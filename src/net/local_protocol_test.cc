@@ -113,12 +113,6 @@ std::vector<Sample> Samples() {
       SampleOf("prestage", PrestageCall{.chain = {}, .session = "s", .timeout_nanos = 1}),
       SampleOf("evict", EvictCall{.chain = AChain(false), .session = "", .everything = true}),
       SampleOf("drain", DrainCall{.timeout_nanos = 9}),
-      SampleOf("hint", HintCall{.layout = 1,
-                                .head = key,
-                                .session = "s",
-                                .state = SessionState::kFinished,
-                                .priority = -8,
-                                .ttl_seconds = 3}),
       SampleOf("prefill", PrefillReport{.layout = 1, .tokens = 8, .milliseconds = 2.5}),
       SampleOf("more keys", AChain(true).items),
       SampleOf("answer",
@@ -139,6 +133,28 @@ std::vector<Sample> Samples() {
       SampleOf("counts", CountsAnswer{.first = 1, .second = 2}),
       SampleOf("stats", SomeStats()),
   };
+  for (const uint16_t version : {uint16_t{1}, uint16_t{2}}) {
+    samples.push_back({.name = "hint " + std::to_string(version),
+                       .encode =
+                           [=](FrameWriter* to) {
+                             Encode(HintCall{.layout = 1,
+                                             .head = key,
+                                             .session = "s",
+                                             .state = SessionState::kFinished,
+                                             .priority = -8,
+                                             .ttl_seconds = 3,
+                                             .durability = Durability::kDurable,
+                                             .return_seconds = 60},
+                                    version, to);
+                           },
+                       .again =
+                           [=](FrameReader* from, FrameWriter* to) {
+                             HintCall call;
+                             AQ_RETURN_IF_ERROR(Decode(from, version, &call));
+                             Encode(call, version, to);
+                             return Status();
+                           }});
+  }
   samples.push_back({.name = "more operations",
                      .encode = [](FrameWriter* to) { EncodeOps(TheMaterial().ops, to); },
                      .again =

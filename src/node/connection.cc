@@ -102,8 +102,8 @@ void Connection::OnGreeting() {
 }
 
 void Connection::Greet(const Hello& hello) {
-  const uint16_t version = std::min(hello.newest_version, kLocalVersion);
-  if (version < std::max(hello.oldest_version, kOldestLocalVersion)) {
+  version_ = std::min(hello.newest_version, kLocalVersion);
+  if (version_ < std::max(hello.oldest_version, kOldestLocalVersion)) {
     return Refuse(Status(Code::kInvalid, "this node speaks versions " +
                                              std::to_string(kOldestLocalVersion) + " to " +
                                              std::to_string(kLocalVersion) +
@@ -120,7 +120,7 @@ void Connection::Greet(const Hello& hello) {
   host_->waiter()->Add(this);
   host_->OnOpened(this);
   writer_.Begin(static_cast<uint16_t>(FrameKind::kWelcome), 0);
-  Encode(Welcome{.version = version,
+  Encode(Welcome{.version = version_,
                  .max_requests = limits_.max_requests,
                  .ring_data_bytes = limits_.ring_data_bytes},
          &writer_);
@@ -255,11 +255,13 @@ Status Connection::Handle(FrameReader* frame) {
     }
     case FrameKind::kHint: {
       HintCall call;
-      AQ_RETURN_IF_ERROR(Decode(frame, &call));
+      AQ_RETURN_IF_ERROR(Decode(frame, version_, &call));
       SessionForecast forecast{.session = std::string(call.session),
                                .state = call.state,
                                .priority = call.priority,
-                               .ttl_seconds = call.ttl_seconds};
+                               .ttl_seconds = call.ttl_seconds,
+                               .durability = call.durability,
+                               .return_seconds = call.return_seconds};
       forecast.chain.layout = call.layout;
       forecast.chain.group = call.group;
       forecast.chain.part = call.part;

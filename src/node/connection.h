@@ -167,6 +167,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool hostile_ = false;  // What it sends is not looked at any more.
   bool hung_up_ = false;  // Its end of the socket is closed.
   bool goodbye_ = false;  // It touches nothing any more.
+  uint16_t version_ = 0;  // That both speak.
   bool observe_ = false;
   RecordedClient recorded_as_;
   Admission admission_;

@@ -300,8 +300,10 @@ class Client {
                         .session = session,
                         .state = static_cast<SessionState>(input->Byte() % 3),
                         .priority = static_cast<int8_t>(input->Byte()),
-                        .ttl_seconds = input->Byte() % 4},
-               &writer_);
+                        .ttl_seconds = input->Byte() % 4,
+                        .durability = static_cast<Durability>(input->Byte() % 2),
+                        .return_seconds = input->Byte() * 60},
+               kLocalVersion, &writer_);
         break;
       case FrameKind::kReportPrefill:
         Encode(PrefillReport{.layout = 1,

@@ -169,7 +169,7 @@ TEST_F(HostileClient, MustSayHelloAndNothingElse) {
 
 TEST_F(HostileClient, OfALaterVersionOnlyIsToldSo) {
   RawClient client(node_->socket());
-  client.SayHello({.oldest_version = 2, .newest_version = 9, .tenant = "local"});
+  client.SayHello({.oldest_version = kLocalVersion + 1, .newest_version = 9, .tenant = "local"});
   const std::vector<std::byte> frame = client.Receive();
   FrameReader reader(frame);
   Refused refused;
@@ -187,6 +187,29 @@ TEST_F(HostileClient, OfALaterVersionThatAlsoSpeaksOursIsServed) {
   Welcome welcome;
   ASSERT_TRUE(Decode(&reader, &welcome).ok());
   EXPECT_EQ(welcome.version, kLocalVersion);
+}
+
+// Each version has its own hints, and nobody else's.
+TEST_F(HostileClient, OneVersionOlderIsServedInItsOwnWords) {
+  const auto hint = [](RawClient* client, uint16_t version) {
+    FrameWriter writer;
+    writer.Begin(static_cast<uint16_t>(FrameKind::kHint), 0);
+    Encode(HintCall{.layout = 1, .head = Key{}, .session = "s"}, version, &writer);
+    client->WriteFrame(writer.Finish());
+    client->WriteEmpty(FrameKind::kStats, 1);
+  };
+  for (const uint16_t spoken : {uint16_t{1}, kLocalVersion}) {
+    for (const uint16_t written : {uint16_t{1}, kLocalVersion}) {
+      RawClient client(node_->socket());
+      client.Enter("local", /*observe=*/false, spoken);
+      hint(&client, written);
+      if (spoken == written) {
+        EXPECT_TRUE(client.AwaitDone()) << spoken;
+      } else {
+        EXPECT_TRUE(client.IsCutOff()) << spoken << ", " << written;
+      }
+    }
+  }
 }
 
 TEST_F(HostileClient, CannotLieAboutItsRings) {

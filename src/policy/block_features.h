@@ -10,7 +10,15 @@ enum class SessionHint : uint8_t {
   kNone,      // Nothing is known.
   kExpected,  // The session is likely to go on: an agent in mid-loop, a chat on screen.
   kEnded,     // The caller said that it will not come back.
+  // The same as kExpected, and the caller said when.
+  kWithinMinute,
+  kWithinTenMinutes,
+  kWithinHour,
+  kLater,
 };
+
+// Of a session that goes on in about so long; 0: nobody knows when.
+SessionHint ExpectedIn(int64_t seconds);
 
 struct BlockFeatures {
   // Bits of the block's name, well mixed: equal for one block over its lives, and hardly ever for

@@ -149,6 +149,23 @@ TEST(LearnedOrderTest, WhatWasSaidToHaveEndedGoesFirst) {
   EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
 }
 
+// Before anything was learned, a caller who says when is believed: while one is due, the other,
+// whose time is over or has not come, goes first.
+TEST(LearnedOrderTest, WhoIsDueIsKept) {
+  const auto order = MakeOrder();
+  const auto add = [&](uint32_t ref, SessionHint session) {
+    BlockFeatures features = Of(0);
+    order->Add(ref, features, 0);
+    features.session = session;
+    order->Touch(ref, features, 0);
+  };
+  add(1, SessionHint::kWithinMinute);
+  add(2, SessionHint::kWithinHour);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+  order->Add(3, Of(0, 0, 1), 1200 * kSecond);  // Time goes by.
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+}
+
 // Conversations come back after a minute, and between them pass many that never do.
 TEST(LearnedOrderTest, LearnsWhichChainsComeBack) {
   const auto order = MakeOrder(1 << 20);

@@ -26,11 +26,24 @@ constexpr float kAgeStep = 0.2F;
 // block that was not full.
 constexpr float kFirstHazard = 0.03F;
 constexpr float kFirstPartialHazard = 0.001F;
+// Where a caller said when: by then, and before. Few are on time, so "then" is wide.
+constexpr float kDueHazard = 0.15F;
+constexpr float kEarlyHazard = 0.005F;
 // What a caller says is believed from the start, and then as far as it proves true.
 constexpr float kExpectedWeight = 0.5F;
 constexpr float kEndedWeight = -2;
 
-enum Family : uint8_t { kPartial, kShared, kFirstTurn, kLaterTurn, kExpected, kEnded };
+// From kExpected on, one for each SessionHint.
+enum Family : uint8_t { kPartial, kShared, kFirstTurn, kLaterTurn, kExpected, kEnded, kTimed };
+
+// When the sessions of a family from kTimed on are due, in seconds: half of what the hint says to
+// twice that.
+struct Due {
+  double from;
+  double until;
+};
+constexpr std::array<Due, kBlockFamilies - kTimed> kDue = {
+    {{0, 120}, {30, 1200}, {300, 7200}, {1800, 1e9}}};
 
 // The features, in the order of FeatureValues: how many values each has, and whether every family
 // has weights of its own for it.
@@ -48,7 +61,7 @@ constexpr std::array<FeatureShape, 11> kFeatures = {{{8, false},
                                                      {8, false},
                                                      {18, false},
                                                      {8, false},
-                                                     {3, true}}};
+                                                     {7, true}}};
 constexpr size_t kSessionFeature = 10;
 
 constexpr auto kOffsets = [] {
@@ -71,9 +84,9 @@ uint8_t Log2Value(uint64_t number, uint8_t values) {
 }
 
 uint8_t FamilyOfTurn(uint32_t turn, SessionHint session) {
-  if (session == SessionHint::kExpected) return kExpected;
-  if (session == SessionHint::kEnded) return kEnded;
-  return turn == 0 ? kFirstTurn : kLaterTurn;
+  if (session == SessionHint::kNone) return turn == 0 ? kFirstTurn : kLaterTurn;
+  return static_cast<uint8_t>(kExpected + static_cast<uint8_t>(session) -
+                              static_cast<uint8_t>(SessionHint::kExpected));
 }
 
 uint8_t FamilyOf(const ReuseFeatures& block) {
@@ -85,12 +98,29 @@ uint8_t FamilyOf(const ReuseFeatures& block) {
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 float Logit(float p) { return std::log(p / (1 - p)); }
 
+// Before anything was learned.
+float FirstHazard(size_t family, uint8_t bucket) {
+  if (family == kPartial) return kFirstPartialHazard;
+  if (family < kTimed) return kFirstHazard;
+  const Due& due = kDue[family - kTimed];
+  const double end = kFirstBucketSeconds * std::pow(kBucketRatio, bucket);
+  if (end <= due.from) return kEarlyHazard;
+  return end / kBucketRatio < due.until ? kDueHazard : kFirstHazard;
+}
+
 double BucketSeconds(uint8_t bucket) {
   const double end = kFirstBucketSeconds * std::pow(kBucketRatio, bucket);
   return bucket == 0 ? end : end - end / kBucketRatio;
 }
 
 }  // namespace
+
+SessionHint ExpectedIn(int64_t seconds) {
+  if (seconds <= 0) return SessionHint::kExpected;
+  if (seconds <= 60) return SessionHint::kWithinMinute;
+  if (seconds <= 600) return SessionHint::kWithinTenMinutes;
+  return seconds <= 3600 ? SessionHint::kWithinHour : SessionHint::kLater;
+}
 
 int64_t AgeBucketEnd(uint8_t bucket) {
   static const auto bucket_ends = [] {
@@ -107,8 +137,9 @@ int64_t AgeBucketEnd(uint8_t bucket) {
 ReuseModel::ReuseModel() {
   static_assert(kOffsets[kFeatures.size()] <= kWeights);
   for (uint8_t family = 0; family < kBlockFamilies; ++family) {
-    counts_.age_weights[family].fill(
-        Logit(family == kPartial ? kFirstPartialHazard : kFirstHazard));
+    for (uint8_t b = 0; b < kAgeBuckets; ++b) {
+      counts_.age_weights[family][b] = Logit(FirstHazard(family, b));
+    }
     weights_[WeightOf(kSessionFeature, family, 1)].value = kExpectedWeight;
     weights_[WeightOf(kSessionFeature, family, 2)].value = kEndedWeight;
   }
@@ -193,7 +224,8 @@ namespace {
 
 // The weights of ages, of which the old ones have hardly been seen for long: until they have, a
 // block fares there as it did when it was a little younger. (To take it for better would keep what
-// is old for no other reason than that nothing is known of it.)
+// is old for no other reason than that nothing is known of it.) But where a caller said when,
+// something is known.
 std::array<float, kAgeBuckets> SmoothAges(const ReuseCounts& counts, size_t family) {
   std::array<float, kAgeBuckets> smooth = counts.age_weights[family];
   for (uint8_t b = 1; b < kAgeBuckets; ++b) {
@@ -203,7 +235,8 @@ std::array<float, kAgeBuckets> SmoothAges(const ReuseCounts& counts, size_t fami
       seen += cell.reused + cell.outlived;
     }
     const float part = seen / (seen + kAgeSamples);
-    smooth[b] = part * smooth[b] + (1 - part) * smooth[b - 1];
+    const float other = family < kTimed ? smooth[b - 1] : Logit(FirstHazard(family, b));
+    smooth[b] = part * smooth[b] + (1 - part) * other;
   }
   return smooth;
 }

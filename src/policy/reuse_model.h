@@ -24,7 +24,7 @@
 namespace aquifer {
 
 inline constexpr uint8_t kAgeBuckets = 40;
-inline constexpr size_t kBlockFamilies = 6;
+inline constexpr size_t kBlockFamilies = 10;
 inline constexpr size_t kScoreLevels = 25;
 inline constexpr size_t kBlockClasses = kBlockFamilies * kScoreLevels;
 inline constexpr size_t kReuseCells = kBlockClasses * kAgeBuckets;
@@ -91,7 +91,7 @@ class ReuseModel {
   ReuseCounts TakeCounts();
 
  private:
-  static constexpr size_t kWeights = 512;
+  static constexpr size_t kWeights = 768;
   struct Weight {
     float value = 0;
     float squares = 0;  // Of its gradients.

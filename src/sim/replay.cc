@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -17,14 +18,24 @@ namespace {
 constexpr uint64_t kRequestsBetweenProgress = 1024;
 
 // The same hints for every policy and on every machine.
-std::vector<SessionHint> MakeHints(const ReplayTrace& trace, double accuracy) {
+std::vector<SessionHint> MakeHints(const ReplayTrace& trace, const ReplaySetup& setup) {
+  constexpr double kLongestGuess = 3600;
   std::vector<SessionHint> hints;
   uint64_t state = 1;
-  for (const bool continued : ContinuedRequests(trace)) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const double drawn = static_cast<double>(state >> 11) * 0x1p-53;
-    const bool said = drawn < accuracy ? continued : !continued;
-    hints.push_back(said ? SessionHint::kExpected : SessionHint::kEnded);
+  const auto draw = [](uint64_t* from) {
+    *from = *from * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<double>(*from >> 11) * 0x1p-53;
+  };
+  uint64_t times = 2;  // Of its own: whether they say when changes nothing of what else they say.
+  for (const int64_t nanos : NanosToContinuation(trace)) {
+    const bool said = draw(&state) < setup.hint_accuracy ? nanos > 0 : nanos == 0;
+    const double drawn = draw(&times);
+    const double seconds = nanos > 0 ? static_cast<double>(nanos) / 1e9 * std::exp2(2 * drawn - 1)
+                                     : std::pow(kLongestGuess, drawn);
+    const SessionHint expected =
+        setup.hint_returns ? ExpectedIn(std::max<int64_t>(static_cast<int64_t>(seconds), 1))
+                           : SessionHint::kExpected;
+    hints.push_back(said ? expected : SessionHint::kEnded);
   }
   return hints;
 }
@@ -37,7 +48,7 @@ Result<std::unique_ptr<ReplayPolicy>> NewPolicy(const ReplayTrace& trace,
   }
   ReplayOrderOptions options = {
       .capacity_blocks = setup.capacity_blocks, .nvme_blocks = setup.nvme_blocks, .hints = {}};
-  if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup.hint_accuracy);
+  if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup);
   AQ_ASSIGN_OR_RETURN(auto order, NewOrderPolicy(setup.policy, trace, std::move(options)));
   AQ_CHECK(order != nullptr);  // CheckSetup() knows which there are.
   return order;

@@ -21,6 +21,8 @@ struct ReplaySetup {
   // Callers say of each request whether its conversation goes on, and are right so often; 0: they
   // say nothing.
   double hint_accuracy = 0;
+  // They say when, too: to within a factor of two where they are right, and where not, anything.
+  bool hint_returns = false;
 };
 
 struct ReplayOutcome {

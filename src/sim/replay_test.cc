@@ -65,9 +65,9 @@ TEST(ReplayTest, KnowsWhichRequestsGoOn) {
                                      Line(2, 50, "1, 2, 3, 5, 6") + Line(3, 16, "8, 7"));
   ASSERT_EQ(trace.tokens_per_block, 0u);
   EXPECT_THAT(
-      ContinuedRequests(FromText(Line(0, 30, "1, 2, 3, 4") + Line(1, 20, "1, 9, 10") +
-                                 Line(2, 50, "1, 2, 3, 5, 6, 7, 11") + Line(3, 16, "8, 7"))),
-      ElementsAre(true, false, false, false));
+      NanosToContinuation(FromText(Line(0, 30, "1, 2, 3, 4") + Line(1, 20, "1, 9, 10") +
+                                   Line(2, 50, "1, 2, 3, 5, 6, 7, 11") + Line(3, 16, "8, 7"))),
+      ElementsAre(2'000'000, 0, 0, 0));
 }
 
 TEST(ReplayTest, RefusesWhatItCannotDo) {
@@ -149,6 +149,7 @@ TEST_F(PublicTraceTest, TheLearnedOrderKeepsMoreThanLru) {
   EXPECT_GE(Rate({.policy = "learned"}, 0.25), 35.25);
   EXPECT_GE(Rate({.policy = "learned"}, 0.5), 36.21);
   EXPECT_GE(Rate({.policy = "learned", .hint_accuracy = 0.8}, 0.05), 26.7);
+  EXPECT_GE(Rate({.policy = "learned", .hint_accuracy = 0.8, .hint_returns = true}, 0.05), 29.0);
 }
 
 TEST_F(PublicTraceTest, NvmeIsWrittenToLessForMoreHits) {

@@ -72,9 +72,9 @@ Result<ReplayTrace> LoadReplayTrace(TraceReader* reader, const std::function<boo
   return trace;
 }
 
-std::vector<bool> ContinuedRequests(const ReplayTrace& trace) {
+std::vector<int64_t> NanosToContinuation(const ReplayTrace& trace) {
   constexpr uint32_t kNobody = UINT32_MAX;
-  std::vector<bool> continued(trace.requests.size(), false);
+  std::vector<int64_t> nanos(trace.requests.size(), 0);
   std::vector<uint32_t> last(trace.distinct, kNobody);  // By block: who used it last.
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     const auto blocks = trace.BlocksOf(trace.requests[i]);
@@ -82,11 +82,14 @@ std::vector<bool> ContinuedRequests(const ReplayTrace& trace) {
     while (known < blocks.size() && last[blocks[known]] != kNobody) ++known;
     if (known > 0) {
       const uint32_t before = last[blocks[known - 1]];
-      if (known >= trace.requests[before].full_blocks) continued[before] = true;
+      const int64_t gap = trace.requests[i].at_nanos - trace.requests[before].at_nanos;
+      if (known >= trace.requests[before].full_blocks && nanos[before] == 0) {
+        nanos[before] = std::max<int64_t>(gap, 1);
+      }
     }
     for (const uint32_t block : blocks) last[block] = static_cast<uint32_t>(i);
   }
-  return continued;
+  return nanos;
 }
 
 }  // namespace aquifer

@@ -38,8 +38,8 @@ struct ReplayTrace {
 // kNoSpace: more than 2^32 - 2 different blocks.
 Result<ReplayTrace> LoadReplayTrace(TraceReader* reader, const std::function<bool()>& on_progress);
 
-// Which requests are gone on from: a later one begins with all of their full blocks, and no other
-// request came between that went the same way further.
-std::vector<bool> ContinuedRequests(const ReplayTrace& trace);
+// Which requests are gone on from, and after how long, at least 1: a later one begins with all of
+// their full blocks, and no other request came between that went the same way further. 0: none.
+std::vector<int64_t> NanosToContinuation(const ReplayTrace& trace);
 
 }  // namespace aquifer

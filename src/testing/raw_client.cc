@@ -32,8 +32,12 @@ bool RawClient::SayHello(const Hello& hello, std::span<const int> descriptors) {
   return SendOnSocket(writer_.Finish(), descriptors);
 }
 
-void RawClient::Enter(std::string_view tenant, bool observe) {
-  SayHello({.tenant = tenant, .token = "", .engine = "raw", .observe = observe});
+void RawClient::Enter(std::string_view tenant, bool observe, uint16_t version) {
+  SayHello({.newest_version = version,
+            .tenant = tenant,
+            .token = "",
+            .engine = "raw",
+            .observe = observe});
   const std::vector<std::byte> frame = Receive();
   FrameReader reader(frame);
   Welcome welcome;

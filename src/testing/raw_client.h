@@ -29,7 +29,8 @@ class RawClient {
   bool SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   bool SayHello(const Hello& hello, std::span<const int> descriptors = {});
   // Says hello and takes all that the welcome brings.
-  void Enter(std::string_view tenant = "local", bool observe = false);
+  void Enter(std::string_view tenant = "local", bool observe = false,
+             uint16_t version = kLocalVersion);
 
   // A frame that is there already; kNotFound when there is none.
   Status TryReceive(std::vector<std::byte>* frame) { return socket_.Receive(frame, true); }
