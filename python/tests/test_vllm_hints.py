@@ -52,7 +52,7 @@ def test_vllms_own_session_is_taken_where_there_is_no_other():
 @pytest.mark.parametrize("through", ["engine", "http"])
 def test_an_envelope_becomes_wishes_and_what_is_unknown_is_ignored(through):
     actions = [("kv.fetch", "1.0", {"block_hashes": [1]}), ("kv.dance", "1.0", {"session": "x"}),
-               ("aquifer.retain", "1.2", {"session": "chat", "ttl_seconds": 60}),
+               ("aquifer.retain", "1.2", {"session": "chat", "ttl_seconds": 60, "return_seconds": 90, "durable": True}),
                ("aquifer.retain", "2.0", {"session": "another version"}),
                ("aquifer.pin", "1.0", {"seconds": 30}), ("aquifer.prefetch", "1.0", {"session": "next"}),
                ("aquifer.prefetch", "1.0", {"session": 7})]
@@ -61,7 +61,8 @@ def test_an_envelope_becomes_wishes_and_what_is_unknown_is_ignored(through):
     else:
         names = ("action_type", "action_version", "payload")
         asked = request({"kv_hint": {"actions": [dict(zip(names, action)) for action in actions]}})
-    assert read_wishes(asked) == Wishes("chat", ttl_seconds=60, pin_seconds=30, prefetch=("next",))
+    assert read_wishes(asked) == Wishes("chat", ttl_seconds=60, pin_seconds=30, prefetch=("next",),
+                                        return_seconds=90, durable=True)
 
 
 def test_what_a_request_says_itself_goes_before_an_envelope():

@@ -27,11 +27,14 @@ class Wishes:
     pin_seconds: int = 0
     store: bool = True
     prefetch: tuple[str, ...] = ()  # Sessions whose blocks will be wanted soon.
+    return_seconds: int = 0  # When it goes on; 0: nobody knows.
+    durable: bool = False  # To outlive the node, though the tenant's other blocks do not.
 
     @property
     def for_the_node(self) -> bool:
         """Whether there is anything to be told about the request's blocks."""
-        return self.session is not None or bool(self.priority or self.ttl_seconds or self.pin_seconds)
+        return self.session is not None or self.durable or bool(
+            self.priority or self.ttl_seconds or self.pin_seconds or self.return_seconds)
 
 
 def _name(value: Any) -> Optional[str]:
@@ -55,9 +58,11 @@ def _read(values: dict[str, Any]) -> dict[str, Any]:
         found["state"] = SessionState.FINISHED
     if values.get("store") is False:
         found["store"] = False
+    if values.get("durable") is True:
+        found["durable"] = True
     if priority := _number(values.get("priority"), _LEAST_PRIORITY, _MOST_PRIORITY):
         found["priority"] = priority
-    for name in ("ttl_seconds", "pin_seconds"):
+    for name in ("ttl_seconds", "pin_seconds", "return_seconds"):
         if seconds := _number(values.get(name), 0, _MOST_SECONDS):
             found[name] = seconds
     return found
