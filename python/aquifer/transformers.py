@@ -30,7 +30,7 @@ import time
 import weakref
 import zlib
 from array import array
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
@@ -47,6 +47,8 @@ __all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
 KV_FORMAT = "transformers.dynamic.v1"
 
 _DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+
+_Layers = list[tuple[torch.Tensor, torch.Tensor]]  # Each one's keys and values.
 
 # Rotary embeddings whose angles depend on how long the text is by now: the same tokens have another KV.
 _MOVING_ROPES = ("dynamic", "longrope")
@@ -209,7 +211,7 @@ class _Row:
         self._root = root
         self._block = tokens_per_block
 
-    def extend(self, tokens: list[int]) -> None:
+    def extend(self, tokens: array) -> None:
         self.tokens.extend(tokens)
         known = len(self.keys) // 32
         whole = len(self.tokens) // self._block
@@ -246,7 +248,7 @@ class _Store:
     """Tensors that are as they are for good, and what of them is new."""
     known: Registered  # Whose they are: the model may be another by the time that they are stored.
     rows: list[_RowToStore]
-    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    layers: _Layers
     origin: int  # The column that is the tensors' first.
     computed: Optional[torch.cuda.Event] = None  # On a GPU: behind the work that fills them.
 
@@ -377,9 +379,9 @@ class AquiferCache(DynamicCache):
         return None
 
     def _append(self, ids: torch.Tensor) -> None:
-        for row, tokens in zip(self._rows, ids.tolist()):
+        for row, tokens in zip(self._rows, ids.to("cpu", torch.int32)):
             row.truncate(self._length - row.padding)  # A forward pass that failed did not compute what it was given.
-            row.extend(tokens[max(row.padding - self._length, 0):])
+            row.extend(array("I", tokens[max(row.padding - self._length, 0):].numpy().tobytes()))
 
     def _recall_into(self, inputs: dict[str, Any]) -> None:
         wanted = inputs.get("logits_to_keep")
@@ -594,8 +596,7 @@ class Recall:
         needed = [max(0, -(-(columns - row.padding) // block)) for row in rows]
         if sum(needed) == 0:
             return 0
-        width = max(row.padding + count * block for row, count in zip(rows, needed))
-        layers = self._empty_layers(len(rows), max(width, columns))
+        layers = self._empty_layers(rows, columns)
         if self._gpu is not None:
             torch.cuda.current_stream(self._gpu).synchronize()  # Whoever had that memory before is done with it.
         estimate = sum(match.recompute_ms for match in matches if match is not None) / 1000
@@ -604,22 +605,46 @@ class Recall:
         for index, (row, chain, count) in enumerate(zip(rows, chains, needed)):
             if count == 0:
                 continue
-            tensors = _row_map(self.layout, layers, index, row.padding)
-            loaded = self._cache.load(chain.part_of(0, count), tensors, [0],
-                                      timeout=max(end - time.monotonic(), 0.001))
-            if loaded.blocks < count:
+            loaded = self._load_row(layers, index, row, chain.part_of(0, count), end)
+            if loaded < count:
                 self.statistics.short_loads += 1
-                columns = min(columns, row.padding + loaded.blocks * block)
+                columns = min(columns, row.padding + loaded * block)
         return self._install(cache, layers, columns, rows)
 
-    def _empty_layers(self, batch: int, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Zeros, for what is in front of a row is masked but must be a number."""
+    def _load_row(self, layers: _Layers, index: int, row: _Row, chain: Chain, end: float) -> int:
+        """How many blocks came, from the first. The last may be longer than what there is room for: it is loaded beside
+        the others then, since tensors with columns that nobody uses are slow to go on from."""
+        def load(part: Chain, tensors: TensorMap) -> int:
+            return self._cache.load(part, tensors, [0], timeout=max(end - time.monotonic(), 0.001)).blocks
+
+        block = self.layout.tokens_per_block
+        columns = layers[0][0].shape[2]
+        fitting = min(len(chain), (columns - row.padding) // block)
+        loaded = 0
+        if fitting > 0:
+            loaded = load(chain.part_of(0, fitting), _row_map(self.layout, layers, index, row.padding))
+        if loaded < fitting or fitting == len(chain):
+            return loaded
+        beside = self._new_layers(torch.empty, 1, block)
+        if load(chain.part_of(fitting), _row_map(self.layout, beside, 0, 0)) == 0:
+            return loaded
+        first = row.padding + fitting * block
+        for ours, one in zip(layers, beside):
+            for to, tensor in zip(ours, one):
+                to[index, :, first:] = tensor[0, :, :columns - first]
+        return len(chain)
+
+    def _empty_layers(self, rows: list[_Row], columns: int) -> _Layers:
+        """What is in front of a row is masked, but must be a number."""
+        return self._new_layers(torch.zeros if any(row.padding for row in rows) else torch.empty, len(rows), columns)
+
+    def _new_layers(self, make: Callable[..., torch.Tensor], batch: int, columns: int) -> _Layers:
         shape = self._shape
-        return [(torch.zeros(batch, shape.kv_heads, width, shape.key_dim, dtype=shape.dtype, device=self._gpu),
-                 torch.zeros(batch, shape.kv_heads, width, shape.value_dim, dtype=shape.dtype, device=self._gpu))
+        return [(make(batch, shape.kv_heads, columns, shape.key_dim, dtype=shape.dtype, device=self._gpu),
+                 make(batch, shape.kv_heads, columns, shape.value_dim, dtype=shape.dtype, device=self._gpu))
                 for _ in range(shape.layers)]
 
-    def _install(self, cache: AquiferCache, layers: list[tuple[torch.Tensor, torch.Tensor]], columns: int,
+    def _install(self, cache: AquiferCache, layers: _Layers, columns: int,
                  rows: list[_Row]) -> int:
         block = self.layout.tokens_per_block
         recalled = [max(columns - row.padding, 0) for row in rows]
@@ -692,7 +717,7 @@ class Recall:
             self._storing.hint(chain.part_of(len(chain) - 1), row.name)
 
 
-def _row_map(layout: Layout, layers: list[tuple[torch.Tensor, torch.Tensor]], row: int, column: int) -> TensorMap:
+def _row_map(layout: Layout, layers: _Layers, row: int, column: int) -> TensorMap:
     return TensorMap(layout, Family.SEQUENCES, [keys[row:row + 1, :, column:] for keys, _ in layers],
                      [values[row:row + 1, :, column:] for _, values in layers])
 
