@@ -165,6 +165,8 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
   }
   if (request == &pin_) {
     world_.truth->PinSent(pinned_, pin_.seconds);
+    pinned_until_nanos_ =
+        std::max(pinned_until_nanos_, acted_nanos_ + pin_.seconds * 1'000'000'000);
     if (pin_.seconds > 0 && pin_.status.ok() && pin_.pinned == pinned_.size()) {
       world_.truth->Pinned(pinned_, pin_.seconds, request_, world_.calm());
     }

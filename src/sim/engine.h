@@ -7,6 +7,7 @@
 // block's heads.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -98,11 +99,12 @@ class Engine final : private ClientSink {
   void Die();
   // Ends what it is doing and begins nothing new.
   void Stop() { stopping_ = true; }
-  // When it last asked for something, was answered or gave something back; INT64_MAX while it waits
-  // for an answer or holds something.
+  // When it last asked for something, was answered or gave something back, or the last of its pins
+  // ends: with them goes what only they kept. INT64_MAX while it waits for an answer or holds
+  // something.
   int64_t quiet_since() const {
     const bool quiet = attached_ && !dying_ && !awaiting_ && leases_.empty() && slots_.empty();
-    return quiet ? acted_nanos_ : INT64_MAX;
+    return quiet ? std::max(acted_nanos_, pinned_until_nanos_) : INT64_MAX;
   }
   // Unix seconds: before that nothing expires that it gave a time to live.
   int64_t keeps_until() const { return keeps_until_; }
@@ -202,6 +204,7 @@ class Engine final : private ClientSink {
 
   bool attached_ = false;
   int64_t acted_nanos_ = 0;
+  int64_t pinned_until_nanos_ = 0;
   int64_t keeps_until_ = INT64_MAX;
   bool dying_ = false;
   bool stopping_ = false;
