@@ -59,8 +59,9 @@ void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   const bool durable = WantsDurable();
-  // What is durable needs no drive.
-  const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !durable);
+  // What is durable needs no drive: that is where all of the tenant's is, not where a session's is.
+  const bool all_durable = durable && core().IsDurableTenant(tenant());
+  const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !all_durable);
   if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
     flush.status = Status(Code::kUnavailable, WhyNot(to_nvme ? flush.tier : TierKind::kDurable));
     return End(1);
