@@ -499,8 +499,8 @@ typedef struct aquifer_hint_args {
   int64_t ttl_seconds; /* The chain's blocks go after that, or by the tenant's rule if sooner. */
   int32_t priority;    /* -8, first to go, to 7; 0: as usual for the tenant. */
   int32_t durability;  /* AQUIFER_DURABILITY_... */
-  /* In how many seconds it goes on, where AQUIFER_SESSION_WILL_CONTINUE; 0: nobody knows. `size` may
-   * end in front of this. */
+  /* In how many seconds it goes on, where AQUIFER_SESSION_WILL_CONTINUE; 0: nobody knows. `size`
+   * may end in front of this. */
   int64_t return_seconds;
 } aquifer_hint_args;
 aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args);
