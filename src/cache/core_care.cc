@@ -59,7 +59,8 @@ void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   const bool durable = WantsDurable();
-  // What is durable needs no drive: that is where all of the tenant's is, not where a session's is.
+  // Only where all of the tenant's blocks are durable does a flush do without a drive: a session's
+  // class says nothing of the others.
   const bool all_durable = durable && core().IsDurableTenant(tenant());
   const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !all_durable);
   if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
@@ -131,18 +132,20 @@ void DrainJob::DrainNvme() {
                                                             : core().nvme_status_.ToString())));
   }
   core().write_down_->HottestFirst();
-  flush_ = core().write_down_->FlushAll(tenant(), client(), [this, run = run()](Status status) {
-    if (this->run() == run) DrainDurable(status);
-  });
+  flush_ =
+      core().write_down_->FlushAll(tenant(), client(), [this, run = run()](const Status& status) {
+        if (this->run() == run) DrainDurable(status);
+      });
 }
 
 // What is of durable class, of every tenant.
 void DrainJob::DrainDurable(const Status& nvme) {
   if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return Finish(nvme);
-  durable_flush_ =
-      core().durable_->Flush(tenant(), client(), true, [this, nvme, run = run()](Status status) {
-        if (this->run() == run) Finish(nvme.ok() ? std::move(status) : nvme);
-      });
+  durable_flush_ = core().durable_->Flush(tenant(), client(), true,
+                                          [this, nvme, run = run()](const Status& status) {
+                                            if (this->run() == run)
+                                              Finish(nvme.ok() ? status : nvme);
+                                          });
 }
 
 void DrainJob::Finish(Status status) {
@@ -291,6 +294,7 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   ttl_seconds_ = forecast.ttl_seconds;
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
+  shared_ = false;
   if (core().durable_ == nullptr || forecast.session.empty()) return;
   if (!durable_ && !core().IsDurableTenant(tenant())) return;
   if (forecast.session.size() <= kMaxSessionName) {
@@ -303,8 +307,9 @@ void HintJob::Run() {
   const Index& index = residency.index();
   BlockRef ref = index.Find(walk_);
   for (size_t step = 0; step < kHintSlice && ref != kNoBlock; ++step) {
-    // What other chains share is not this session's to speak of.
-    if (index.at(ref).children > 1) {
+    // What other chains share is not this session's to speak of; but it is nothing without it.
+    shared_ = shared_ || index.at(ref).children > 1;
+    if (shared_ && !durable_) {
       ref = kNoBlock;
       break;
     }
@@ -335,9 +340,13 @@ uint32_t HintJob::ExpiryOf(BlockRef ref) const {
 
 void HintJob::Apply(BlockRef ref) {
   Residency& residency = *core().residency_;
-  if (residency.at(ref).state != BlockState::kResident) return;
-  residency.SetForecast(ref, priority_, outlook_);
+  if (residency.at(ref).state != BlockState::kResident) {
+    if (durable_) residency.WantDurable(ref);  // Another rank is still at it: when it is committed.
+    return;
+  }
   if (durable_) core().durable_->Want(ref);
+  if (shared_) return;
+  residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   const uint32_t expiry = ExpiryOf(ref);
   if (expiry == residency.at(ref).expiry_unix_seconds) return;

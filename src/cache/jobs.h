@@ -382,6 +382,7 @@ class HintJob final : public Job {
   SessionHint outlook_ = SessionHint::kNone;
   int64_t ttl_seconds_ = 0;
   bool durable_ = false;  // The session's blocks are to be.
+  bool shared_ = false;   // From here up they are other chains', too.
   BlockName walk_;        // The next of the session's blocks, deepest first.
 };
 
