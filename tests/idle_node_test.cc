@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "aquifer/cache.h"
+#include "io/extent.h"
 #include "testing/chain.h"
 #include "testing/scratch_directory.h"
 #include "testing/served_node.h"
@@ -163,9 +164,13 @@ TEST_F(IdleNode, UsesNoProcessorTimeToSpeakOf) {
   const Activity client = ActivityOf(::getpid());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
   const double ticks = seconds * static_cast<double>(::sysconf(_SC_CLK_TCK));
-  // It looks at its tiers and at the host's memory twice a second.
-  EXPECT_LE(static_cast<double>(node.ticks - node_before.ticks), 2 + 0.001 * ticks);
-  EXPECT_LE(static_cast<double>(node.sleeps - node_before.sleeps), 20 + 10 * seconds);
+  // It looks at its tiers and at the host's memory twice a second, or oftener where others could
+  // use that up in less.
+  const bool ample = SystemExtentSource()->AvailableBytes() > uint64_t{14} << 30;
+  EXPECT_LE(static_cast<double>(node.ticks - node_before.ticks),
+            2 + (ample ? 0.001 : 0.01) * ticks);
+  EXPECT_LE(static_cast<double>(node.sleeps - node_before.sleeps),
+            20 + (ample ? 20 : 60) * seconds);
   EXPECT_LE(static_cast<double>(client.ticks - client_before.ticks), 2.0);
   EXPECT_LE(static_cast<double>(client.sleeps - client_before.sleeps), 20.0);
 }

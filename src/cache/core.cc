@@ -313,26 +313,27 @@ void Core::TickIn(int64_t nanos) {
                              });
 }
 
-int64_t Core::NanosToTick() {
+int64_t Core::NanosToTick(bool worked) {
   const bool asked = std::exchange(run_at_tick_, next_run_) != next_run_;
   const bool waits = running_jobs_ > 0 || loader_->pending() > 0 || eraser_->pending() > 0 ||
                      write_down_->waiting() > 0 || (durable_ != nullptr && !durable_->idle());
   const int64_t longest = std::min(options_.idle_tick_nanos, dram_->EaseNanos());
-  resting_ = !asked && !waits && longest > options_.tick_nanos;
+  resting_ = !worked && !asked && !waits && longest > options_.tick_nanos;
   return resting_ ? longest : options_.tick_nanos;
 }
 
 void Core::Tick() {
   if (dram_->Tick() > 0) residency_->ReclaimExtent(UINT16_MAX);
-  residency_->DropExpired(kExpirySlice);
-  residency_->ExpirePins(kPinExpirySlice);
+  // What is looked at seldom is looked at more of at a time.
+  const bool expired = residency_->DropExpired(resting_ ? 4 * kExpirySlice : kExpirySlice);
+  const bool unpinned = residency_->ExpirePins(kPinExpirySlice);
   LookForOverdue();
   eraser_->Pump();
   write_down_->Pump();
   if (loader_->pending() > 0) loader_->Pump();
   if (durable_ != nullptr) durable_->Tick();
   Housekeep();
-  TickIn(NanosToTick());
+  TickIn(NanosToTick(expired || unpinned));
 }
 
 // What was begun and is too long for one task.

@@ -342,8 +342,8 @@ class Core final : private TierListener, private LoadWaiter {
 
   void Tick();
   void TickIn(int64_t nanos);
-  // How long the next tick may be away.
-  int64_t NanosToTick();
+  // How long the next tick may be away, after one that found something to do or did not.
+  int64_t NanosToTick(bool worked);
   // Jobs that want to be woken: one timer for all of them, and none for what has ended.
   void ArmWake();
   void OnWake();
@@ -512,9 +512,9 @@ class Core final : private TierListener, private LoadWaiter {
   std::vector<std::vector<Job*>> spare_jobs_;  // By kind.
   uint64_t next_run_ = 1;
   uint64_t run_at_tick_ = 0;  // next_run_ when the last tick was.
-  uint64_t tick_number_ =
-      0;                  // Of the one that is to come; others were put off, or brought forward.
-  bool resting_ = false;  // It comes late.
+  // Of the tick that is to come; others were put off, or brought forward.
+  uint64_t tick_number_ = 0;
+  bool resting_ = false;                                // It comes late.
   std::map<std::pair<int64_t, uint64_t>, Job*> wakes_;  // By time and run.
   int64_t armed_nanos_ = INT64_MAX;
   bool draining_ = false;

@@ -344,11 +344,12 @@ bool Residency::DropOrphans(size_t max_blocks) {
   return !orphaned_.empty();
 }
 
-void Residency::DropExpired(size_t max_steps) {
+bool Residency::DropExpired(size_t max_steps) {
   std::array<BlockRef, 64> expired;
   const auto now = static_cast<uint32_t>(clock_->UnixSeconds());
   const size_t count = index_->CollectExpired(now, max_steps, &expiry_cursor_, expired);
   for (size_t i = 0; i < count; ++i) Drop(expired[i], Leave::kExpired);
+  return count > 0;
 }
 
 // --- Holding on
@@ -519,10 +520,11 @@ void Residency::UnholdPin(BlockRef ref) {
   LeaveIfRetiring(ref);
 }
 
-void Residency::ExpirePins(size_t max_pins) {
+bool Residency::ExpirePins(size_t max_pins) {
   std::vector<BlockPin> expired(max_pins);
   const size_t count = pins_.Expire(clock_->UnixSeconds(), expired);
   for (size_t i = 0; i < count; ++i) UnholdPin(expired[i].ref);
+  return count > 0;
 }
 
 uint64_t Residency::OrderName(const BlockName& name) const {

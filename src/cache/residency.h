@@ -127,7 +127,7 @@ class Residency {
   // Drops up to `max_blocks` that hang below dropped ones; false when none are left.
   bool DropOrphans(size_t max_blocks);
   // Drops up to `max_blocks` whose time is over, looking at a slice of the index.
-  void DropExpired(size_t max_steps);
+  bool DropExpired(size_t max_steps);  // True: there was some.
 
   // --- Holding on
 
@@ -173,7 +173,7 @@ class Residency {
   // False: too many pins.
   [[nodiscard]] bool Pin(BlockRef ref, uint64_t owner, int64_t until_unix_seconds);
   void Unpin(BlockRef ref, uint64_t owner);
-  void ExpirePins(size_t max_pins);
+  bool ExpirePins(size_t max_pins);  // True: there were some.
 
   // What the orders call a block. Seeded: nobody can make two of them fall together.
   uint64_t OrderName(const BlockName& name) const;

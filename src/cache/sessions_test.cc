@@ -121,6 +121,30 @@ TEST_F(SessionsTest, AFinishedSessionGoesBeforeOneThatWasUsedLongerAgo) {
   EXPECT_EQ(Matched(older), 10u);
 }
 
+TEST_F(SessionsTest, ASessionThatIsDueOutlivesOneThatWasUsedSinceAndIsNot) {
+  CoreOptions options = SmallCache(32, false);
+  options.cache.eviction = EvictionPolicy::kLearned;
+  Make(options);
+  const auto store = [&](uint64_t seed, int64_t return_seconds) {
+    const Chain chain(layout_, {.seed = seed, .blocks = 10});
+    EXPECT_EQ(Store(chain), 10u);
+    SessionForecast forecast;
+    forecast.session = "session";
+    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+    forecast.state = SessionState::kWillContinue;
+    forecast.return_seconds = return_seconds;
+    world_->core().Hint(client_->number(), forecast, chain.keys().back());
+    world_->Run();
+    return chain;
+  };
+  const Chain soon = store(1, 30);
+  world_->Advance(1'000'000'000);
+  const Chain tomorrow = store(2, 86'400);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 3, .blocks = 20})), 20u);
+  EXPECT_LE(Matched(tomorrow), 2u);
+  EXPECT_EQ(Matched(soon), 10u);
+}
+
 TEST_F(SessionsTest, WhatIsNotKnownAnyMoreIsNotCalledDeleted) {
   Make(SmallCache(64, false));
   const Chain chain(layout_, {.seed = 1, .blocks = 10});

@@ -113,7 +113,8 @@ class DramTier : public Tier {
   // Called now and then: notices memory pressure and starts faulting in what is wanted. Returns how
   // many bytes of extents must be retired for the pool to fit again.
   virtual uint64_t Tick() = 0;
-  // How long the host's memory lasts whatever others do: until then nobody has to look.
+  // Half of how long the host's memory lasts whatever others do: who looks again then, and finds
+  // what was known just after he looked the last time, is still in time.
   virtual int64_t EaseNanos() const = 0;
 
   virtual DramUsage dram_usage() const = 0;

@@ -443,7 +443,9 @@ uint64_t SlotPool::Tick() {
   backing_off_ = false;
   for (const auto& [name, index] : by_name_) {
     uint32_t& ticks = extents_[index].returning_ticks;
-    if (ticks > 0 && ticks++ == kPatienceTicks) --returning_;
+    if (ticks == 0) continue;
+    if (ticks == kPatienceTicks) --returning_;
+    ++ticks;
   }
   uint64_t shortage = Shortage();
   if (shortage == 0) StartMaking();
@@ -481,7 +483,7 @@ int64_t SlotPool::EaseNanos() const {
   if (!available_bytes_.has_value() || making_ > 0 || returning_ > 0 || backing_off_) return 0;
   const uint64_t spare =
       *available_bytes_ - std::min(*available_bytes_, options_.keep_available_bytes);
-  return static_cast<int64_t>(spare / kMostTakenPerNano);
+  return static_cast<int64_t>(spare / kMostTakenPerNano / 2);
 }
 
 void SlotPool::SampleAvailable() {

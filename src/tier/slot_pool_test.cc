@@ -322,7 +322,7 @@ TEST_F(SlotPoolTest, NobodyHasToLookWhileMemoryLasts) {
   Settle();
   tier_->Tick();
   Settle();
-  EXPECT_EQ(tier_->EaseNanos(), 1'000'000'000);
+  EXPECT_EQ(tier_->EaseNanos(), 500'000'000);
   extents_.SetAvailableBytes(kKeep);
   tier_->Tick();
   Settle();
