@@ -73,7 +73,7 @@ def test_care_reaches_the_blocks(any_cache, layout):
     chain = chain_of(any_cache, layout, range(BLOCKS * 16))
     _store(any_cache, chain, layout.root())
     assert any_cache.pin(chain, 60) == BLOCKS
-    any_cache.hint(chain, "talk", aquifer.SessionState.WILL_CONTINUE, priority=3)
+    any_cache.hint(chain, "talk", aquifer.SessionState.WILL_CONTINUE, priority=3, durable=True, return_seconds=60)
     assert any_cache.prestage(session="talk") == (BLOCKS, BLOCKS)
     for tokens in range(1000, 1020):
         any_cache.report_prefill(chain.registered, tokens, 0, tokens * 0.25)
@@ -127,6 +127,8 @@ def test_errors_say_what_to_do(cache, layout, tmp_path):
         cache.match(aquifer.Chain(aquifer.Registered(4711, layout), bytes(32)))
     with pytest.raises(aquifer.Invalid, match="priority"):
         cache.hint(aquifer.Chain(cache.register(layout), bytes(32)), "talk", priority=9)
+    with pytest.raises(aquifer.Invalid, match="return_seconds"):
+        cache.hint(aquifer.Chain(cache.register(layout), bytes(32)), "talk", return_seconds=-1)
     with pytest.raises(aquifer.Unavailable, match="did not start"):
         aquifer.Node(str(tmp_path / "other.sock"), dram="nonsense")
     cache.close()

@@ -39,6 +39,7 @@ def stand_in():
                     "distributed.kv_transfer.kv_connector.v1", "v1", "v1.metrics"):
         module(f"vllm.{package}")
     module("vllm", __version__="none")
+    module("vllm.platforms", current_platform=types.SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: True))
     module("vllm.logger", init_logger=logging.getLogger)
     module("vllm.distributed.kv_transfer.kv_connector.v1.base", KVConnectorTransferResults=Results, **classes)
     module("vllm.distributed.kv_transfer.kv_connector.v1.metrics", KVConnectorStats=Stats, **classes)

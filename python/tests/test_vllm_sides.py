@@ -17,6 +17,7 @@ import torch  # noqa: E402
 import aquifer  # noqa: E402
 from aquifer.vllm import node_link, scheduler, worker  # noqa: E402
 from aquifer.vllm.device import HostMoment  # noqa: E402
+from aquifer.vllm.hints import Wishes  # noqa: E402
 from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
 from aquifer.vllm.settings import read_settings  # noqa: E402
 from aquifer.vllm.shape import Shape, read_shape  # noqa: E402
@@ -249,6 +250,16 @@ def test_pages_that_the_engine_has_are_left_as_they_are(hand, have):
     for tensor in hand.pages.values():
         assert bool((tensor[SECOND[:shared]] == -1.0).all())
         assert torch.equal(tensor[FIRST[shared:]], tensor[SECOND[shared:]])
+
+
+def test_what_a_request_wishes_is_told_to_the_node():
+    told = []
+    cache = types.SimpleNamespace(hint=lambda *args, **names: told.append((args[1:], names)))
+    chain = aquifer.Chain(aquifer.Registered(1, made_shape().layout), bytes(64))
+    worker.WorkerSide._tell(cache, chain, Wishes("chat", priority=2, ttl_seconds=60, return_seconds=90, durable=True))
+    assert told == [(("chat", aquifer.SessionState.WILL_CONTINUE, 2, 60), {"durable": True, "return_seconds": 90})]
+    worker.WorkerSide._tell(cache, chain, Wishes())
+    assert len(told) == 1
 
 
 def test_a_salt_has_blocks_of_its_own(hand):

@@ -60,10 +60,10 @@ def _behind(gate, call):
 
 def _spoiling(side, call):
     def spoil_and_call(load):
-        end = (load.first_block + len(load.keys) // 32) * side._shape.pages_per_block
+        end = side._shape.pages_of(load.first_block + len(load.keys) // 32)
         pages = load.pages[load.first_token // side._shape.page_tokens:end]
-        for tensor in side._pages:
-            tensor[pages] = 100.0
+        for tensor in side._pages.tensors:
+            tensor[side._pages.table(pages)] = 100.0
         return call(load)
     return spoil_and_call
 
