@@ -597,8 +597,7 @@ class Recall:
         if sum(needed) == 0:
             return 0
         layers = self._empty_layers(rows, columns)
-        if self._gpu is not None:
-            torch.cuda.current_stream(self._gpu).synchronize()  # Whoever had that memory before is done with it.
+        self._await_gpu()
         estimate = sum(match.recompute_ms for match in matches if match is not None) / 1000
         deadline = self._deadline or (max(estimate, _LEAST_DEADLINE) if estimate else _UNKNOWN_DEADLINE)
         end = time.monotonic() + deadline
@@ -626,6 +625,7 @@ class Recall:
         if loaded < fitting or fitting == len(chain):
             return loaded
         beside = self._new_layers(torch.empty, 1, block)
+        self._await_gpu()
         if load(chain.part_of(fitting), _row_map(self.layout, beside, 0, 0)) == 0:
             return loaded
         first = row.padding + fitting * block
@@ -633,6 +633,11 @@ class Recall:
             for to, tensor in zip(ours, one):
                 to[index, :, first:] = tensor[0, :, :columns - first]
         return len(chain)
+
+    def _await_gpu(self) -> None:
+        """Before new tensors are loaded into: whoever had that memory before is done with it then."""
+        if self._gpu is not None:
+            torch.cuda.current_stream(self._gpu).synchronize()
 
     def _empty_layers(self, rows: list[_Row], columns: int) -> _Layers:
         """What is in front of a row is masked, but must be a number."""

@@ -116,9 +116,11 @@ class CudaDevice:
     def copies(self) -> Iterator[None]:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(self._stream):
-            yield
-        self._stream.synchronize()
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._stream.synchronize()
 
 
 def device_of(tensor: torch.Tensor) -> Device:

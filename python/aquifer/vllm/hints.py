@@ -100,4 +100,6 @@ def read_wishes(request: Any) -> Wishes:
     ours = given.get("aquifer")
     if isinstance(ours, dict):
         fields.update(_read(ours))
+    if "session" not in fields:
+        fields.pop("durable", None)  # Every store would be a session, by a name that nobody knows.
     return Wishes(**fields, prefetch=tuple(sessions[:_MOST_SESSIONS]))
