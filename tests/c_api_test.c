@@ -197,7 +197,9 @@ static void TakesCare(Engine* engine) {
   hint.durability = AQUIFER_DURABILITY_DURABLE;
   hint.return_seconds = 90;
   CHECK_OK(aquifer_hint(engine->cache, &hint));
-  hint.size = offsetof(aquifer_hint_args, return_seconds); /* As it was once. */
+  hint.size =
+      offsetof(aquifer_hint_args, return_seconds); /* As it was once: what is behind is not read. */
+  hint.return_seconds = -1;
   CHECK_OK(aquifer_hint(engine->cache, &hint));
   CHECK_OK(aquifer_report_prefill(engine->cache, engine->chain.layout, 64, 0, 1.5));
   aquifer_prestage_args stage = {.size = sizeof(stage), .session = "talk"};

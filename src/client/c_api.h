@@ -105,13 +105,13 @@ aquifer_code Guarded(Call call) noexcept {
 
 Status CheckSize(const void* given, uint32_t size, size_t known, const char* name);
 
-// A struct that the caller passed, of this version, of a later one that uses nothing new, or, where
-// it has grown since, of one from which it had `least` bytes: the rest is 0.
+// A struct that the caller passed: of this version, of a later one that uses nothing new, or of an
+// earlier one, when it had `least` bytes; the rest is 0 then.
 template <class T>
 Status ReadStruct(const T* given, const char* name, T* known, size_t least = sizeof(T)) {
   if (given == nullptr) return Status(Code::kInvalid, std::string(name) + " is null");
-  const size_t length = std::min<size_t>(given->size, sizeof(T));
-  AQ_RETURN_IF_ERROR(CheckSize(given, given->size, std::max(length, least), name));
+  const size_t length = given->size == least ? least : sizeof(T);
+  AQ_RETURN_IF_ERROR(CheckSize(given, given->size, length, name));
   *known = {};
   std::memcpy(known, given, length);
   if constexpr (requires { known->reserved; }) {
