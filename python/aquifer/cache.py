@@ -552,7 +552,8 @@ class Cache:
              priority: int = 0, ttl_seconds: int = 0, *, durable: bool = False, return_seconds: int = 0) -> None:
         """What the engine knows about a conversation: its chain (the last key is enough), whether it goes
         on, how much it matters (-8 to 7), when it is to be deleted, whether it is to outlive the node though
-        its tenant's are not, and in how many seconds it goes on."""
+        its tenant's do not (where the node has a durable tier), and, of one that will continue, in how many
+        seconds."""
         args = _native.HintArgs(size=ctypes.sizeof(_native.HintArgs), state=state, chain=chain.native(),
                                 session=_encoded(session), ttl_seconds=ttl_seconds, priority=priority,
                                 durability=int(durable), return_seconds=return_seconds)

@@ -9,7 +9,7 @@
 //   scatter:  slots ──copy engine──► staging ──kernel, sums──► pages
 //
 // Several chunks are under way at a time, so that the link never waits for a kernel. On an H200
-// this reaches 0.98 of one long copy each way and of two both ways, whatever the pieces; a
+// this reaches 0.97 to 0.99 of one long copy each way and of two both ways, whatever the pieces; a
 // kernel that reads and writes the slots across the link reaches 0.93 to 0.95, and 0.6 both ways.
 // That one is used where a copy engine would move other ranks' heads, or only small slots.
 //

@@ -42,6 +42,8 @@ struct Due {
   double from;
   double until;
 };
+static_assert(kTimed - kExpected == static_cast<int>(SessionHint::kWithinMinute) -
+                                        static_cast<int>(SessionHint::kExpected));
 constexpr std::array<Due, kBlockFamilies - kTimed> kDue = {
     {{0, 120}, {30, 1200}, {300, 7200}, {1800, 1e9}}};
 
@@ -98,18 +100,22 @@ uint8_t FamilyOf(const ReuseFeatures& block) {
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 float Logit(float p) { return std::log(p / (1 - p)); }
 
+double BucketEndSeconds(uint8_t bucket) {
+  return kFirstBucketSeconds * std::pow(kBucketRatio, bucket);
+}
+
 // Before anything was learned.
 float FirstHazard(size_t family, uint8_t bucket) {
   if (family == kPartial) return kFirstPartialHazard;
   if (family < kTimed) return kFirstHazard;
   const Due& due = kDue[family - kTimed];
-  const double end = kFirstBucketSeconds * std::pow(kBucketRatio, bucket);
+  const double end = BucketEndSeconds(bucket);
   if (end <= due.from) return kEarlyHazard;
   return end / kBucketRatio < due.until ? kDueHazard : kFirstHazard;
 }
 
 double BucketSeconds(uint8_t bucket) {
-  const double end = kFirstBucketSeconds * std::pow(kBucketRatio, bucket);
+  const double end = BucketEndSeconds(bucket);
   return bucket == 0 ? end : end - end / kBucketRatio;
 }
 
@@ -126,7 +132,7 @@ int64_t AgeBucketEnd(uint8_t bucket) {
   static const auto bucket_ends = [] {
     std::array<int64_t, kAgeBuckets> ends{};
     for (uint8_t b = 0; b + 1 < kAgeBuckets; ++b) {
-      ends[b] = static_cast<int64_t>(1e9 * kFirstBucketSeconds * std::pow(kBucketRatio, b));
+      ends[b] = static_cast<int64_t>(1e9 * BucketEndSeconds(b));
     }
     ends[kAgeBuckets - 1] = INT64_MAX;
     return ends;

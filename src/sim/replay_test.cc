@@ -107,13 +107,13 @@ TEST(ReplayTest, OddTracesHarmNoPolicy) {
 class PublicTraceTest : public ::testing::Test {
  protected:
   static const ReplayTrace* Conversation() {
-    static const auto kTrace = [] {
+    static const auto trace = [] {
       auto reader = TraceReader::Open(AQUIFER_SOURCE_DIR
                                       "/src/trace/testdata/mooncake_conversation.jsonl.gz");
       if (!reader.ok()) return std::make_unique<ReplayTrace>();  // Built without zlib.
       return std::make_unique<ReplayTrace>(*LoadReplayTrace(reader->get(), {}));
     }();
-    return kTrace.get();
+    return trace.get();
   }
 
   void SetUp() override {
