@@ -26,6 +26,7 @@
 #include "aquifer/cache.h"
 #include "base/check.h"
 #include "base/descriptor.h"
+#include "base/hex.h"
 #include "base/sha256.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
@@ -56,11 +57,7 @@ bool Eventually(const std::function<bool()>& holds) {
 }
 
 std::string HashOf(const std::string& token) {
-  std::string hex;
-  for (const std::byte byte : Sha256Of(std::as_bytes(std::span(token)))) {
-    hex += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  }
-  return hex;
+  return HexOf(Sha256Of(std::as_bytes(std::span(token))));
 }
 
 std::string TextOf(const std::string& path) {

@@ -141,11 +141,10 @@ void DrainJob::DrainNvme() {
 // What is of durable class, of every tenant.
 void DrainJob::DrainDurable(const Status& nvme) {
   if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return Finish(nvme);
-  durable_flush_ = core().durable_->Flush(tenant(), client(), true,
-                                          [this, nvme, run = run()](const Status& status) {
-                                            if (this->run() == run)
-                                              Finish(nvme.ok() ? status : nvme);
-                                          });
+  const auto on_done = [this, nvme, run = run()](const Status& status) {
+    if (this->run() == run) Finish(nvme.ok() ? status : nvme);
+  };
+  durable_flush_ = core().durable_->Flush(tenant(), client(), true, on_done);
 }
 
 void DrainJob::Finish(Status status) {

@@ -33,8 +33,13 @@ class Wishes:
     @property
     def for_the_node(self) -> bool:
         """Whether there is anything to be told about the request's blocks."""
+        return self.hinted or bool(self.pin_seconds)
+
+    @property
+    def hinted(self) -> bool:
+        """Whether some of it is said in a hint."""
         return self.session is not None or self.durable or bool(
-            self.priority or self.ttl_seconds or self.pin_seconds or self.return_seconds)
+            self.priority or self.ttl_seconds or self.return_seconds)
 
 
 def _name(value: Any) -> Optional[str]:

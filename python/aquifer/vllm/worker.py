@@ -366,7 +366,7 @@ class WorkerSide:
     @staticmethod
     def _tell(cache: Cache, chain: Chain, wishes: Wishes, state: SessionState = SessionState.WILL_CONTINUE) -> None:
         """What the node should know about blocks that it has: whose they are, how long they matter."""
-        if dataclasses.replace(wishes, pin_seconds=0).for_the_node:
+        if wishes.hinted:
             cache.hint(chain.part_of(len(chain) - 1), wishes.session or chain.key(0).hex(), state, wishes.priority,
                        wishes.ttl_seconds, durable=wishes.durable, return_seconds=wishes.return_seconds)
         if wishes.pin_seconds:
