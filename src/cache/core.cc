@@ -381,6 +381,7 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   free->engine = known.number;
   free->engine_name = std::move(engine);
   free->sink = sink;
+  free->first_generation = static_cast<uint32_t>(environment_.random->Next64());
   const auto number = static_cast<ClientNumber>(free - clients_.begin());
   write_down_->AddClient(number, tenant);
   if (durable_ != nullptr) durable_->AddClient(number, tenant);

@@ -227,6 +227,11 @@ class Core final : private TierListener, private LoadWaiter {
   friend class DrainJob;
   friend class HintJob;
 
+  struct LoanName {
+    uint32_t loan = 0;  // 0: free.
+    uint32_t generation = 0;
+    uint32_t next_free = 0;
+  };
   struct Client {
     bool attached = false;
     bool administrator = false;
@@ -241,16 +246,19 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t leases = 0;      // Reservations included.
     uint32_t first_loan = 0;  // A list through loans_; 0 ends it.
     uint32_t void_next = 0;   // Whose turn it is to be looked at after Disconnect(); 0: nobody's.
-    // That it has registered. It knows them by their places here: the numbers would tell it what
-    // other tenants have.
-    std::vector<uint16_t> layouts{};
+    // What it knows layouts and loans by is of its own: numbers of the whole cache would tell it
+    // what other tenants have and fetch.
+    std::vector<uint16_t> layouts{};  // That it has registered; known by their places here.
+    std::vector<LoanName> loan_names{};  // The first is nobody's.
+    uint32_t free_loan_name = 0;         // A list; 0 ends it.
+    uint32_t first_generation = 0;       // Of its names: no name of an earlier client's is one.
     JobList jobs{};  // Its requests and hints under way.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
     BlockRef ref = kNoBlock;
     ClientNumber client = 0;
-    uint32_t generation = 1;
+    uint32_t name = 0;  // The client's for it.
     bool reservation = false;
     bool used = false;
     bool overdue = false;  // Counted as such.
@@ -383,6 +391,7 @@ class Core final : private TierListener, private LoadWaiter {
   static int64_t DeadlineIn(int64_t timeout_nanos, int64_t from_nanos);
 
   // Loans.
+  uint64_t NameLoan(Client* client, Loan* loan);
   uint64_t Lend(ClientNumber client, BlockRef ref, bool reservation);
   Loan* FindLoan(ClientNumber client, uint64_t id, bool reservation);
   void EndLoan(Loan* loan);

@@ -65,16 +65,31 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   borrower.first_loan = number;
   ++borrower.leases;
   ++lent_;
-  return uint64_t{loan.generation} << 32 | number;
+  return NameLoan(&borrower, &loan);
+}
+
+uint64_t Core::NameLoan(Client* client, Loan* loan) {
+  std::vector<LoanName>& names = client->loan_names;
+  if (names.empty()) names.emplace_back();
+  if (client->free_loan_name == 0) {
+    client->free_loan_name = static_cast<uint32_t>(names.size());
+    names.push_back({.generation = client->first_generation});
+  }
+  loan->name = client->free_loan_name;
+  LoanName& name = names[loan->name];
+  name.loan = loan->number;
+  client->free_loan_name = std::exchange(name.next_free, 0);
+  return uint64_t{name.generation} << 32 | loan->name;
 }
 
 Core::Loan* Core::FindLoan(ClientNumber client, uint64_t id, bool reservation) {
-  const auto number = static_cast<uint32_t>(id);
-  if (number == 0 || number >= loans_.size()) return nullptr;
-  Loan& loan = loans_[number];
-  const bool same = loan.used && loan.generation == id >> 32 && loan.client == client &&
-                    loan.reservation == reservation;
-  return same ? &loan : nullptr;
+  const std::vector<LoanName>& names = clients_[client].loan_names;
+  const auto place = static_cast<uint32_t>(id);
+  if (place >= names.size()) return nullptr;
+  const LoanName& name = names[place];
+  if (name.loan == 0 || name.generation != id >> 32) return nullptr;
+  Loan& loan = loans_[name.loan];
+  return loan.reservation == reservation ? &loan : nullptr;
 }
 
 void Core::EndLoan(Loan* loan) {
@@ -88,8 +103,10 @@ void Core::EndLoan(Loan* loan) {
   if (borrower.void_next == loan->number) borrower.void_next = loan->next;
   --borrower.leases;
   --lent_;
+  LoanName& name = borrower.loan_names[loan->name];
+  name = {.generation = name.generation + 1, .next_free = borrower.free_loan_name};
+  borrower.free_loan_name = loan->name;
   loan->used = false;
-  ++loan->generation;
   loan->next = free_loan_;
   free_loan_ = loan->number;
   if (loan->ref != kNoBlock) residency_->Unlease(loan->ref);

@@ -561,6 +561,53 @@ TEST_F(CoreTest, ALayoutTellsNothingOfOtherTenantsThatHaveIt) {
   EXPECT_GT(recompute_ms(), 0);
 }
 
+// Whoever could see from the names of its own leases that others lease something sees their hits.
+TEST_F(CoreTest, ALeaseTellsNothingOfWhatOtherTenantsFetch) {
+  Make(SmallCache(64, false));
+  const auto other = AttachAs("other");
+  const Chain ours(layout_, {.seed = 1, .blocks = 1});
+  const Chain theirs(layout_, {.seed = 1, .blocks = 4, .tenant = "other"});
+  ASSERT_EQ(Store(ours), 1u);
+  ASSERT_EQ(Store(theirs, other.get()), 4u);
+  const auto lease_of_ours = [&] {
+    const auto fetch = Fetch(ours);
+    EXPECT_TRUE(fetch->ops[0].status.ok());
+    Release(*fetch);
+    return fetch->ops[0].lease;
+  };
+  const uint64_t first = lease_of_ours();
+  const uint64_t step = lease_of_ours() - first;  // With nothing in between.
+  FetchRequest fetch;
+  fetch.chain = Slice(theirs);
+  other->Do(&Core::Fetch, &fetch);
+  ASSERT_EQ(fetch.ops.size(), 4u);
+  EXPECT_EQ(lease_of_ours(), first + 2 * step);
+  for (const FetchOp& op : fetch.ops) {
+    ASSERT_TRUE(op.status.ok());
+    other->Release(std::vector<ReleaseOp>{{.lease = op.lease}});
+  }
+  EXPECT_EQ(lease_of_ours(), first + 3 * step);
+}
+
+TEST_F(CoreTest, ALeaseIsOfTheClientThatHasIt) {
+  Make(SmallCache(64, false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  ASSERT_EQ(Store(chain), 1u);
+  const auto fetch = Fetch(chain);
+  const uint64_t lease = fetch->ops[0].lease;
+  const auto again = AttachAs("local");  // Another client of the tenant.
+  again->Release(std::vector<ReleaseOp>{{.lease = lease}});
+  EXPECT_EQ(Counter("lent_slots"), 1u);
+  Release(*fetch);
+  EXPECT_EQ(Counter("lent_slots"), 0u);
+  Release(*fetch);  // A name that is used up is nobody's.
+  const auto next = Fetch(chain);
+  EXPECT_NE(next->ops[0].lease, lease);
+  Release(*fetch);
+  EXPECT_EQ(Counter("lent_slots"), 1u);
+  Release(*next);
+}
+
 TEST_F(CoreTest, ATenantHasOnlySoManyLayoutsAndTheyAreForgotten) {
   CoreOptions options = SmallCache(64, false);
   options.max_layouts_per_tenant = 3;
