@@ -1,5 +1,5 @@
-"""`python -m aquifer COMMAND`: the `aquifer` program of this package, a look at the package itself when the command
-is `doctor`, and `bench vllm`."""
+"""`python -m aquifer COMMAND`: the `aquifer` program of this package, and a look at the package itself when the command
+is `doctor`."""
 from __future__ import annotations
 
 import importlib.metadata
@@ -42,11 +42,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["doctor"] and not {"-h", "--help", "--json"} & set(arguments):
         _look()
-    if arguments[:2] == ["bench", "vllm"]:
-        from .vllm import bench
-        bench.main(arguments[2:])
-        return
     program = str(program_path())
+    os.environ.setdefault("AQUIFER_PYTHON", sys.executable)  # For `bench vllm`.
     os.execv(program, [program, *arguments])
 
 

@@ -13,6 +13,7 @@
 #include "cli/bench_report.h"
 #include "cli/bench_row.h"
 #include "cli/bench_runner.h"
+#include "cli/bench_vllm.h"
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "cli/progress.h"
@@ -45,7 +46,9 @@ Examples:
   aquifer bench --quick                      everything in fewer rounds: under five minutes
   aquifer bench nvme --directory /mnt/nvme0  the NVMe rows, on that drive
   aquifer bench dram.fetch/2MiB --check      fails when the goal is missed
-  aquifer bench keys --json                  one JSON object a line, for programs)";
+  aquifer bench keys --json                  one JSON object a line, for programs
+  aquifer bench vllm                         real vLLM engines with and without Aquifer: minutes, and
+                                             only when asked for by name; needs the Python package)";
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows;
@@ -80,6 +83,7 @@ std::string GroupsText() {
     const std::string group = row.name.substr(0, row.name.find_first_of("./"));
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   }
+  groups.emplace_back("vllm");
   return fmt::format("{{{}}}", fmt::join(groups, ","));
 }
 
@@ -140,7 +144,7 @@ int Measure(const BenchOptions& options, const std::vector<const Row*>& rows) {
   return kExitOk;
 }
 
-int RunBench(const BenchOptions& options) {
+int RunOwnRows(const BenchOptions& options) {
   const std::vector<Row> rows = AllRows();
   const auto selected = SelectRows(rows, options.names);
   if (!selected.ok()) {
@@ -154,6 +158,26 @@ int RunBench(const BenchOptions& options) {
     return kExitOk;
   }
   return Measure(options, *selected);
+}
+
+int RunVllmRows(const BenchOptions& options, std::vector<std::string> words) {
+  if (options.list) words.emplace_back("--list");
+  if (options.quick) words.emplace_back("--quick");
+  if (options.json) words.emplace_back("--json");
+  if (options.check) words.emplace_back("--check");
+  return BenchVllm(std::move(words));
+}
+
+int RunBench(BenchOptions options) {
+  const auto of_vllm = std::stable_partition(options.names.begin(), options.names.end(),
+                                             std::not_fn(IsVllmName));
+  const std::vector<std::string> vllm(of_vllm, options.names.end());
+  const bool only_vllm = !vllm.empty() && of_vllm == options.names.begin();
+  options.names.erase(of_vllm, options.names.end());
+  const int own = only_vllm ? kExitOk : RunOwnRows(options);
+  if (vllm.empty() || own == kExitUsage) return own;
+  const int others = RunVllmRows(options, vllm);
+  return own != kExitOk ? own : others;
 }
 
 }  // namespace

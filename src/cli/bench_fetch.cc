@@ -56,11 +56,25 @@ Status BatchFetcher::Check() const {
   return Status();
 }
 
-void BatchFetcher::CopyOut(size_t batch) const {
+Status BatchFetcher::CopyOut(size_t batch) const {
   for (size_t i = 0; i < fetch_.ops.size(); ++i) {
-    std::memcpy(blocks_->Place(batch * kFetchBatchBlocks + i).data(), fetch_.ops[i].bytes.data(),
-                blocks_->block_bytes);
+    const FetchOp& op = fetch_.ops[i];
+    const LaneSums sums = CopyAndSumLanes(op.bytes, 0, PlaceOf(batch, i));
+    if (FinishChecksum(sums, op.bytes.size()) != op.checksum) {
+      return Status(Code::kCorrupt, "a block is not what its checksum says");
+    }
   }
+  return Status();
+}
+
+void BatchFetcher::MemcpyOut(size_t batch) const {
+  for (size_t i = 0; i < fetch_.ops.size(); ++i) {
+    std::memcpy(PlaceOf(batch, i), fetch_.ops[i].bytes.data(), blocks_->block_bytes);
+  }
+}
+
+std::byte* BatchFetcher::PlaceOf(size_t batch, size_t op) const {
+  return blocks_->Place(batch * kFetchBatchBlocks + op).data();
 }
 
 void BatchFetcher::Release() {
@@ -83,7 +97,7 @@ Result<double> FetchContest::Limit() {
   for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
     AQ_RETURN_IF_ERROR(fetcher_.Lease(batch));
     const Stopwatch watch;
-    fetcher_.CopyOut(batch);
+    fetcher_.MemcpyOut(batch);
     seconds += watch.Seconds();
     fetcher_.Release();
   }
@@ -94,7 +108,7 @@ Result<double> FetchContest::Ours() {
   const Stopwatch watch;
   for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
     AQ_RETURN_IF_ERROR(fetcher_.Lease(batch));
-    fetcher_.CopyOut(batch);
+    AQ_RETURN_IF_ERROR(fetcher_.CopyOut(batch));
     fetcher_.Release();
   }
   const double seconds = watch.Seconds();

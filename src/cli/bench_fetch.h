@@ -55,7 +55,9 @@ class BatchFetcher {
   explicit BatchFetcher(const WarmBlocks* blocks) : blocks_(blocks) {}
 
   Status Lease(size_t batch);
-  void CopyOut(size_t batch) const;
+  // As an engine copies them: checked in the same pass.
+  Status CopyOut(size_t batch) const;
+  void MemcpyOut(size_t batch) const;
   void Release();
 
   // The two halves of Lease().
@@ -64,12 +66,15 @@ class BatchFetcher {
   const FetchRequest& request() const { return fetch_; }
 
  private:
+  std::byte* PlaceOf(size_t batch, size_t op) const;
+
   const WarmBlocks* const blocks_;
   FetchRequest fetch_;
   std::vector<ReleaseOp> releases_;
 };
 
-// Fetch, one copy out of each block by the client, release; against the copy alone. In GB/s.
+// Fetch, one copy out of each block by the client, checksums looked at, release; against one memcpy
+// alone. In GB/s.
 class FetchContest : public Contest {
  public:
   FetchContest(WarmBlocks blocks, uint64_t copied_before)

@@ -174,7 +174,7 @@ class MessagesContest final : public Contest {
         messages += blocks_.caller->cache()->Poll();  // One answer each.
       }
       AQ_RETURN_IF_ERROR(fetcher_.Check());
-      fetcher_.CopyOut(batch);
+      AQ_RETURN_IF_ERROR(fetcher_.CopyOut(batch));
       fetcher_.Release();
       ++messages;  // As is a release.
       fetched += kFetchBatchBlocks;
@@ -201,7 +201,7 @@ class SyscallsContest final : public Contest {
                           for (size_t i = 0; i < kBatches; ++i) {
                             const size_t batch = i % blocks_.batches();
                             AQ_RETURN_IF_ERROR(fetcher_.Lease(batch));
-                            fetcher_.CopyOut(batch);
+                            AQ_RETURN_IF_ERROR(fetcher_.CopyOut(batch));
                             fetcher_.Release();
                           }
                           return Status();

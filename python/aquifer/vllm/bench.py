@@ -1,11 +1,13 @@
-"""`aquifer bench vllm`: what the connector gives and what it costs, with real engines on this machine.
+"""The rows of `aquifer bench vllm`: what the connector gives and what it costs, with real engines on this machine.
 
-One after the other: an engine without a connector, one with Aquifer and a private node, and one with vLLM's
-own ExampleConnector (files in a folder). All three answer the same prompts. The model is small and random.
+An engine without a connector, one with Aquifer and a private node, and one with vLLM's own ExampleConnector (files in
+a folder) answer the same prompts in turn. The model is small and random.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,8 +20,9 @@ import time
 from typing import Any, Callable, Optional
 
 _PROMPT_TOKENS = 8192
-_RUNS = 5
+_ROUNDS, _QUICK_ROUNDS = 11, 5
 _CROWD, _CROWD_TOKENS, _CROWD_OUTPUT = 8, 384, 48
+_PATIENCE_S = 300
 _MODEL = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
               num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, initializer_range=0.12,
               bos_token_id=1, eos_token_id=2)
@@ -75,81 +78,119 @@ def _tokens(count: int, seed: int) -> list[int]:
     return [numbers.randrange(3, 1000) for _ in range(count)]
 
 
-def _engine(arguments: dict[str, Any]) -> None:
-    from vllm import LLM, SamplingParams
-    llm = LLM(arguments["model"], dtype="float32", skip_tokenizer_init=True, enforce_eager=True, seed=0,
-              max_model_len=16384, max_num_batched_tokens=16384, kv_transfer_config=arguments["transfer"])
-    one = SamplingParams(temperature=0, max_tokens=1, detokenize=False, ignore_eos=True)
-    many = SamplingParams(temperature=0, max_tokens=_CROWD_OUTPUT, detokenize=False, ignore_eos=True)
+class _Llm:
+    """What the parent asks an engine to do. Each answers with what can be said in JSON."""
 
-    def first_token(seed: int) -> tuple[float, int]:
+    def __init__(self, model: str, transfer: Optional[dict[str, Any]]):
+        from vllm import LLM, SamplingParams
+        self._llm = LLM(model, dtype="float32", skip_tokenizer_init=True, enforce_eager=True, seed=0,
+                        max_model_len=16384, max_num_batched_tokens=16384, kv_transfer_config=transfer)
+        settings = dict(temperature=0, detokenize=False, ignore_eos=True)
+        self._one = SamplingParams(max_tokens=1, **settings)
+        self._many = SamplingParams(max_tokens=_CROWD_OUTPUT, **settings)
+
+    def first_token(self, seed: int) -> dict[str, Any]:
+        """Of a prompt that is not in the engine's own cache."""
+        self._llm.reset_prefix_cache()
         started = time.perf_counter()
-        (output,) = llm.generate([{"prompt_token_ids": _tokens(_PROMPT_TOKENS, seed)}], one, use_tqdm=False)
-        return time.perf_counter() - started, output.num_cached_tokens or 0
+        (output,) = self._llm.generate([{"prompt_token_ids": _tokens(_PROMPT_TOKENS, seed)}], self._one, use_tqdm=False)
+        return {"seconds": time.perf_counter() - started, "recalled": output.num_cached_tokens or 0}
 
-    def crowd(seed: int) -> float:
+    def crowd(self, seed: int) -> float:
+        """Seconds for many requests that share nothing with what was before."""
         prompts = [{"prompt_token_ids": _tokens(_CROWD_TOKENS, 1000 * seed + n)} for n in range(_CROWD)]
         started = time.perf_counter()
-        llm.generate(prompts, many, use_tqdm=False)
+        self._llm.generate(prompts, self._many, use_tqdm=False)
         return time.perf_counter() - started
-    first_token(100)  # Warms everything up.
-    crowd(100)
-    hooks_before = _hook_seconds(arguments["folder"])
-    crowds = [crowd(seed) for seed in range(1, _RUNS + 1)]
-    hooks = {name: seconds - hooks_before.get(name, 0.0)
-             for name, seconds in _hook_seconds(arguments["folder"]).items()}
-    computed = [first_token(seed)[0] for seed in range(1, _RUNS + 1)]
-    time.sleep(1.0)  # For stores that end behind the answer.
-    recalled = []
-    if arguments["transfer"] is not None:
-        for seed in range(1, _RUNS + 1):
-            llm.reset_prefix_cache()
-            recalled.append(first_token(seed))
-    print("RESULT " + json.dumps({"computed": computed, "recalled": recalled, "crowds": crowds, "hooks": hooks}),
-          flush=True)
 
 
-def _hook_seconds(folder: str) -> dict[str, float]:
-    """By name, over all processes of the engine."""
-    total: dict[str, float] = {}
-    for file in pathlib.Path(folder).glob("hooks-*"):
-        for name, seconds in json.loads(file.read_text()).items():
-            total[name] = total.get(name, 0.0) + seconds
-    return total
+def _serve(arguments: dict[str, Any]) -> None:
+    llm = _Llm(arguments["model"], arguments["transfer"])
+    print("RESULT null", flush=True)
+    for line in sys.stdin:
+        question, seed = json.loads(line)
+        print("RESULT " + json.dumps(getattr(llm, question)(seed)), flush=True)
 
 
 # ---- In the parent ----
 
-def _run(name: str, model: str, folder: pathlib.Path, transfer: Optional[dict[str, Any]]) -> dict[str, Any]:
-    print(f"  {name}: an engine starts", file=sys.stderr, flush=True)
-    folder.mkdir()
-    if transfer is not None:
-        transfer = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute", **transfer}
-    arguments = json.dumps({"model": model, "transfer": transfer, "folder": str(folder)})
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
-                   "AQUIFER_BENCH_FOLDER": str(folder)}
-    done = subprocess.run([sys.executable, "-m", "aquifer.vllm.bench", "--engine", arguments], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line[7:])
-    sys.exit(f"aquifer bench vllm: the engine with {name} failed:\n{done.stderr[-3000:]}")
+class _Engine:
+    """An engine in a process of its own, which is there from here on; it ends with the context."""
+
+    def __init__(self, name: str, model: str, folder: pathlib.Path, transfer: Optional[dict[str, Any]]):
+        print(f"aquifer bench: an engine with {name} starts", file=sys.stderr, flush=True)
+        self.folder = folder
+        self._name = name
+        folder.mkdir()
+        if transfer is not None:
+            transfer = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute", **transfer}
+        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1",
+                       "VLLM_LOGGING_LEVEL": "WARNING", "AQUIFER_BENCH_FOLDER": str(folder)}
+        self._log = open(folder / "log", "w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "aquifer.vllm.bench", "--engine", json.dumps({"model": model, "transfer": transfer})],
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment)
+        self._answer()
+
+    def __enter__(self) -> "_Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=_PATIENCE_S)  # The end of its input is its end.
+        self._log.close()
+
+    def ask(self, question: str, seed: int) -> Any:
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps([question, seed]), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # It is gone, which the answer tells.
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("RESULT "):
+                return json.loads(line[7:])
+        self._log.seek(0)
+        sys.exit(f"aquifer bench: the engine with {self._name} ended:\n{self._log.read()[-3000:]}")
+
+    def hook_seconds(self) -> float:
+        """In our hooks, over all processes of the engine."""
+        return sum(sum(json.loads(file.read_text()).values()) for file in self.folder.glob("hooks-*"))
 
 
-def _milliseconds(values: list[float]) -> str:
-    ordered = sorted(1000 * value for value in values)
-    return f"{statistics.median(ordered):9.1f} ms   ({ordered[0]:.1f} to {ordered[-1]:.1f})"
+@dataclasses.dataclass
+class Row:
+    """A row of `aquifer bench`, in its format."""
+    name: str
+    unit: str
+    limit_is: str
+    goal: float
+    limit: float = 0.0
+    ours: float = 0.0
+    ratio: float = 0.0
+    peers: dict[str, float] = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+    def json(self) -> str:
+        fields = ("name", "unit", "limit", "limit_is", "ours", "ratio", "peers", "goal")
+        return json.dumps({field: getattr(self, field) for field in fields} | ({"note": self.note} if self.note else {}))
+
+    def text(self) -> str:
+        peers = "".join(f"  {name} {value:.1f}" for name, value in self.peers.items())
+        return (f"{self.name:<22} {self.ours:10.2f} {self.limit:10.2f} {self.unit:<9} {self.ratio:7.2f} {self.goal:6.2f}{peers}\n"
+                f"    limit: {self.limit_is}" + (f"\n    {self.note}" if self.note else ""))
 
 
-def main(arguments: Optional[list[str]] = None) -> None:
-    parser = argparse.ArgumentParser(prog="aquifer bench vllm", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else")
-    parser.add_argument("--engine", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.engine:
-        _engine(json.loads(given.engine))
-        return
+def rows() -> list[Row]:
+    return [Row("vllm.ttft/8K-tokens", "ms", "the same prompt computed, without a connector", 1.0),
+            Row("vllm.hooks", "%", "the design's figure: 1 % of an engine's time in our hooks, with nothing to recall", 1.0),
+            Row("vllm.throughput", "tokens/s", "the same requests without a connector, with nothing to recall", 0.0)]
+
+
+def _measure(rounds: int) -> list[Row]:
+    first, hooks, throughput = rows()
     with tempfile.TemporaryDirectory(prefix="aquifer-bench-") as scratch:
         base = pathlib.Path(scratch)
         model = str(base / "model")
@@ -157,30 +198,82 @@ def main(arguments: Optional[list[str]] = None) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
         torch.manual_seed(0)
         LlamaForCausalLM(LlamaConfig(**_MODEL)).save_pretrained(model)
-        plain = _run("no connector", model, base / "plain", None)
-        ours = _run("Aquifer", model, base / "ours", {
-            "kv_connector": "MeasuredConnector", "kv_connector_module_path": "aquifer.vllm.bench",
-            "kv_connector_extra_config": {"spawn": True, "spawn_dram": "1GiB"}})
-        files = _run("ExampleConnector", model, base / "files", {
-            "kv_connector": "ExampleConnector",
-            "kv_connector_extra_config": {"shared_storage_path": str(base / "stored")}})
-    result = {"plain": plain, "aquifer": ours, "example": files}
-    if given.json:
-        print(json.dumps(result))
-        return
-    ratios = [a / b for a, b in zip(plain["crowds"], ours["crowds"])]
-    share = sum(ours["hooks"].values()) / sum(ours["crowds"])
-    slowest = sorted(ours["hooks"], key=ours["hooks"].__getitem__, reverse=True)[:3]
-    print(f"time to first token of {_PROMPT_TOKENS} tokens, median of {_RUNS} (least to most)")
-    print(f"  computed, no connector            {_milliseconds(plain['computed'])}")
-    print(f"  recalled through Aquifer          {_milliseconds([s for s, _ in ours['recalled']])}, "
-          f"{ours['recalled'][0][1]} tokens recalled")
-    print(f"  recalled through ExampleConnector {_milliseconds([s for s, _ in files['recalled']])}, "
-          f"{files['recalled'][0][1]} tokens recalled")
-    print(f"nothing to recall: {_CROWD} requests of {_CROWD_TOKENS} + {_CROWD_OUTPUT} tokens at once, {_RUNS} times")
-    print(f"  throughput with Aquifer ÷ without {statistics.median(ratios):9.3f}      "
-          f"({min(ratios):.3f} to {max(ratios):.3f})")
-    print(f"  time in Aquifer's hooks ÷ all     {share:9.4f}      (at most 0.01; the most is in {', '.join(slowest)})")
+        connector = {"kv_connector": "MeasuredConnector", "kv_connector_module_path": "aquifer.vllm.bench",
+                     "kv_connector_extra_config": {"spawn": True, "spawn_dram": "1GiB"}}
+        files = {"kv_connector": "ExampleConnector",
+                 "kv_connector_extra_config": {"shared_storage_path": str(base / "stored")}}
+        with _Engine("no connector", model, base / "plain", None) as plain, \
+                _Engine("Aquifer", model, base / "ours", connector) as ours, \
+                _Engine("ExampleConnector", model, base / "files", files) as example:
+            _compare_crowds(plain, ours, rounds, hooks, throughput)
+            _compare_first_tokens(plain, ours, example, rounds, first)
+    return [first, hooks, throughput]
+
+
+def _compare_crowds(plain: _Engine, ours: _Engine, rounds: int, hooks: Row, throughput: Row) -> None:
+    for engine in (plain, ours):
+        engine.ask("crowd", 1000)  # Warms everything up.
+    before = ours.hook_seconds()
+    pairs = [(plain.ask("crowd", seed), ours.ask("crowd", seed)) for seed in range(1, rounds + 1)]
+    hooks.limit = 1.0
+    hooks.ours = 100 * (ours.hook_seconds() - before) / sum(seconds for _, seconds in pairs)
+    hooks.ratio = hooks.limit / hooks.ours
+    tokens = _CROWD * (_CROWD_TOKENS + _CROWD_OUTPUT)
+    throughput.limit = tokens / statistics.median(seconds for seconds, _ in pairs)
+    throughput.ours = tokens / statistics.median(seconds for _, seconds in pairs)
+    ratios = sorted(without / seconds for without, seconds in pairs)
+    throughput.ratio = statistics.median(ratios)
+    # The order statistics that hold the median with a probability of 99 % (of 11) or 94 % (of 5).
+    outside = 1 if rounds >= _ROUNDS else 0
+    throughput.note = f"the ratio of neighbours, median of {rounds}: {ratios[outside]:.3f} to {ratios[-1 - outside]:.3f}"
+
+
+def _compare_first_tokens(plain: _Engine, ours: _Engine, example: _Engine, rounds: int, row: Row) -> None:
+    for engine in (plain, ours, example):
+        for seed in range(rounds):  # Two of them store; the first of each is to warm up.
+            engine.ask("first_token", seed)
+    time.sleep(1.0)  # For stores that end behind the answer.
+    answers = [[engine.ask("first_token", seed) for engine in (plain, ours, example)] for seed in range(rounds)]
+    row.limit, row.ours, row.peers["ExampleConnector"] = (
+        1000 * statistics.median(answer["seconds"] for answer in column) for column in zip(*answers))
+    row.ratio = row.limit / row.ours
+    recalled = [min(answer["recalled"] for answer in column) for column in zip(*answers)]
+    row.note = f"of {_PROMPT_TOKENS} tokens, {recalled[1]} were recalled by us and {recalled[2]} by ExampleConnector"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="aquifer bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", metavar="NAME", nargs="*", help="beginnings of row names (default: every row)")
+    parser.add_argument("--list", action="store_true", help="say which rows there are and measure nothing")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line and nothing else")
+    parser.add_argument("--check", action="store_true", help="fail when a row misses its goal")
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.engine:
+        return _serve(json.loads(given.engine))
+    names = tuple(given.names) or ("vllm",)
+    for name in names:
+        if not any(row.name.startswith(name) for row in rows()):
+            parser.error(f"no row's name begins with '{name}'; there are {', '.join(row.name for row in rows())}")
+    wanted = [row for row in rows() if row.name.startswith(names)]
+    if given.list:
+        for row in wanted:
+            print(json.dumps({"name": row.name, "unit": row.unit, "goal": row.goal, "limit_is": row.limit_is})
+                  if given.json else f"{row.name:<21} {row.unit:>12} {row.goal:6.2f}  {row.limit_is}")
+        return None
+    if importlib.util.find_spec("vllm") is None:
+        sys.exit("aquifer bench: the rows of vllm need vLLM in the Python that runs them, and "
+                 f"{sys.executable} has none; next step: pip install vllm, or set AQUIFER_PYTHON")
+    measured = [row for row in _measure(_QUICK_ROUNDS if given.quick else _ROUNDS) if row.name.startswith(names)]
+    if not given.json:
+        print(f"{'row':<22} {'ours':>10} {'limit':>10} {'unit':<9} {'ratio':>7} {'goal':>6}  peers")
+    for row in measured:
+        print(row.json() if given.json else row.text(), flush=True)
+    if given.check and any(row.ratio < row.goal for row in measured):
+        sys.exit("aquifer bench: a goal was missed")
+    return None
 
 
 if __name__ == "__main__":
