@@ -1,5 +1,5 @@
-// The Redis store over real servers: the contract, and what only Redis has. Servers are shared by
-// the tests of one kind and emptied in between.
+// The Redis store over one real server: the contract, and what only Redis has. The server is shared
+// by the tests and emptied in between. Clusters: redis_cluster_test.cc.
 #include "store/redis_store.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 #include "store/blob_store_contract.h"
 #include "store/redis_manifest.h"
-#include "store/redis_slots.h"
+#include "store/redis_store_fixture.h"
 #include "testing/child_process.h"
 #include "testing/fault_proxy.h"
 #include "testing/redis_server.h"
@@ -23,107 +23,12 @@
 namespace aquifer {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
-
-constexpr size_t kHeadBytes = 4096;
-constexpr uint32_t kPieceBytes = uint32_t{16} << 10;  // Small, so that most blobs have several.
-constexpr int64_t kSecond = 1'000'000'000;
-
-bool RunUntil(const std::function<bool()>& done) {
-  const auto end = steady_clock::now() + seconds(60);
-  while (!done()) {
-    if (steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
-
-RedisStoreOptions OptionsFor(const std::string& address) {
-  RedisStoreOptions options;
-  options.servers = {address};
-  options.piece_bytes = kPieceBytes;
-  return options;
-}
-
-std::unique_ptr<BlobStore> Open(const RedisStoreOptions& options) {
-  auto store = NewRedisStore(options);
-  EXPECT_TRUE(store.ok()) << store.status().ToString();
-  return *std::move(store);
-}
-
-uint64_t Counter(const BlobStore& store, std::string_view name) {
-  for (const auto& [counter, value] : store.Counters()) {
-    if (counter == name) return value;
-  }
-  ADD_FAILURE() << "there is no counter " << name;
-  return 0;
-}
-
-// Head and body in one memory.
-struct Blob {
-  Blob(size_t body_bytes, uint64_t seed) : bytes(kHeadBytes + body_bytes) {
-    SeededRandom(seed).Fill(bytes);
-  }
-  std::span<std::byte> head() { return std::span(bytes).first(kHeadBytes); }
-  std::span<std::byte> body() { return std::span(bytes).subspan(kHeadBytes); }
-
-  std::vector<std::byte> bytes;
-};
-
-Status Do(BlobStore* store, BlobRequest* request) {
-  std::atomic<bool> done = false;
-  request->on_done = [&](BlobRequest&) { done = true; };
-  store->Submit(request);
-  EXPECT_TRUE(RunUntil([&] { return done.load(); })) << "no answer";
-  return request->status;
-}
-
-int64_t In(int64_t nanos) { return SystemClock()->NowNanos() + nanos; }
-
-Status Write(BlobStore* store, const std::string& name, size_t body_bytes, uint64_t seed,
-             bool if_absent = true) {
-  Blob blob(body_bytes, seed);
-  BlobRequest request{.kind = BlobKind::kWrite,
-                      .name = name,
-                      .head = blob.head(),
-                      .body = blob.body(),
-                      .body_bytes = body_bytes,
-                      .if_absent = if_absent};
-  return Do(store, &request);
-}
-
-// Ok only if that very blob came back.
-Status Read(BlobStore* store, const std::string& name, size_t body_bytes, uint64_t seed,
-            int64_t deadline_nanos = INT64_MAX) {
-  const Blob expected(body_bytes, seed);
-  Blob target(body_bytes, seed + 1);
-  BlobRequest request{
-      .name = name, .head = target.head(), .body = target.body(), .deadline_nanos = deadline_nanos};
-  Status status = Do(store, &request);
-  EXPECT_TRUE(!status.ok() || target.bytes == expected.bytes) << "wrong bytes of " << name;
-  return status;
-}
-
-Code Look(BlobStore* store, const std::string& name) {
-  BlobRequest request{.kind = BlobKind::kLook, .name = name};
-  return Do(store, &request).code();
-}
-
-Status Remove(BlobStore* store, const std::string& name) {
-  BlobRequest request{.kind = BlobKind::kRemove, .name = name};
-  return Do(store, &request);
-}
 
 // Comes and goes with the program, since starting it takes longer than a test.
 RedisServer& SharedServer() {
   static RedisServer server;
   return server;
-}
-RedisCluster& SharedCluster() {
-  static RedisCluster cluster;
-  return cluster;
 }
 
 int64_t KeysOf(RedisServer& server) { return server.Ask({"DBSIZE"}).integer; }
@@ -159,57 +64,11 @@ class SingleHarness final : public BlobStoreHarness {
   FaultProxy proxy_{SharedServer().port()};
 };
 
-class ClusterHarness final : public BlobStoreHarness {
- public:
-  ClusterHarness() {
-    for (const auto& server : SharedCluster().servers()) server->Ask({"FLUSHALL"});
-  }
-  std::unique_ptr<BlobStore> Open(size_t max_queued) override {
-    RedisStoreOptions options = OptionsFor(SharedCluster().servers()[0]->address());
-    options.most_queued = max_queued;
-    return aquifer::Open(options);
-  }
-  int64_t NowNanos() override { return SystemClock()->NowNanos(); }
-  bool RunUntil(const std::function<bool()>& done) override { return aquifer::RunUntil(done); }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Redis, BlobStoreContract,
-    testing::Values(BlobStoreParam{.name = "Single",
-                                   .make = [] { return std::make_unique<SingleHarness>(); }},
-                    BlobStoreParam{.name = "Cluster",
-                                   .make = [] { return std::make_unique<ClusterHarness>(); }}),
-    [](const auto& info) { return info.param.name; });
-
-TEST(RedisSlotsTest, SlotsAreThoseOfTheClusterSpecification) {
-  EXPECT_EQ(RedisSlotOf("123456789"), 0x31c3 % kRedisSlots);
-  EXPECT_EQ(RedisSlotOf("foo"), 12182);
-  EXPECT_EQ(RedisSlotOf("x{foo}y{bar}"), 12182);
-  EXPECT_EQ(RedisSlotOf(ManifestKey("p:", "a/b")), RedisSlotOf("a/b"));
-  const RedisManifest manifest{.blob_bytes = 100'000, .inline_bytes = 4096, .piece_bytes = 4096};
-  EXPECT_EQ(RedisSlotOf(PieceKey(ManifestKey("p:", "a/b"), manifest, 7)), RedisSlotOf("a/b"));
-}
-
-TEST(RedisSlotsTest, AddressesAndRedirectionsAreRead) {
-  EXPECT_EQ(ParseRedisAddress("host:77")->ToString(), "host:77");
-  EXPECT_EQ(ParseRedisAddress("host")->port, 6379);
-  EXPECT_EQ(ParseRedisAddress("[::1]:77")->host, "::1");
-  for (const std::string wrong :
-       {"", ":1", "a:", "a:0", "a:99999", "[::1", "a:1x", "u@a:1", "a/b:1", "[]:1", "[a b]:1"}) {
-    EXPECT_FALSE(ParseRedisAddress(wrong).ok()) << wrong;
-  }
-  const RedisAddress from{"here", 1};
-  const auto moved = ParseRedirect("MOVED 3999 127.0.0.1:6381", from);
-  ASSERT_TRUE(moved.has_value());
-  EXPECT_FALSE(moved->once);
-  EXPECT_EQ(moved->slot, 3999);
-  EXPECT_EQ(moved->to.ToString(), "127.0.0.1:6381");
-  EXPECT_EQ(ParseRedirect("ASK 1 :6381", from)->to.ToString(), "here:6381");
-  EXPECT_EQ(ParseRedirect("ASK 1 ::1:6381", from)->to.ToString(), "[::1]:6381");
-  for (const std::string wrong : {"MOVED", "MOVED 99999 a:1", "ASK 1 a", "ASK x a:1", "ERR"}) {
-    EXPECT_FALSE(ParseRedirect(wrong, from).has_value()) << wrong;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Redis, BlobStoreContract,
+                         testing::Values(BlobStoreParam{
+                             .name = "Single",
+                             .make = [] { return std::make_unique<SingleHarness>(); }}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(RedisManifestTest, AnyFlippedBitIsFound) {
   SeededRandom random(1);
@@ -669,76 +528,6 @@ TEST_F(RedisStoreTest, TlsCarriesAnySizeAndBelievesOnlyTheRightCertificate) {
   plain_client.tls = false;
   plain_client.timeout_nanos = kSecond / 2;
   EXPECT_FALSE(refusal(plain_client).empty());
-}
-
-// Blobs are read, looked at and written all the time while their slots move, one after the other.
-TEST(RedisClusterTest, SlotsAreMovedUnderLoadAndNothingIsMissed) {
-  RedisCluster& cluster = SharedCluster();
-  for (const auto& server : cluster.servers()) server->Ask({"FLUSHALL"});
-  const auto store = Open(OptionsFor(cluster.servers()[0]->address()));
-  // All to the last server: nobody doubts its claims, and a slot that moved on too soon would
-  // confuse the servers themselves.
-  constexpr size_t kTo = 2;
-  std::vector<std::string> names;
-  std::vector<uint16_t> slots;
-  for (uint64_t i = 0; names.size() < ByTestLevel(6u, 12u, 200u); ++i) {
-    const std::string name = fmt::format("moves/{}", i);
-    const uint16_t slot = RedisSlotOf(ManifestKey("aquifer:", name));
-    if (cluster.OwnerOf(slot) == kTo) continue;
-    names.push_back(name);
-    slots.push_back(slot);
-  }
-  constexpr size_t kBytes = 100'000;
-  for (size_t i = 0; i < names.size(); ++i) {
-    ASSERT_TRUE(Write(store.get(), names[i], kBytes, i).ok());
-  }
-  std::atomic<bool> stop = false;
-  std::atomic<uint64_t> rounds = 0;
-  const auto load = [&] {
-    while (!stop) {
-      const uint64_t round = ++rounds;
-      for (size_t i = 0; i < names.size(); ++i) {
-        const Status read = Read(store.get(), names[i], kBytes, i);
-        EXPECT_TRUE(read.ok()) << read.ToString();
-        EXPECT_EQ(Look(store.get(), names[i]), Code::kOk);
-        const Status written =
-            Write(store.get(), names[i], kBytes, i, /*if_absent=*/round % 2 == 0);
-        EXPECT_TRUE(written.ok()) << written.ToString();
-      }
-    }
-  };
-  std::thread first(load);
-  std::thread second(load);
-  for (const uint16_t slot : slots) cluster.MoveSlot(slot, kTo);
-  EXPECT_TRUE(RunUntil([&, after = rounds.load()] { return rounds > after + 2; }));
-  stop = true;
-  first.join();
-  second.join();
-  EXPECT_GT(Counter(*store, "redirections"), 0u);
-  EXPECT_GT(Counter(*store, "slot_maps_read"), 0u);
-  for (size_t i = 0; i < names.size(); ++i) {
-    EXPECT_TRUE(Read(store.get(), names[i], kBytes, i).ok());
-  }
-}
-
-TEST(RedisClusterTest, WhatHasMovedAheadOfItsSlotIsAskedForWhereItIs) {
-  RedisCluster& cluster = SharedCluster();
-  const auto store = Open(OptionsFor(cluster.servers()[0]->address()));
-  std::string name;
-  uint16_t slot = 0;
-  for (uint64_t i = 0; name.empty() || cluster.OwnerOf(slot) == 2; ++i) {
-    name = fmt::format("ahead/{}", i);
-    slot = RedisSlotOf(ManifestKey("aquifer:", name));
-  }
-  ASSERT_TRUE(Write(store.get(), name, 50'000, 1).ok());
-  cluster.MoveSlot(slot, 2, [&] {
-    EXPECT_TRUE(Read(store.get(), name, 50'000, 1).ok());
-    EXPECT_EQ(Look(store.get(), name), Code::kOk);
-    EXPECT_TRUE(Write(store.get(), name, 50'000, 2).ok());  // It is there.
-    EXPECT_TRUE(Remove(store.get(), name).ok());
-    EXPECT_TRUE(Write(store.get(), name, 100, 3).ok());
-  });
-  EXPECT_TRUE(Read(store.get(), name, 100, 3).ok());
 }
 
 // What each of many processes does at the same time: they all write the same blobs, each its own

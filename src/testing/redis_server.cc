@@ -85,11 +85,15 @@ RedisServer::RedisServer(const Options& options)
       port_(FreePort()),
       plain_port_(options.tls ? FreePort() : port_),
       bus_port_(FreePort()) {
-  if (options.tls) MakeCertificate();
+  if (options.tls && options.certificate_folder.empty()) MakeCertificate();
   Start();
 }
 
 std::string RedisServer::address() const { return fmt::format("127.0.0.1:{}", port_); }
+
+std::string RedisServer::certificate_folder() const {
+  return options_.certificate_folder.empty() ? directory_.path() : options_.certificate_folder;
+}
 
 void RedisServer::MakeCertificate() const {
   AQ_CHECK(RunProgram({"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
@@ -108,11 +112,13 @@ void RedisServer::Start() {
        directory_.path(), "--logfile", directory_.Sub("log")});
   if (options_.tls) {
     add({"--tls-port", std::to_string(port_), "--tls-cert-file", ca_file(), "--tls-key-file",
-         directory_.Sub("key.pem"), "--tls-ca-cert-file", ca_file(), "--tls-auth-clients", "no"});
+         certificate_folder() + "/key.pem", "--tls-ca-cert-file", ca_file(), "--tls-auth-clients",
+         "no"});
   }
   if (options_.cluster) {
     add({"--cluster-enabled", "yes", "--cluster-port", std::to_string(bus_port_),
          "--cluster-config-file", directory_.Sub("nodes.conf")});
+    if (options_.tls) add({"--tls-cluster", "yes"});
   }
   words.insert(words.end(), options_.arguments.begin(), options_.arguments.end());
   process_ = ChildProcess::StartCommand(std::move(words));
@@ -162,13 +168,13 @@ RespReply RedisServer::Ask(const std::vector<std::string>& words) {
   return reply;
 }
 
-RedisCluster::RedisCluster() {
+RedisCluster::RedisCluster(RedisServer::Options options) : options_(std::move(options)) {
   constexpr int kServers = 3;
+  options_.cluster = true;
   for (int i = 0; i < kServers; ++i) {
-    RedisServer::Options options;
-    options.cluster = true;
-    servers_.push_back(std::make_unique<RedisServer>(options));
+    servers_.push_back(std::make_unique<RedisServer>(options_));
     RedisServer& server = *servers_.back();
+    options_.certificate_folder = servers_[0]->certificate_folder();
     ids_.push_back(server.Ask({"CLUSTER", "MYID"}).text);
     server.Ask({"CLUSTER", "SET-CONFIG-EPOCH", std::to_string(i + 1)});
     server.Ask({"CLUSTER", "ADDSLOTSRANGE", std::to_string(kSlots * i / kServers),
@@ -197,7 +203,7 @@ size_t RedisCluster::OwnerOf(uint16_t slot) {
   for (const RespReply& range : map.items) {
     if (range.items[0].integer > slot || range.items[1].integer < slot) continue;
     for (size_t i = 0; i < servers_.size(); ++i) {
-      if (range.items[2].items[1].integer == servers_[i]->port()) return i;
+      if (range.items[2].items[1].integer == servers_[i]->plain_port()) return i;
     }
   }
   AQ_CHECK(false);
@@ -215,8 +221,10 @@ void RedisCluster::MoveSlot(uint16_t slot, size_t to, const std::function<void()
   while (true) {
     const RespReply keys = source.Ask({"CLUSTER", "GETKEYSINSLOT", number, "3"});
     if (keys.items.empty()) break;
-    std::vector<std::string> words = {
-        "MIGRATE", "127.0.0.1", std::to_string(target.port()), "", "0", "10000", "KEYS"};
+    std::vector<std::string> words = {"MIGRATE", "127.0.0.1", std::to_string(target.port()),
+                                      "",        "0",         "10000"};
+    if (!options_.password.empty()) words.insert(words.end(), {"AUTH", options_.password});
+    words.emplace_back("KEYS");
     for (const RespReply& key : keys.items) words.push_back(key.text);
     const RespReply moved = source.Ask(words);
     AQ_CHECK(moved.kind == RespReply::Kind::kText);  // OK, or NOKEY: it went meanwhile.

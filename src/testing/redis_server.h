@@ -23,21 +23,24 @@ bool HasRedisServer();
 class RedisServer {
  public:
   struct Options {
-    std::vector<std::string> arguments;  // "--maxmemory", "100mb", ...
-    bool tls = false;                    // Then by a certificate for 127.0.0.1 and localhost.
+    std::vector<std::string> arguments{};  // "--maxmemory", "100mb", ...
+    bool tls = false;                      // Then by a certificate for 127.0.0.1 and localhost.
+    std::string certificate_folder{};  // Of the server whose certificate it has; empty: its own.
     bool cluster = false;
-    std::string user;  // With which Ask() logs in.
-    std::string password;
+    std::string user{};  // With which Ask() logs in.
+    std::string password{};
   };
 
   explicit RedisServer(const Options& options);
   RedisServer() : RedisServer(Options{}) {}
 
   uint16_t port() const { return port_; }
+  uint16_t plain_port() const { return plain_port_; }
   uint16_t bus_port() const { return bus_port_; }
   std::string address() const;  // "127.0.0.1:port"
-  // Its certificate, which is its own authority.
-  std::string ca_file() const { return directory_.Sub("certificate.pem"); }
+  // Its certificate, which is its own authority, and the key.
+  std::string certificate_folder() const;
+  std::string ca_file() const { return certificate_folder() + "/certificate.pem"; }
 
   // One command on a connection of its own, without TLS; waits for the answer.
   RespReply Ask(const std::vector<std::string>& words);
@@ -62,7 +65,9 @@ class RedisServer {
 
 class RedisCluster {
  public:
-  RedisCluster();
+  // `options` are each server's.
+  explicit RedisCluster(RedisServer::Options options);
+  RedisCluster() : RedisCluster(RedisServer::Options{}) {}
 
   std::vector<std::unique_ptr<RedisServer>>& servers() { return servers_; }
   // Which of them has the slot.
@@ -75,6 +80,7 @@ class RedisCluster {
  private:
   void AwaitAgreement();
 
+  RedisServer::Options options_;
   std::vector<std::unique_ptr<RedisServer>> servers_;
   std::vector<std::string> ids_;
 };
