@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -28,8 +31,11 @@
 #include "base/descriptor.h"
 #include "base/hex.h"
 #include "base/sha256.h"
+#include "node/http_server.h"
+#include "node/node_config.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
+#include "testing/http_peer.h"
 #include "testing/scratch_directory.h"
 #include "testing/served_node.h"
 #include "testing/test_engine.h"
@@ -40,6 +46,7 @@ namespace {
 using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
@@ -80,7 +87,7 @@ class Serve : public testing::Test {
   void SetUp() override { ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0); }
 
   void Start(std::vector<std::string> more = {}, const std::vector<std::string>& wrapper = {}) {
-    std::vector<std::string> arguments = {"--socket", socket_, "--dram", "256MiB", "--http", "off"};
+    std::vector<std::string> arguments = {"--socket", socket_, "--dram", "256MiB", "--http", http_};
     arguments.insert(arguments.end(), more.begin(), more.end());
     node_.emplace(AQUIFER_PROGRAM_PATH, arguments, wrapper);
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();
@@ -92,6 +99,7 @@ class Serve : public testing::Test {
 
   ScratchDirectory scratch_;
   const std::string socket_ = scratch_.Sub("node.sock");
+  std::string http_ = "off";
   std::optional<ServedNode> node_;
 };
 
@@ -112,12 +120,21 @@ class ServeTenants : public Serve {
     }
     WriteFile(text);
   }
-  void WriteFile(const std::string& text) {
-    std::ofstream(tenants_, std::ios::trunc) << text;
-    ASSERT_EQ(::chmod(tenants_.c_str(), 0600), 0);
+  void WriteFile(const std::string& text) { WriteClosed(tenants_, text); }
+  static void WriteClosed(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::trunc) << text;
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  }
+  void WriteMaster() { WriteClosed(master_, std::string(64, 'c')); }
+  void WriteConfig(const std::string& text) { std::ofstream(config_, std::ios::trunc) << text; }
+  std::string TenantsLine() const { return fmt::format("tenants = \"{}\"\n", tenants_); }
+  std::string MasterLine() const { return fmt::format("master_key_file = \"{}\"\n", master_); }
+  // Data keys are made below this, and not in the host's own place.
+  std::vector<std::string> WithState() const {
+    return {"env", "STATE_DIRECTORY=" + scratch_.Sub("state")};
   }
   void StartWithTenants() {
-    std::ofstream(config_) << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
+    WriteConfig(TenantsLine() + "encryption = \"off\"\n");
     ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
   }
   unsigned SocketMode() const {
@@ -131,17 +148,55 @@ class ServeTenants : public Serve {
   }
 
   const std::string tenants_ = scratch_.Sub("tenants.toml");
+  const std::string master_ = scratch_.Sub("master");
   const std::string config_ = scratch_.Sub("aquifer.toml");
 };
 
 TEST_F(ServeTenants, WithoutAMasterKeyANodeWithTenantsDoesNotStart) {
   WriteTenants({{.name = "a", .token = "token of a"}});
-  std::ofstream(config_) << fmt::format("tenants = \"{}\"\n", tenants_);
+  WriteConfig(TenantsLine());
   node_.emplace(AQUIFER_PROGRAM_PATH,
                 std::vector<std::string>{"--socket", socket_, "--dram", "256MiB", "--http", "off",
                                          "--nvme", "off", "--config", config_});
   EXPECT_FALSE(node_->AwaitReady());
-  EXPECT_THAT(node_->said(), HasSubstr("there is no master key"));
+  EXPECT_THAT(node_->said(), AllOf(HasSubstr(config_ + ":1: tenants: with tenants"),
+                                   HasSubstr("there is no master key")));
+}
+
+TEST_F(ServeTenants, AFileThatCannotBeUsedIsToldWithTheLineThatNamesIt) {
+  WriteTenants({{.name = "a", .token = "token of a"}});
+  struct Case {
+    std::string line;
+    std::string said;
+  };
+  const std::string absent = scratch_.Sub("absent");
+  const std::string unreadable = absent + " cannot be read: No such file or directory";
+  const Case cases[] = {
+      {fmt::format("tenants = \"{}\"\n", absent), "tenants: " + unreadable},
+      {fmt::format("master_key_file = \"{}\"\n", absent), "master_key_file: " + unreadable},
+      {fmt::format("master_key_file = \"{}\"\n", tenants_),
+       fmt::format("master_key_file: {}:1: this is not a master key", tenants_)},
+  };
+  for (const Case& wrong : cases) {
+    WriteConfig("drain_budget = \"5s\"\n" + wrong.line);
+    ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--dram", "256MiB", "--http", "off",
+                                           "--nvme", "off", "--config", config_});
+    EXPECT_FALSE(node.AwaitReady());
+    EXPECT_THAT(node.said(), AllOf(HasSubstr("aquifer serve: " + config_ + ":2: " + wrong.said),
+                                   Not(HasSubstr("This node uses"))));
+    EXPECT_EQ(node.Wait(), 2);
+  }
+}
+
+TEST_F(ServeTenants, AKeyStoreThatCannotBeUsedIsToldWithItsLine) {
+  WriteMaster();
+  WriteConfig(MasterLine() + fmt::format("key_store = \"{}/below/a/file\"\n", master_));
+  ServedNode node(AQUIFER_PROGRAM_PATH,
+                  {"--socket", socket_, "--dram", "256MiB", "--http", "off", "--nvme", "off",
+                   "--config", config_},
+                  WithState());
+  EXPECT_FALSE(node.AwaitReady());
+  EXPECT_THAT(node.said(), HasSubstr("aquifer serve: " + config_ + ":2: key_store: "));
 }
 
 TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
@@ -250,14 +305,13 @@ TEST_F(ServeTenants, AChangedTokenOrUserEndsTheConnectionsThatShowedAnother) {
 
 // Whoever was the node's own user may not stay its administrator.
 TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
-  std::ofstream(config_) << "encryption = \"off\"\n";
+  WriteConfig("encryption = \"off\"\n");
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
   auto cache = Connect({.socket = socket_}, {});
   ASSERT_TRUE(cache.ok());
   EXPECT_EQ(SocketMode(), 0600u);
   WriteTenants({{"local", "t"}});
-  std::ofstream(config_, std::ios::trunc)
-      << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", tenants_);
+  WriteConfig(TenantsLine() + "encryption = \"off\"\n");
   node_->Signal(SIGHUP);
   ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
   DrainRequest drain;
@@ -266,6 +320,95 @@ TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   EXPECT_EQ(drain.status.code(), Code::kUnavailable) << drain.status.ToString();
   EXPECT_EQ(Knock("local", "t"), "let in");
   EXPECT_EQ(SocketMode(), 0666u) << "the tenants' users cannot come to it";
+}
+
+// Else their blocks would lie on drives in plain, against what the file says.
+TEST_F(ServeTenants, ANodeThatEncryptsNothingTakesNoTenantsThatAreToBeEncrypted) {
+  WriteConfig("");
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", scratch_.Sub("drive:300MiB")}));
+  const auto cache = Connect({.socket = socket_}, {});
+  ASSERT_TRUE(cache.ok());
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 8});
+  ASSERT_EQ(engine.Store(chain), 8u);
+  WriteMaster();
+  WriteTenants({{"red", "r"}});
+  const std::string wanted[] = {MasterLine(), TenantsLine() + MasterLine(),
+                                TenantsLine() + MasterLine() + "encryption = \"on\"\n"};
+  for (const std::string& config : wanted) {
+    WriteConfig(config + "drain_budget = \"17s\"\n");
+    node_->Signal(SIGHUP);
+    ASSERT_TRUE(node_->AwaitLine("reload: ")) << node_->said();
+    EXPECT_TRUE(node_->said().ends_with(
+        "reload: nothing was changed: with this configuration what leaves DRAM must be encrypted, "
+        "and this node encrypts nothing; restart it to change that\n"))
+        << node_->said();
+    EXPECT_THAT(Knock("red", "r"), HasSubstr("access denied"));
+    EXPECT_EQ(SocketMode(), 0600u);
+    EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8}) << "who is in stays in";
+  }
+  // Without a key that is asked for it is a mistake as at the start.
+  for (const std::string& config : {TenantsLine(), std::string("\nencryption = \"on\"\n")}) {
+    WriteConfig(config);
+    node_->Signal(SIGHUP);
+    ASSERT_TRUE(node_->AwaitLine("reload: nothing was changed: " + config_)) << node_->said();
+    EXPECT_THAT(node_->said(), HasSubstr("there is no master key"));
+  }
+  EXPECT_THAT(Knock("red", "r"), HasSubstr("access denied"));
+  node_->Signal(SIGTERM);
+  EXPECT_TRUE(node_->AwaitLine("draining, for at most 20 s")) << node_->said();
+  EXPECT_EQ(node_->Wait(), 0);
+}
+
+TEST_F(ServeTenants, ANodeThatEncryptsTakesNoConfigurationWithoutThat) {
+  WriteMaster();
+  WriteTenants({{"red", "r"}});
+  WriteConfig(TenantsLine() + MasterLine());
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}, WithState()));
+  WriteTenants({{"blue", "b"}});
+  for (const std::string& config :
+       {TenantsLine() + MasterLine() + "encryption = \"off\"\n", std::string()}) {
+    WriteConfig(config);
+    node_->Signal(SIGHUP);
+    ASSERT_TRUE(node_->AwaitLine("reload: ")) << node_->said();
+    EXPECT_TRUE(node_->said().ends_with(
+        "reload: nothing was changed: with this configuration nothing would be encrypted, and this "
+        "node encrypts what leaves DRAM; restart it to change that\n"))
+        << node_->said();
+    EXPECT_EQ(Knock("red", "r"), "let in");
+    EXPECT_THAT(Knock("blue", "b"), HasSubstr("access denied"));
+  }
+  // Another key of its own it takes, and the tenants with it.
+  WriteClosed(master_, std::string(64, 'd') + "\n" + std::string(64, 'c'));
+  WriteConfig(TenantsLine() + MasterLine() + "encryption = \"on\"\n");
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
+  EXPECT_EQ(Knock("blue", "b"), "let in");
+}
+
+// A cleaner of /tmp took it. Who has the rest of a reload and hears of none has the wrong rules.
+TEST_F(ServeTenants, ASocketThatIsGoneKeepsNothingOfAReloadBack) {
+  if (!HttpIsBuilt()) GTEST_SKIP() << "this build has no HTTP";
+  http_ = "127.0.0.1:0";
+  WriteConfig("encryption = \"off\"\n");
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
+  std::smatch port;
+  const std::string said = node_->said();
+  ASSERT_TRUE(std::regex_search(said, port, std::regex("HTTP on 127.0.0.1:(\\d+)"))) << said;
+  const auto metrics = [&port] {
+    HttpPeer peer(static_cast<uint16_t>(std::stoi(port[1])));
+    peer.Send(GetText("/metrics"));
+    return peer.Receive().value_or(HeardResponse{}).status;
+  };
+  EXPECT_EQ(metrics(), 200);
+  ASSERT_EQ(::unlink(socket_.c_str()), 0);
+  WriteTenants({{"red", "r"}});
+  WriteConfig(TenantsLine() + "encryption = \"off\"\n");
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
+  EXPECT_THAT(node_->said(), AllOf(HasSubstr("warning: cannot set the mode of " + socket_),
+                                   Not(HasSubstr("nothing was changed"))));
+  EXPECT_EQ(metrics(), 403);
 }
 
 TEST_F(ServeTenants, ASignalChangesQuotasAndTheTimeToDrain) {
@@ -280,8 +423,7 @@ TEST_F(ServeTenants, ASignalChangesQuotasAndTheTimeToDrain) {
   EXPECT_LE(engine.Recall(chain).right, 1024u);
 
   WriteTenants({{"red", "r"}});
-  std::ofstream(config_) << fmt::format(
-      "tenants = \"{}\"\nencryption = \"off\"\ndrain_budget = \"17s\"\n", tenants_);
+  WriteConfig(TenantsLine() + "encryption = \"off\"\ndrain_budget = \"17s\"\n");
   node_->Signal(SIGHUP);
   ASSERT_TRUE(node_->AwaitLine("reload: done, 1 tenants")) << node_->said();
   engine.Store(chain);
@@ -341,6 +483,38 @@ TEST_F(Serve, AFileIsNoDrive) {
   ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--nvme", file + ":300MiB"});
   EXPECT_TRUE(node.AwaitLine(file + " is no directory")) << node.said();
   EXPECT_EQ(node.Wait(), 2);
+}
+
+// ---- HTTP ----
+
+TEST_F(Serve, WithoutItsUsualPortANodeThatWasNotAskedForOneServesAllTheSame) {
+  if (!HttpIsBuilt()) GTEST_SKIP() << "this build has no HTTP";
+  // By us, or by whoever has it already.
+  const Descriptor taker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(taker.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(HttpAddress{}.port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::bind(taker.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    ASSERT_EQ(::listen(taker.get(), 1), 0);
+  } else {
+    ASSERT_EQ(errno, EADDRINUSE);
+  }
+  node_.emplace(AQUIFER_PROGRAM_PATH,
+                std::vector<std::string>{"--socket", socket_, "--dram", "256MiB", "--nvme", "off"});
+  ASSERT_TRUE(node_->AwaitReady()) << node_->said();
+  EXPECT_THAT(node_->said(),
+              AllOf(HasSubstr("warning: there is no HTTP but for aquifer ctl: cannot "
+                              "serve HTTP on " +
+                              HttpAddress{}.Text()),
+                    Not(HasSubstr(" HTTP on " + HttpAddress{}.Text() + "\n"))));
+  EXPECT_TRUE(Connect({.socket = socket_}, {}).ok());
+  HttpPeer administrator(scratch_.Sub("node.admin.sock"));
+  administrator.Send(GetText("/v1/status"));
+  EXPECT_EQ(administrator.Receive().value_or(HeardResponse{}).status, 200);
+  EXPECT_EQ(Stop(), 0);
 }
 
 // ---- systemd ----
@@ -463,6 +637,23 @@ TEST_F(ServeRecording, AReloadStartsAndStopsIt) {
   EXPECT_EQ(lines[0].at("hash_ids").size(), 5u);
 }
 
+TEST_F(ServeRecording, AReloadWhoseFileCannotBeMadeSaysSoAndTheNextOneTriesAgain) {
+  const std::string config = scratch_.Sub("aquifer.toml");
+  std::ofstream(config) << "";
+  ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--config", config}));
+  const std::string folder = scratch_.Sub("folder");
+  std::ofstream(config) << fmt::format("record = \"{}/trace\"\ndrain_budget = \"17s\"\n", folder);
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: drain_budget is changed")) << node_->said();
+  EXPECT_THAT(node_->said(),
+              AllOf(HasSubstr("reload: nothing is recorded: " + config + ":1: record: "),
+                    Not(HasSubstr("record is changed"))));
+  ASSERT_TRUE(std::filesystem::create_directory(folder));
+  node_->Signal(SIGHUP);
+  ASSERT_TRUE(node_->AwaitLine("reload: record is changed")) << node_->said();
+  EXPECT_TRUE(std::filesystem::exists(folder + "/trace"));
+}
+
 TEST_F(ServeRecording, ANodeThatIsKilledLeavesWholeLines) {
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
   const auto cache = Connect({.socket = socket_}, {});
@@ -494,7 +685,8 @@ TEST_F(ServeRecording, AFileThatCannotBeMadeIsRefusedAtTheStart) {
   ServedNode node(AQUIFER_PROGRAM_PATH, {"--socket", socket_, "--dram", "128MiB", "--nvme", "off",
                                          "--http", "off", "--record", "/nowhere/at/all"});
   EXPECT_FALSE(node.AwaitReady());
-  EXPECT_THAT(node.said(), HasSubstr("/nowhere/at/all"));
+  EXPECT_THAT(node.said(),
+              AllOf(HasSubstr("aquifer serve: --record: record: "), HasSubstr("/nowhere/at/all")));
   EXPECT_EQ(node.Wait(), 1);
 }
 

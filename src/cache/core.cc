@@ -289,8 +289,10 @@ Status Core::SetTenants(const std::vector<TenantOptions>& tenants) {
   AQ_RETURN_IF_ERROR(
       CheckQuotas(tenants, Quota({.capacity_bytes = residency_->dram_quota().capacity_bytes()}),
                   Quota({.capacity_bytes = residency_->nvme_quota().capacity_bytes()})));
-  // First those that are gone, so that the others' floors fit; nothing fails from here on, but for
-  // more tenants than there are numbers.
+  for (const TenantOptions& tenant : tenants) {  // There may be more of them than numbers.
+    AQ_RETURN_IF_ERROR(catalog_.Tenant(TenantIdOf(tenant.name)).status());
+  }
+  // Nothing fails from here on. First those that are gone, so that the others' floors fit.
   for (const TenantOptions& old : tenants_) {
     AQ_ASSIGN_OR_RETURN(const uint16_t number, catalog_.Tenant(TenantIdOf(old.name)));
     AQ_RETURN_IF_ERROR(residency_->SetQuota(number, {.ceiling_bytes = 0}, {.ceiling_bytes = 0}));

@@ -21,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/detached_task.h"
@@ -110,13 +111,12 @@ uint32_t MostConnections(const CacheOptions& cache, uint32_t wanted) {
 }
 
 // What clients ask for is kept outside of the pool, in some of the memory that is left to the rest
-// of the host: a quarter, and half of that for one user.
+// of the host: a quarter.
 void BoundItems(const CacheOptions& cache, ServerOptions* server) {
   constexpr uint64_t kBytesPerItem = 128;
   constexpr uint64_t kLeastItems = uint64_t{1} << 18;
   const uint64_t items = cache.keep_available_bytes / 4 / kBytesPerItem;
   server->max_items = std::clamp<uint64_t>(items, kLeastItems, server->max_items);
-  server->max_items_per_user = std::min(server->max_items_per_user, server->max_items / 2);
 }
 
 // Tells systemd, where it asked for it. A node that it did not start says nothing.
@@ -146,9 +146,21 @@ sigset_t BlockSignals() {
 
 Result<std::shared_ptr<const Tenants>> ReadTenants(const NodePlan& plan) {
   if (plan.config.tenants_file.empty()) return Tenants::Local(plan.uid);
-  return Tenants::Read(plan.config.tenants_file,
-                       {.dram_bytes = plan.cache.dram_bytes, .nvme_bytes = plan.cache.nvme_bytes},
-                       plan.uid);
+  Result<std::shared_ptr<const Tenants>> tenants = Tenants::Read(
+      plan.config.tenants_file,
+      {.dram_bytes = plan.cache.dram_bytes, .nvme_bytes = plan.cache.nvme_bytes}, plan.uid);
+  if (!tenants.ok()) return AtKey(plan.config.places, "tenants", tenants.status());
+  return tenants;
+}
+
+// What a node has stored so far is sealed, or it is not: that a running one cannot change.
+Status CheckStaysEncrypted(bool is, bool would_be) {
+  if (is == would_be) return Status();
+  return Status(Code::kInvalid,
+                is ? "with this configuration nothing would be encrypted, and this node encrypts "
+                     "what leaves DRAM; restart it to change that"
+                   : "with this configuration what leaves DRAM must be encrypted, and this node "
+                     "encrypts nothing; restart it to change that");
 }
 
 Result<Admission> Admit(const Tenants& tenants, const Hello& hello, const PeerCredentials& peer) {
@@ -208,7 +220,10 @@ class Serving {
 
   Status Start() {
     AQ_ASSIGN_OR_RETURN(tenants_, ReadTenants(plan_));
-    AQ_RETURN_IF_ERROR(StartKeys());
+    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
+                        MasterKeysFor(plan_.config, environment_, plan_.uid));
+    fmt::print(stderr, "{}", DescribePlan(plan_, overrides_.config.value_or("")));
+    AQ_RETURN_IF_ERROR(StartKeys(masters));
     AQ_ASSIGN_OR_RETURN(stores_, NodeStores::New(plan_.config.tiers, environment_, keys_.get()));
     AQ_RETURN_IF_ERROR(StartHttp());
     Node::Options options;
@@ -261,18 +276,16 @@ class Serving {
   }
 
  private:
-  // What the log says of keys was said at the start: see DescribePlan().
-  Status StartKeys() {
-    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
-                        MasterKeysFor(plan_.config, environment_, plan_.uid));
+  Status StartKeys(const std::vector<SecretKey>& masters) {
     if (masters.empty()) return Status();
     HideMemory();
     AQ_ASSIGN_OR_RETURN(const KeyPlace place, PlaceOfKeys(plan_.config, ThisHost()));
-    AQ_ASSIGN_OR_RETURN(auto store, OpenKeys(place, environment_));
+    Result<std::unique_ptr<KeyStore>> store = OpenKeys(place, environment_);
+    if (!store.ok()) return AtKey(plan_.config.places, "key_store", store.status());
     KeyServiceOptions options;
     options.log = Log;
     options.on_forgotten = [this](const TenantId& tenant) { dropper_.Drop(tenant); };
-    AQ_ASSIGN_OR_RETURN(keys_, KeyService::Start(std::move(store), masters, options));
+    AQ_ASSIGN_OR_RETURN(keys_, KeyService::Start(*std::move(store), masters, options));
     Log("what leaves DRAM is encrypted; data keys are " + place.Describe());
     return Status();
   }
@@ -284,20 +297,10 @@ class Serving {
     for (const std::string& name : TenantNames()) keys_->KeyOf(TenantIdOf(name));
   }
 
-  // Before anything else of a reload is done: without a master key there may be no tenants.
-  Status ReloadKeys(const NodeConfig& next) {
-    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
-                        MasterKeysFor(next, environment_, plan_.uid));
-    if (keys_ != nullptr && !masters.empty()) return keys_->SetMasters(masters);
-    if (keys_ != nullptr || !masters.empty()) {
-      Log("reload: whether there is a master key differs; restart the node to change it");
-    }
-    return Status();
-  }
-
   Status StartRecording(const NodeConfig& config) {
-    AQ_ASSIGN_OR_RETURN(const std::string file, recorder_.Start(config.record_file));
-    Log("recording what is asked for, without its content, to " + file);
+    const Result<std::string> file = recorder_.Start(config.record_file);
+    if (!file.ok()) return AtKey(config.places, "record", file.status());
+    Log("recording what is asked for, without its content, to " + *file);
     return Status();
   }
 
@@ -309,13 +312,19 @@ class Serving {
                     status.left_out, stopped.ok() ? "" : ": " + stopped.message()));
   }
 
-  // One that cannot begin is no reason to be without the rest of the reload.
-  void ChangeRecording(const NodeConfig& next) {
-    if (next.record_file == plan_.config.record_file) return;
+  // One that cannot begin is no reason to be without the rest of the reload; the next one tries it
+  // again.
+  bool ChangeRecording(const NodeConfig& next) {
+    if (next.record_file == plan_.config.record_file) return true;
     StopRecording();
+    plan_.config.record_file.clear();
+    if (next.record_file.empty()) return true;
+    if (const Status status = StartRecording(next); !status.ok()) {
+      Log("reload: nothing is recorded: " + status.message());
+      return false;
+    }
     plan_.config.record_file = next.record_file;
-    if (next.record_file.empty()) return;
-    if (const Status status = StartRecording(next); !status.ok()) Log(status.message());
+    return true;
   }
 
   HttpRules Rules() const {
@@ -370,22 +379,26 @@ class Serving {
 
   Status TryReload() {
     AQ_ASSIGN_OR_RETURN(const NodeConfig next, LoadNodeConfig(overrides_));
-    const ReloadChanges changes = CompareForReload(plan_.config, next);
+    ReloadChanges changes = CompareForReload(plan_.config, next);
     NodePlan plan = plan_;
     plan.config = next;
     AQ_ASSIGN_OR_RETURN(std::shared_ptr<const Tenants> tenants, ReadTenants(plan));
-    AQ_RETURN_IF_ERROR(ReloadKeys(next));
+    AQ_ASSIGN_OR_RETURN(const std::vector<SecretKey> masters,
+                        MasterKeysFor(next, environment_, plan_.uid));
+    AQ_RETURN_IF_ERROR(CheckStaysEncrypted(keys_ != nullptr, !masters.empty()));
     Status changed;
     RunAndWait(node_->running()->owner(), [&](const std::function<void()>& done) {
       changed = SetTenants(std::move(tenants));
       done();
     });
     AQ_RETURN_IF_ERROR(changed);
+    // Nothing fails from here on: "nothing was changed" must be true.
+    if (keys_ != nullptr) AQ_CHECK(keys_->SetMasters(masters).ok());
     plan_.config.tenants_file = next.tenants_file;
     plan_.config.drain_seconds = next.drain_seconds;
     plan_.config.master_key_file = next.master_key_file;
     KnowTenants();
-    ChangeRecording(next);
+    if (!ChangeRecording(next)) std::erase(changes.applied, "record");
     plan_.config.admin_token_sha256 = next.admin_token_sha256;
     if (api_ != nullptr) api_->SetRules(Rules(), tenants_->Options());
     Log(fmt::format("reload: done, {}", tenants_->from_file()
@@ -407,7 +420,11 @@ class Serving {
       return admission.may_drain != tenants_->from_file() &&
              tenants_->Admits(admission.client.tenant, admission.token_digest, peer.uid);
     });
-    return node_->server()->SetPrivateToUser(!tenants_->from_file());
+    const Status mode = node_->server()->SetPrivateToUser(!tenants_->from_file());
+    if (!mode.ok()) {
+      Log("warning: " + mode.message() + "; clients may not find the node until it is restarted");
+    }
+    return Status();
   }
 
   const NodeOverrides overrides_;
@@ -444,7 +461,6 @@ Status Serve(const NodeOverrides& overrides) {
   AQ_RETURN_IF_ERROR(CheckIsThere(config));
   if (!HttpIsBuilt()) config.http.reset();
   AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, ThisHost()));
-  fmt::print(stderr, "{}", DescribePlan(plan, overrides.config.value_or("")));
   const std::string socket = plan.socket;
   Serving serving(overrides, std::move(plan), std::move(environment));
   AQ_RETURN_IF_ERROR(serving.Start());

@@ -29,12 +29,14 @@ constexpr std::string_view kMemory = "/key-store";
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
 Status NoMasterKey(const NodeConfig& config) {
-  return Invalid(fmt::format(
-      "{}, what leaves DRAM must be encrypted, and there is no master key; make one with `(umask "
-      "077; openssl rand -hex 32 > FILE)` and name it with master_key_file, or put it into {}; or "
-      "write encryption = \"off\" to accept that nothing is encrypted",
-      config.encryption == Encryption::kOn ? "with encryption = \"on\"" : "with tenants",
-      kMasterKeyVariable));
+  const bool on = config.encryption == Encryption::kOn;
+  return AtKey(
+      config.places, on ? "encryption" : "tenants",
+      Invalid(fmt::format(
+          "{}, what leaves DRAM must be encrypted, and there is no master key; make one with "
+          "`(umask 077; openssl rand -hex 32 > FILE)` and name it with master_key_file, or put it "
+          "into {}; or write encryption = \"off\" to accept that nothing is encrypted",
+          on ? "with encryption = \"on\"" : "with tenants", kMasterKeyVariable)));
 }
 
 bool MakeOwnDirectory(const std::string& path) {
@@ -92,7 +94,11 @@ Result<std::unique_ptr<KeyStore>> OpenNamedKeys(const KeyPlace& place) {
 Result<std::vector<SecretKey>> MasterKeysFor(const NodeConfig& config,
                                              const SecretEnvironment& environment, uid_t self) {
   if (config.encryption == Encryption::kOff) return std::vector<SecretKey>{};
-  if (!config.master_key_file.empty()) return ReadMasterKeyFile(config.master_key_file, self);
+  if (!config.master_key_file.empty()) {
+    Result<std::vector<SecretKey>> masters = ReadMasterKeyFile(config.master_key_file, self);
+    if (!masters.ok()) return AtKey(config.places, "master_key_file", masters.status());
+    return masters;
+  }
   const char* const text = environment.Get(kMasterKeyVariable);
   if (text != nullptr && *text != '\0') return ParseMasterKeys(text, kMasterKeyVariable);
   if (config.encryption == Encryption::kOn || !config.tenants_file.empty()) {

@@ -17,7 +17,8 @@
 
 namespace aquifer {
 
-// The current one first; none: nothing is sealed. kInvalid: there must be some, with what to do.
+// The current one first; none: nothing is sealed. kInvalid: there must be some, or those there are
+// cannot be used, with what to do.
 Result<std::vector<SecretKey>> MasterKeysFor(const NodeConfig& config,
                                              const SecretEnvironment& environment, uid_t self);
 

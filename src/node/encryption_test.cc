@@ -22,6 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::StartsWith;
 
 TierConfig Tier(StoreKind kind, const std::string& name) {
   TierConfig tier;
@@ -76,6 +77,18 @@ TEST_F(EncryptionTest, KeysComeFromTheFileElseFromTheEnvironmentWhichThenHasThem
   WriteMaster("nonsense");
   EXPECT_EQ(Masters(environment).status().code(), Code::kInvalid)
       << "a file that is wrong is not passed over";
+}
+
+TEST_F(EncryptionTest, WhatIsWrongIsSaidWithTheLineThatAsksForIt) {
+  config_.places.by_key = {{"tenants", "n.toml:1"}, {"encryption", "n.toml:2"}};
+  config_.tenants_file = "/etc/tenants.toml";
+  EXPECT_THAT(Masters().status().message(), StartsWith("n.toml:1: tenants: with tenants, "));
+  config_.encryption = Encryption::kOn;
+  EXPECT_THAT(Masters().status().message(), StartsWith("n.toml:2: encryption: with encryption"));
+  config_.places.by_key["master_key_file"] = "n.toml:3";
+  config_.master_key_file = scratch_.Sub("absent");
+  EXPECT_THAT(Masters().status().message(),
+              StartsWith("n.toml:3: master_key_file: " + config_.master_key_file + " cannot be"));
 }
 
 TEST_F(EncryptionTest, DataKeysLieWhereAllNodesFindThem) {

@@ -96,21 +96,25 @@ Status SetSocket(const std::string& path, NodeConfig* config) {
   return Status();
 }
 
+// Messages begin with the key: the two that it compares stand in different lines.
 Status CheckDrives(const NodeConfig& config) {
   if (!config.nvme_directories.has_value()) return Status();
   std::vector<std::string> sorted = *config.nvme_directories;
   if (sorted.size() > kMaxDrives) {
-    return Invalid(fmt::format("{} directories are too many; at most {} are possible",
-                               sorted.size(), kMaxDrives));
+    return Invalid(
+        fmt::format("nvme.directories: {} directories are too many; at most {} are possible",
+                    sorted.size(), kMaxDrives));
   }
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) return Invalid(fmt::format("{} is there twice", *twice));
+  if (twice != sorted.end()) {
+    return Invalid(fmt::format("nvme.directories: {} is there twice; name each once", *twice));
+  }
   if (config.nvme.kind == SizeChoice::Kind::kBytes &&
       config.nvme.value < sorted.size() * kLeastDriveBytes) {
-    return Invalid(fmt::format("{} for {} directories is too little; give at least {} for each",
-                               SizeText(config.nvme.value), sorted.size(),
-                               SizeText(kLeastDriveBytes)));
+    return Invalid(
+        fmt::format("nvme.size: {} for {} directories is too little; give at least {} for each",
+                    SizeText(config.nvme.value), sorted.size(), SizeText(kLeastDriveBytes)));
   }
   return Status();
 }
@@ -500,6 +504,18 @@ std::string HttpAddress::Text() const {
   return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
+Status AtKey(const KeyPlaces& places, std::string_view key, const Status& status) {
+  if (status.ok()) return status;
+  return WithPlace(places, Status(status.code(), fmt::format("{}: {}", key, status.message())));
+}
+
+Status WithPlace(const KeyPlaces& places, const Status& status) {
+  const std::string& message = status.message();
+  const auto found = places.by_key.find(message.substr(0, message.find_first_of(": ")));
+  if (found == places.by_key.end()) return status;
+  return Status(status.code(), found->second + ": " + message);
+}
+
 Result<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file) {
   AQ_ASSIGN_OR_RETURN(const TomlValue root, ParseToml(text, file));
   NodeConfig config;
@@ -512,8 +528,7 @@ Result<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& fil
   }
   AQ_RETURN_IF_ERROR(ExplainMisplaced(root, ""));
   AQ_RETURN_IF_ERROR(ReadTable(root, keys));
-  if (const TomlValue* nvme = Find(root, "nvme"))
-    AQ_RETURN_IF_ERROR(At(*nvme, CheckDrives(config)));
+  AQ_RETURN_IF_ERROR(WithPlace(config.places, CheckDrives(config)));
   if (const TomlValue* key_store = Find(root, "key_store")) {
     AQ_RETURN_IF_ERROR(CheckKeyStore(*key_store, config));
   }
@@ -554,6 +569,7 @@ Status ApplyOverrides(const NodeOverrides& overrides, NodeConfig* config) {
     const std::string& path = *overrides.record;
     if (path.empty()) return Invalid("--record: the path is empty; write one, or off");
     config->record_file = path == kOff ? "" : AbsolutePath(path);
+    config->places.by_key["record"] = "--record";
   }
   return Status();
 }

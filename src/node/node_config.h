@@ -50,6 +50,11 @@ struct KeyPlaces {
   friend bool operator==(const KeyPlaces&, const KeyPlaces&) { return true; }
 };
 
+// What is wrong with a key's value, with the key and its place: "aquifer.toml:7: tenants: ...".
+Status AtKey(const KeyPlaces& places, std::string_view key, const Status& status);
+// The same of a message that begins with its key.
+Status WithPlace(const KeyPlaces& places, const Status& status);
+
 struct NodeConfig {
   std::string socket{};                            // Empty: chosen at start.
   std::optional<HttpAddress> http{std::in_place};  // None: no HTTP.

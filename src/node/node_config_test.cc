@@ -153,18 +153,19 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("[dram]\nkeep_available = \"some\""), HasSubstr("not a size"));
   EXPECT_THAT(Refusal("[nvme]\ndirectories = \"/mnt\""), HasSubstr("nor a list"));
   EXPECT_THAT(Refusal("[nvme]\ndirectories = [\"mnt\"]"), HasSubstr("nvme.directories[0]"));
-  EXPECT_THAT(Refusal("[nvme]\ndirectories = [\"/a\", \"/b/../a\"]"),
-              HasSubstr("/a is there twice"));
+  EXPECT_EQ(Refusal("[nvme]\nsync = true\ndirectories = [\"/a\", \"/b/../a\"]"),
+            "n.toml:3: nvme.directories: /a is there twice; name each once");
   EXPECT_THAT(Refusal("[nvme]\nsize = \"1MiB\""), HasSubstr("at least 257MiB"));
-  EXPECT_THAT(Refusal("[nvme]\nsize = \"300MiB\"\ndirectories = [\"/a\", \"/b\"]"),
-              HasSubstr("for 2 directories is too little"));
+  EXPECT_THAT(Refusal("[nvme]\ndirectories = [\"/a\", \"/b\"]\nsize = \"300MiB\""),
+              AllOf(StartsWith("n.toml:3: nvme.size: "), HasSubstr("2 directories is too little")));
   EXPECT_THAT(Refusal("[nvme]\nengine = \"aio\""), HasSubstr("\"io_uring\", \"threads\""));
   EXPECT_THAT(Refusal("[nvme]\nsync = 1"), HasSubstr("true or false"));
   EXPECT_THAT(Refusal("[nvme]\nsegment = 5000000"), HasSubstr("multiple of 4KiB"));
   EXPECT_THAT(Refusal("[nvme]\nwrite_budget = 5"), HasSubstr("unlimited"));
   std::string many = "[nvme]\ndirectories = [";
   for (int i = 0; i < 17; ++i) many += "\"/d" + std::to_string(i) + "\", ";
-  EXPECT_THAT(Refusal(many + "]"), HasSubstr("at most 16"));
+  EXPECT_THAT(Refusal(many + "]"),
+              AllOf(StartsWith("n.toml:2: nvme.directories: "), HasSubstr("at most 16")));
 }
 
 TEST(NodeConfigTest, KeysLieInADirectoryOrInATierThatKeepsThem) {

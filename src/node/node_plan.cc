@@ -351,15 +351,7 @@ std::string EnvironmentText(const char* name) {
 // What XDG says of relative paths: ignore them.
 std::string AbsoluteOrNone(const std::string& path) { return path.starts_with('/') ? path : ""; }
 
-// What this host cannot do is refused like what is wrong in itself: with its place. Messages begin
-// with the key.
-Status WithPlace(const KeyPlaces& places, const Status& status) {
-  const std::string& message = status.message();
-  const auto found = places.by_key.find(message.substr(0, message.find_first_of(": ")));
-  if (found == places.by_key.end()) return status;
-  return Status(status.code(), found->second + ": " + message);
-}
-
+// What this host cannot do is refused like what is wrong in itself. Messages begin with the key.
 Status PlanPlaces(const NodeHost& host, NodePlan* plan) {
   AQ_RETURN_IF_ERROR(PlanDram(host, plan));
   AQ_RETURN_IF_ERROR(PlanNvme(host, plan));
