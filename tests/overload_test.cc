@@ -1,24 +1,31 @@
-// 64 clients that want far more than there is. Every one of them is answered and served, and no cap
-// is passed, by a byte.
+// 64 clients that want far more than there is. Every one of them is served, and no cap is passed,
+// by a byte. One more speaks to the node by hand, and is answered in time.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "aquifer/cache.h"
 #include "base/check.h"
+#include "net/local_protocol.h"
 #include "node/insider.h"
 #include "node/node.h"
 #include "testing/chain.h"
+#include "testing/raw_client.h"
 #include "testing/scratch_directory.h"
 #include "testing/test_engine.h"
 #include "testing/test_level.h"
@@ -38,13 +45,16 @@ constexpr size_t kBlocks = 8;
 constexpr int64_t kTimeoutNanos = 5 * kDefaultTimeoutNanos;
 constexpr int64_t kGraceNanos = 60 * kDefaultTimeoutNanos;
 constexpr const char* kCapped = "capped";
+// Of the one that speaks by hand.
+constexpr int64_t kHandTimeoutNanos = kDefaultTimeoutNanos;
+constexpr std::chrono::milliseconds kLook{10};
+constexpr int kLooks = 2 * kDefaultTimeoutNanos / 10'000'000;  // The deadline and as much again.
 
 // What one client has got out of it.
 struct Share {
   std::atomic<size_t> tries = 0;
   std::atomic<size_t> rounds = 0;  // In which it stored something and recalled something.
   size_t wrong = 0;
-  size_t unanswered = 0;  // Long after the deadline.
 };
 
 std::unique_ptr<Cache> Enter(const std::string& socket, const std::string& tenant) {
@@ -71,10 +81,7 @@ class Client {
     fetch.chain = engine_.Slice(chain);
     fetch.timeout_nanos = kTimeoutNanos;
     cache_->Fetch(&fetch);
-    if (!cache_->Wait(fetch, kTimeoutNanos + kGraceNanos)) {
-      ++share_->unanswered;
-      engine_.Finish(fetch);
-    }
+    engine_.Finish(fetch);
     const Recalled recalled = engine_.CheckAndRelease(chain, {}, fetch);
     share_->wrong += recalled.wrong + recalled.corrupt;
     for (const FetchOp& op : fetch.ops) {
@@ -109,6 +116,112 @@ class Client {
   Share* const share_;
   const std::unique_ptr<Cache> cache_;
   TestEngine engine_;
+};
+
+// The client library ends a fetch by itself when its time is over: whether the node does is seen
+// without it. Looks are counted, and not time, so that a machine which lets nobody run gives the
+// node no less of it.
+class HandClient {
+ public:
+  explicit HandClient(const std::string& socket) : raw_(socket) {
+    raw_.Enter();
+    raw_.Register(layout_);
+  }
+
+  // False: the node has left something unanswered.
+  bool Round(uint64_t round) {
+    const uint64_t number = round % kChains;
+    const bool answered = Fetch(ChainOf(1, number)) && Reserve(ChainOf(kClients, number));
+    ReturnExtents();
+    return answered;
+  }
+
+ private:
+  // One of that client's chains.
+  Chain ChainOf(uint64_t client, uint64_t number) const {
+    return Chain(layout_, {.seed = 1000 * client + number, .blocks = kBlocks});
+  }
+  ChainCall Call(const Chain& chain) const {
+    return {.layout = raw_.layout(),
+            .total = kBlocks,
+            .items = {.keys = chain.keys(), .engine_hashes = {}}};
+  }
+
+  bool Fetch(const Chain& chain) {
+    raw_.Write(FrameKind::kFetch, 1,
+               FetchCall{.chain = Call(chain), .timeout_nanos = kHandTimeoutNanos});
+    std::vector<ReleaseOp> leases;
+    const bool answered = Await<FetchAnswer>([&](const FetchAnswer& answer) {
+      if (answer.lease != 0) leases.push_back({.lease = answer.lease});
+    });
+    raw_.Write(FrameKind::kRelease, 0, std::span<const ReleaseOp>(leases));
+    return answered;
+  }
+
+  // And a commit of what it has aborted before, which is answered as well.
+  bool Reserve(const Chain& chain) {
+    ReserveCall call;
+    call.chain = Call(chain);
+    raw_.Write(FrameKind::kReserve, 1, call);
+    std::vector<ReservationId> reservations;
+    std::vector<std::byte> commits;
+    if (!Await<ReserveAnswer>([&](const ReserveAnswer& answer) {
+          if (answer.reservation == 0) return;
+          reservations.push_back(answer.reservation);
+          CommitOp commit;
+          commit.reservation = answer.reservation;
+          commits.resize(commits.size() + kCommitOpBytes);
+          EncodeCommitOp(commit, std::span(commits).last<kCommitOpBytes>());
+        })) {
+      return false;
+    }
+    raw_.Write(FrameKind::kAbort, 0, std::span<const ReservationId>(reservations));
+    raw_.Write(FrameKind::kCommit, 1,
+               CommitCall{.total = static_cast<uint32_t>(reservations.size()), .ops = commits});
+    return Await<CommitAnswer>(
+        [](const CommitAnswer& answer) { EXPECT_EQ(answer.code, Code::kInvalid); });
+  }
+
+  // Takes each item of an answer; false when its end does not come in time.
+  template <class Item>
+  bool Await(const std::function<void(const Item&)>& take) {
+    for (int looks = 0; looks < kLooks; ++looks) {
+      while (raw_.answer_header()->written != raw_.answer_header()->read) {
+        const std::optional<AnswerHead> head = raw_.Answer();
+        AQ_CHECK(head.has_value());
+        for (uint32_t i = 0; i < head->count; ++i) {
+          Item item;
+          Decode(&raw_.reader(), &item);
+          take(item);
+        }
+        if (head->done) return true;
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+    return false;
+  }
+
+  // It holds nothing now, and has mapped nothing.
+  void ReturnExtents() {
+    std::vector<std::byte> frame;
+    while (raw_.TryReceive(&frame).ok()) {
+      FrameReader reader(frame);
+      if (reader.header().kind == static_cast<uint16_t>(FrameKind::kExtent)) {
+        ExtentOffer offer;
+        AQ_CHECK(Decode(&reader, &offer).ok());
+        std::ignore = raw_.TakeDescriptor();
+        extents_.insert(offer.extent);
+      } else {
+        uint32_t extent = 0;
+        AQ_CHECK(DecodeExtent(&reader, &extent).ok());
+        if (extents_.erase(extent) > 0) raw_.WriteReturned(extent);  // It may be asked twice.
+      }
+    }
+  }
+
+  const Layout layout_ = LayoutOfBytes(kBlockBytes);
+  RawClient raw_;
+  std::set<uint32_t> extents_;
 };
 
 // Every extent that this process has: the node's, and its clients' of those.
@@ -154,7 +267,7 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
   ASSERT_TRUE(insider.ok());
 
   const size_t rounds = ByTestLevel<size_t>(4, 4, 50);
-  const size_t too_many_tries = 1000 * rounds;
+  const size_t too_many_tries = 250 * rounds;  // The worst seen were 24 a round.
   std::vector<Share> shares(kClients);
   std::atomic<bool> enough = false;
   std::vector<std::thread> threads;
@@ -166,6 +279,16 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
       for (uint64_t round = 0; !enough; ++round) client.Round(round);
     });
   }
+  std::atomic<size_t> by_hand = 0;
+  threads.emplace_back([&] {
+    HandClient client(server.socket);
+    bool answered = true;
+    while (!enough && answered) {
+      answered = client.Round(by_hand);
+      by_hand += answered ? 1 : 0;
+    }
+    EXPECT_TRUE(answered) << "round " << by_hand << " by hand";
+  });
   everyone_is_in.arrive_and_wait();
   EXPECT_TRUE(Connect({.socket = server.socket, .timeout_nanos = kGraceNanos}, {}).ok())
       << "who comes later is let in as well";
@@ -178,9 +301,9 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
       const bool dram = tier.tier == TierKind::kDram;
       EXPECT_LE(tier.used_bytes, tier.capacity_bytes);
       EXPECT_LE(tier.capacity_bytes, dram ? kDramBytes : kNvmeBytes);
-      if (dram) {
-        // An extent that it was asked for and has not returned yet is charged on top of its blocks.
-        EXPECT_LE(tier.tenant_bytes, kCeilingBytes + stats.stats.Counter("withheld_bytes"));
+      // An extent that it was asked for and has not returned yet is charged on top of its blocks.
+      if (dram && stats.stats.Counter("withheld_bytes") == 0) {
+        EXPECT_LE(tier.tenant_bytes, kCeilingBytes);
         most_capped = std::max(most_capped, tier.tenant_bytes);
       }
     }
@@ -201,9 +324,9 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
   for (size_t i = 0; i < kClients; ++i) {
     EXPECT_GE(shares[i].rounds, rounds) << "client " << i << " was starved";
     EXPECT_EQ(shares[i].wrong, 0u) << "client " << i;
-    EXPECT_EQ(shares[i].unanswered, 0u) << "client " << i;
   }
-  EXPECT_GT(most_capped, 0u) << "nothing was counted against the ceiling";
+  EXPECT_GT(by_hand, 0u);
+  EXPECT_GT(most_capped, kCeilingBytes / 2) << "nobody looked while it was near the ceiling";
   StatsRequest stats;
   (*insider)->Stats(&stats);
   EXPECT_GT(stats.stats.Counter("dropped_quota"), 0u) << "the ceiling was never met";

@@ -97,6 +97,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   State state() const { return state_; }
   const PeerCredentials& peer() const { return peer_; }
   const Admission& admission() const { return admission_; }  // Of one that is open.
+  size_t items() const { return items_; }                    // Announced.
 
   // The node wants this extent unmapped.
   void WantBack(uint32_t extent);

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "testing/own_node.h"
 #include "testing/raw_client.h"
 #include "testing/scratch_directory.h"
+#include "testing/seeded_random.h"
 #include "testing/test_engine.h"
 
 namespace aquifer {
@@ -137,6 +140,83 @@ TEST(ConnectionLimitsTest, WhoeverEndedWithMemoryInHandCountsUntilItIsBack) {
     slow->Abort(std::span(&reserve->ops[0].reservation, 1));
   }
   EXPECT_TRUE(witness.Eventually([&] { return connect().ok(); }));
+}
+
+// A client that begins matches, and ends them later.
+class Announcer {
+ public:
+  Announcer(const std::string& socket, std::string_view tenant) : raw_(socket) {
+    raw_.Enter(tenant);
+  }
+  void Announce(uint32_t total) {
+    totals_.push_back(total);
+    MatchCall match;
+    match.chain = {.total = total, .items = {.keys = keys_.first(1), .engine_hashes = {}}};
+    raw_.Write(FrameKind::kMatch, totals_.size(), match);
+  }
+  // The node has seen what was announced.
+  void Settle() {
+    raw_.WriteEmpty(FrameKind::kStats, 0);
+    EXPECT_TRUE(raw_.AwaitDone());
+  }
+  // Of what it announced, how much was not refused.
+  uint32_t Taken() {
+    uint32_t taken = 0;
+    for (uint64_t number = 1; number <= totals_.size(); ++number) {
+      const uint32_t total = totals_[number - 1];
+      raw_.Write(FrameKind::kMore, number,
+                 KeyItems{.keys = keys_.first(total - 1), .engine_hashes = {}});
+      const std::optional<AnswerHead> answer = raw_.Answer();
+      EXPECT_TRUE(answer.has_value());
+      if (answer.has_value() && answer->code != Code::kBusy) taken += total;
+    }
+    return taken;
+  }
+
+ private:
+  static constexpr std::array<Key, kMaxItemsPerFrame> kKeys{};
+
+  const std::span<const Key> keys_{kKeys};
+  RawClient raw_;
+  std::vector<uint32_t> totals_;
+};
+
+TEST(ConnectionLimitsTest, WhateverIsAnnouncedTheBoundHoldsAndEveryoneHasAPart) {
+  constexpr uint32_t kConnections = 8;
+  constexpr uint32_t kItems = 1600;
+  constexpr uint32_t kPart = kItems / 2 / kConnections;
+  ServerOptions server;
+  server.max_connections = kConnections;
+  server.max_items = kItems;
+  CacheOptions options;
+  options.dram_bytes = 128 * kMiB;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const auto node = OwnNode::Start(options, server);
+    ASSERT_TRUE(node.ok()) << node.status().ToString();
+    SeededRandom random(seed);
+    std::vector<std::unique_ptr<Announcer>> clients;
+    while (clients.size() < kConnections) {
+      const std::string tenant = std::to_string(random.Below(3));
+      clients.push_back(std::make_unique<Announcer>((*node)->socket(), tenant));
+    }
+    for (int i = 0; i < 200; ++i) {
+      const uint64_t most = uint64_t{2} << random.Below(9);
+      clients[random.Below(kConnections)]->Announce(2 + static_cast<uint32_t>(random.Below(most)));
+    }
+    for (const auto& client : clients) client->Settle();
+    for (const auto& client : clients) {  // Whatever is left of its part.
+      for (uint32_t i = 0; i < kPart / 2; ++i) client->Announce(2);
+      client->Settle();
+    }
+    uint32_t taken = 0;
+    for (const auto& client : clients) {
+      const uint32_t its = client->Taken();
+      EXPECT_GE(its, kPart - 1) << "seed " << seed;
+      taken += its;
+    }
+    EXPECT_LE(taken, kItems) << "seed " << seed;
+    EXPECT_GT(taken, kItems / 2) << "seed " << seed;
+  }
 }
 
 TEST_F(ConnectionTest, ATenantSeesItsOwnFigures) {

@@ -44,8 +44,10 @@ constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
 constexpr int64_t kPatienceNanos = 10'000'000'000;
 constexpr uint64_t kIdleSleeps = 40;
 constexpr uint32_t kMaxGreetingPerUser = 4;
-constexpr uint32_t kMaxItems = 50'000;
-constexpr uint64_t kMostEntries = 10'000;  // As in cache/slices_test.cc.
+constexpr uint32_t kMaxItems = 200'000;
+constexpr uint32_t kTenantItems = kMaxItems / 4;  // Of one that is alone.
+constexpr uint32_t kOwnItems = 100;               // That each connection always has.
+constexpr uint64_t kMostEntries = 10'000;         // As in cache/slices_test.cc.
 
 class HostileClient : public testing::Test {
  protected:
@@ -58,7 +60,8 @@ class HostileClient : public testing::Test {
     server.limits.greeting_nanos = 200'000'000;
     server.limits.return_nanos = 200'000'000;
     server.max_greeting_per_user = kMaxGreetingPerUser;
-    server.max_items_per_user = kMaxItems;
+    server.max_items = kMaxItems;
+    server.max_connections = kMaxItems / 2 / kOwnItems;
     server.max_greeting = 2 * kMaxGreetingPerUser;
     node_ = *OwnNode::Start(options, server);
     honest_ = *Connect({.socket = node_->socket()}, {.tenant = "honest"});
@@ -259,6 +262,20 @@ TEST_F(HostileClient, CannotSendWhatIsNoRequest) {
     client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
     client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 9)});
   }));
+  EXPECT_TRUE(Costs([](RawClient* client) {  // Too many leases for a frame.
+    FrameWriter writer;
+    writer.Begin(static_cast<uint16_t>(FrameKind::kRelease), 0);
+    writer.U32(kMaxItemsPerFrame + 1);
+    for (uint32_t i = 0; i < 2 * (kMaxItemsPerFrame + 1); ++i) writer.U64(0);
+    client->WriteFrame(writer.Finish());
+  }));
+  EXPECT_TRUE(Costs([](RawClient* client) {  // Too many reservations for a frame.
+    FrameWriter writer;
+    writer.Begin(static_cast<uint16_t>(FrameKind::kAbort), 0);
+    writer.U32(kMaxItemsPerFrame + 1);
+    for (uint32_t i = 0; i < kMaxItemsPerFrame + 1; ++i) writer.U64(0);
+    client->WriteFrame(writer.Finish());
+  }));
   EXPECT_TRUE(Costs([](RawClient* client) {  // An extent that it was never given.
     FrameWriter writer;
     writer.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
@@ -285,25 +302,58 @@ TEST_F(HostileClient, ThatAsksForTooMuchIsRefusedAndThenCutOff) {
   EXPECT_TRUE(client->IsCutOff());
 }
 
-TEST_F(HostileClient, AnnouncesNoMoreThanItsShareOverAllItsConnections) {
+// Announces so many keys, of which the end never comes.
+void Announce(RawClient* client, uint32_t total) {
   const std::vector<Key> keys(1);
+  client->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, total)});
+  client->WriteEmpty(FrameKind::kStats, 2);
+  EXPECT_TRUE(client->AwaitDone());  // The node has seen both.
+}
+
+// Whether so many keys are more than it may ask for at once now.
+bool IsTooMuch(RawClient* client, uint32_t total) {
+  const std::vector<Key> keys(std::min(total, kMaxItemsPerFrame));
+  client->Write(FrameKind::kMatch, 3, MatchCall{.chain = ChainOf(keys, total)});
+  for (uint32_t sent = kMaxItemsPerFrame; sent < total; sent += kMaxItemsPerFrame) {
+    const size_t count = std::min(total - sent, kMaxItemsPerFrame);
+    client->Write(FrameKind::kMore, 3,
+                  KeyItems{.keys = std::span(keys).first(count), .engine_hashes = {}});
+  }
+  const std::optional<AnswerHead> answer = client->Answer();
+  EXPECT_TRUE(answer.has_value());
+  if (!answer.has_value() || answer->code == Code::kBusy) return true;
+  EXPECT_EQ(answer->code, Code::kInvalid);  // It knows no layout.
+  return false;
+}
+
+TEST_F(HostileClient, AnnouncesNoMoreThanItsShareOverAllItsConnections) {
   std::vector<std::unique_ptr<RawClient>> clients;
-  for (uint64_t i = 0; i < 3; ++i) {
+  for (int i = 0; i < 3; ++i) {
     clients.push_back(Enter());
-    clients.back()->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, kMaxItems / 2)});
+    Announce(clients.back().get(), kTenantItems / 2);
   }
   const auto last = Enter();
-  last->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 1)});
-  std::optional<AnswerHead> answer = last->Answer();
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(answer->code, Code::kBusy);
+  EXPECT_TRUE(IsTooMuch(last.get(), kOwnItems + 1));
   // It has it again when its connections are gone.
   for (const auto& client : clients) client->WriteEmpty(FrameKind::kGoodbye, 0);
-  EXPECT_TRUE(engine_->Eventually([&] {
-    last->Write(FrameKind::kMatch, 1, MatchCall{.chain = ChainOf(keys, 1)});
-    answer = last->Answer();
-    return answer.has_value() && answer->code == Code::kInvalid;  // It knows no layout.
-  }));
+  EXPECT_TRUE(engine_->Eventually([&] { return !IsTooMuch(last.get(), kTenantItems); }));
+  EXPECT_TRUE(IsTooMuch(last.get(), kTenantItems + 1));
+}
+
+TEST_F(HostileClient, AnnouncesAllThatItCanAndLeavesEnoughToOthersOfItsUser) {
+  const auto client = Enter();
+  Announce(client.get(), kTenantItems);
+  EXPECT_TRUE(IsTooMuch(client.get(), 1));
+  // Another tenant has half of what is left,
+  RawClient other(node_->socket());
+  other.Enter("other");
+  EXPECT_FALSE(IsTooMuch(&other, kTenantItems / 2));
+  EXPECT_TRUE(IsTooMuch(&other, kTenantItems / 2 + 1));
+  // and its own tenant what every connection has.
+  const auto neighbour = Enter();
+  EXPECT_FALSE(IsTooMuch(neighbour.get(), kOwnItems));
+  EXPECT_TRUE(IsTooMuch(neighbour.get(), kOwnItems + 1));
+  EXPECT_EQ(engine_->Recall(*chain_), Recalled{.right = 16});
 }
 
 TEST_F(HostileClient, GuessesNoLeaseNoReservationAndNoLayout) {

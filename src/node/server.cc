@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kPauseNanos = 100'000'000;
 constexpr uint32_t kMaxClosing = 256;
 
+size_t LeftOf(size_t all, size_t taken) { return all - std::min(all, taken); }
+
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::New(const ServerOptions& options, RunningCore* running,
@@ -159,20 +161,28 @@ void Server::Log(std::optional<uid_t> user, const std::string& line) const {
   if (options_.log) options_.log(user, line);
 }
 
+// What is announced may be held for long, and cannot be taken back: so what others need is never
+// given away. The parts of all connections together are the half that is not shared.
 size_t Server::ItemsLeft(const Connection& connection) {
-  const size_t own = users_.at(connection.peer().uid).items;
-  return std::min(options_.max_items - items_, options_.max_items_per_user - own);
+  const size_t half = options_.max_items / 2;
+  const size_t part = LeftOf(half / options_.max_connections, connection.items());
+  const size_t shared = LeftOf(LeftOf(half, items_), ItemsOf(connection)) / 2;
+  return std::min(LeftOf(options_.max_items, items_), std::max(part, shared));
 }
 
 void Server::AddItems(const Connection& connection, size_t count) {
   items_ += count;
-  users_.at(connection.peer().uid).items += count;
+  ItemsOf(connection) += count;
 }
 
 void Server::RemoveItems(const Connection& connection, size_t count) {
   if (count == 0) return;
   items_ -= count;
-  users_.at(connection.peer().uid).items -= count;
+  ItemsOf(connection) -= count;
+}
+
+size_t& Server::ItemsOf(const Connection& connection) {
+  return users_.at(connection.peer().uid).items[connection.admission().client.tenant];
 }
 
 Clock* Server::clock() { return SystemClock(); }

@@ -30,9 +30,10 @@ struct ServerOptions {
   uint32_t max_lingering_per_user = 512;
   uint32_t max_greeting = 256;  // Of those that have not said who they are yet.
   uint32_t max_greeting_per_user = 64;
-  // Announced by all clients; a request that would exceed it is kBusy.
+  // Announced by all clients; a request that would exceed it is kBusy. One half has an equal part
+  // for each connection, which nobody else can take; of the other, a tenant of a user takes no more
+  // than it leaves.
   size_t max_items = size_t{8} << 20;
-  size_t max_items_per_user = size_t{4} << 20;
   ConnectionLimits limits;
   // Who the client is, or why it may not come in. On the owner.
   std::function<Result<Admission>(const Hello&, const PeerCredentials&)> admit;
@@ -94,7 +95,7 @@ class Server final : private Connection::Host {
   };
   struct User {
     Counts counts;
-    size_t items = 0;
+    std::map<std::string, size_t> items;  // By tenant.
   };
   struct Kept {
     std::unique_ptr<Connection> connection;
@@ -107,6 +108,8 @@ class Server final : private Connection::Host {
   bool HasRoomFor(uid_t user) const;
   void CountAs(Connection* connection, uint32_t Counts::* state);
   void Forget(Connection* connection);
+  // Announced by its tenant's connections of the same user.
+  size_t& ItemsOf(const Connection& connection);
   // Takes no connection for a while.
   void Pause(const std::string& why);
   void Resume();
