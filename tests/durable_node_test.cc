@@ -332,6 +332,32 @@ TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
   }
 }
 
+// Longer than any deadline and any patience of the tier's own: nobody waits for it, and afterwards
+// it is used again with nothing lost.
+TEST_P(DurableNode, AStoreThatSaysNothingForHalfAMinuteKeepsNobodyWaiting) {
+  if (store_->network() == nullptr) GTEST_SKIP() << "a directory is behind no network";
+  if (!IsFullRun()) GTEST_SKIP() << "takes half a minute; with --full";
+  ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  store_->network()->Set({.stall = true});
+  for (uint64_t second = 0; second < 30; ++second) {
+    const Chain cold = ChainOf(host, 7);
+    const auto fetch = host.engine->Fetch(cold, {}, kDefaultTimeoutNanos);
+    EXPECT_EQ(host.engine->CheckAndRelease(cold, {}, *fetch).right, 0u);
+    const Chain warm = ChainOf(host, 100 + second);
+    EXPECT_EQ(host.engine->Store(warm), kBlocks);
+    EXPECT_EQ(host.engine->Recall(warm).right, kBlocks);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  store_->network()->Set({});
+  ExpectRecalled(host, 7);
+  EXPECT_TRUE(Eventually([&] { return Flush(host).ok(); }));
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ExpectRecalled(host, 100);
+}
+
 TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   if (store_->network() == nullptr) GTEST_SKIP() << "a directory has no server";
   ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));

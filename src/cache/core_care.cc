@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/planted_bug.h"
+#include "base/utf8.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 
@@ -28,6 +29,11 @@ const LostLink* LinkAbove(const Residency& residency, const BlockName& gone) {
       {.tenant = gone.tenant, .group = gone.group, .part = gone.part, .key = link->parent});
   const bool fits = parent == kNoBlock || residency.at(parent).position + 1 == link->position;
   return fits ? link : nullptr;
+}
+
+// A name is listed, typed and paged by as text: what is none is not remembered.
+bool IsSessionName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxSessionName && IsPrintable(name);
 }
 
 Status NoSuchSession() {
@@ -115,22 +121,15 @@ void FlushJob::Drop() {
 
 void DrainJob::Run() {
   core().draining_ = true;
-  WakeAt(DeadlineIn(asked().timeout_nanos));
+  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(asked().timeout_nanos));
+  DurableTiers* const durable = core().durable_.get();
+  // What NVMe held over a restart is looked at by and by: here somebody waits for it.
+  if (durable != nullptr && durable->lasting_usable() && durable->SweepMore()) return RunAgain();
   DrainNvme();
 }
 
 void DrainJob::DrainNvme() {
-  if (!core().nvme_usable()) {
-    if (core().durable_ != nullptr && core().durable_->lasting_usable()) {
-      return DrainDurable(Status());
-    }
-    return Finish(core().residency_->only_in_dram() == 0
-                      ? Status()
-                      : Status(Code::kUnavailable,
-                               "there is no lower tier in service to write to: " +
-                                   (core().nvme_ == nullptr ? "give nvme_directories"
-                                                            : core().nvme_status_.ToString())));
-  }
+  if (!core().nvme_usable()) return DrainDurable(Status());
   core().write_down_->HottestFirst();
   flush_ =
       core().write_down_->FlushAll(tenant(), client(), [this, run = run()](const Status& status) {
@@ -140,11 +139,21 @@ void DrainJob::DrainNvme() {
 
 // What is of durable class, of every tenant.
 void DrainJob::DrainDurable(const Status& nvme) {
-  if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return Finish(nvme);
+  if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return FinishAfter(nvme);
   const auto on_done = [this, nvme, run = run()](const Status& status) {
-    if (this->run() == run) Finish(nvme.ok() ? status : nvme);
+    if (this->run() == run) FinishAfter(nvme.ok() ? status : nvme);
   };
   durable_flush_ = core().durable_->Flush(tenant(), client(), true, on_done);
+}
+
+void DrainJob::FinishAfter(const Status& written) {
+  if (!written.ok() || core().nvme_usable() || core().residency_->only_in_dram() == 0) {
+    return Finish(written);
+  }
+  Finish(Status(
+      Code::kUnavailable,
+      "there is no lower tier in service for all that is in memory: " +
+          (core().nvme_ == nullptr ? "give nvme_directories" : core().nvme_status_.ToString())));
 }
 
 void DrainJob::Finish(Status status) {
@@ -250,7 +259,7 @@ bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* w
 }
 
 void Core::RememberSession(const std::string& name, const BlockName& head) {
-  if (name.empty() || name.size() > kMaxSessionName) return;
+  if (!IsSessionName(name)) return;
   TenantSessions& own = sessions_[head.tenant];
   const auto [named, fresh] = own.by_name.try_emplace(name);
   own.by_age.erase(named->second.order);
@@ -294,9 +303,8 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
   shared_ = false;
-  if (core().durable_ == nullptr || forecast.session.empty()) return;
-  if (!durable_ && !core().IsDurableTenant(tenant())) return;
-  if (forecast.session.size() <= kMaxSessionName) {
+  if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
+  if (durable_ || core().IsDurableTenant(tenant())) {
     core().durable_->notes().Want(forecast.session, head);
   }
 }

@@ -719,6 +719,29 @@ TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
   EXPECT_EQ(BlobsOf(chain), 20u);
 }
 
+TEST_F(CoreDurableTest, ADrainRightAfterARestartWritesWhatOnlyNvmeHas) {
+  MakeDurable(DurableCache(64, true));
+  store_.fail_writes = Code::kUnavailable;
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
+  Restart();
+  store_.fail_writes = Code::kOk;
+  DrainRequest drain;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_TRUE(drain.status.ok()) << drain.status.ToString();
+  EXPECT_EQ(BlobsOf(chain), 20u);
+}
+
+TEST_F(CoreDurableTest, ADrainIsNotOkOverWhatIsInMemoryAlone) {
+  MakeDurable(SmallCache(64, false));  // Of no durable class.
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 5})), 5u);
+  DrainRequest drain;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_EQ(drain.status.code(), Code::kUnavailable);
+  EXPECT_EQ(drain.left, 5u);
+}
+
 TEST_F(CoreDurableTest, AWriteBudgetIsKeptButNotByAFlush) {
   sources_[0].write_bytes_per_second = 4 * kBlockBytes;
   MakeDurable(DurableCache());

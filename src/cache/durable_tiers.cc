@@ -169,7 +169,7 @@ void DurableTiers::Tick() {
     if (one->loader->pending() > 0) one->loader->Pump();
   }
   notes_->Pump();
-  if (sweeping_) SweepSlice();
+  SweepMore();
 }
 
 bool DurableTiers::idle() const {
@@ -292,7 +292,8 @@ void DurableTiers::SweepSoon() {
   sweep_cursor_ = 0;
 }
 
-void DurableTiers::SweepSlice() {
+bool DurableTiers::SweepMore() {
+  if (!sweeping_) return false;
   const Index& index = parts_.residency->index();
   for (size_t step = 0; step < kSweepSlice && sweep_cursor_ < index.ref_limit();
        ++step, ++sweep_cursor_) {
@@ -301,6 +302,7 @@ void DurableTiers::SweepSlice() {
     if (IsDurable(ref)) AddWhereWanted(ref, true);
   }
   sweeping_ = sweep_cursor_ < index.ref_limit();
+  return sweeping_;
 }
 
 bool DurableTiers::AddAll(uint16_t tenant, BlockRef* cursor) {

@@ -90,6 +90,8 @@ class DurableTiers {
   // changed. The whole index is looked at once, a slice with each tick.
   void SweepSoon();
   bool sweeping() const { return sweeping_; }
+  // A slice at once, for who waits for it. Whether there is more.
+  bool SweepMore();
   // Adds what the tenant has, of any class, from `*cursor` on: false when that was all.
   bool AddAll(uint16_t tenant, BlockRef* cursor);
 
@@ -165,7 +167,6 @@ class DurableTiers {
   Status MakeTier(const DurableTierSource& source);
   bool IsDurable(BlockRef ref) const;
   void AddWhereWanted(BlockRef ref, bool durable);
-  void SweepSlice();
   void OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined, const Status& status);
   static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
 

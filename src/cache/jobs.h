@@ -346,6 +346,7 @@ class DrainJob final : public RequestJob<DrainRequest, 8> {
   explicit DrainJob(Core* core) : RequestJob(core) {}
 
   void Reset() override {
+    timer_set_ = false;
     flush_ = {};
     durable_flush_.clear();
   }
@@ -357,8 +358,11 @@ class DrainJob final : public RequestJob<DrainRequest, 8> {
  private:
   void DrainNvme();
   void DrainDurable(const Status& nvme);
+  void FinishAfter(const Status& written);
   void EndFlushes();
   void Finish(Status status);
+
+  bool timer_set_ = false;
   FlushWaits::Id flush_;
   DurableTiers::FlushId durable_flush_;
 };

@@ -2,9 +2,11 @@
 // middle.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "testing/core_fixture.h"
+#include "testing/fake_durable_tier.h"
 
 namespace aquifer {
 namespace {
@@ -77,6 +79,59 @@ TEST_F(SessionsTest, WhereEverythingIsDeletedTheirNamesAreToo) {
   EXPECT_TRUE(world_->core().Sessions("local", "", 1).empty());
   EXPECT_EQ(EvictSession()->status.code(), Code::kNotFound);
   EXPECT_EQ(world_->core().Sessions("other", "", 2).size(), 1u);
+}
+
+// Neither here nor in durable tiers; what is said of its blocks counts all the same.
+TEST_F(SessionsTest, ANameThatIsNoTextIsNotRemembered) {
+  FakeStore store;
+  DurableTierSource source;
+  source.name = "store";
+  source.make = [&store](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
+    return std::unique_ptr<DurableTier>(std::make_unique<FakeDurableTier>(
+        "store", &store, parts.listener, parts.owner, parts.clock));
+  };
+  world_ = std::make_unique<ManualWorld>(SmallCache(64, false), nullptr, std::vector{source});
+  Attach();
+  const auto hint = [this](const std::string& name, const Chain& chain) {
+    SessionForecast forecast;
+    forecast.session = name;
+    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+    forecast.durability = Durability::kDurable;
+    world_->core().Hint(client_->number(), forecast, chain.keys().back());
+    world_->Run();
+  };
+  const auto flush = [this] {
+    FlushRequest request;
+    request.tier = TierKind::kDurable;
+    client_->Do(&Core::Flush, &request);
+    return request.status;
+  };
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  const std::vector<std::string> none = {
+      "\xFF", "a\xC3",   "\x80x", "\xED\xA0\x80", std::string(1, '\0'),
+      "a\nb", "\x1B[2J", "\x7F",  "\xC2\x9B[31m", std::string(257, 'x')};
+  for (const std::string& name : none) hint(name, chain);
+  ASSERT_TRUE(flush().ok());
+  EXPECT_EQ(store.blobs.size(), 10u);
+  EXPECT_EQ(store.notes.size(), 0u);
+  EXPECT_TRUE(world_->core().Sessions("local", "", 100).empty());
+  for (const std::string& name : none) {
+    EvictRequest evict;
+    evict.session = name;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.status.code(), Code::kNotFound) << name;
+  }
+  const std::vector<std::string> names = {"chat 7", "x'; echo '", std::string(256, 'x'),
+                                          "\xC3\xA9"};
+  for (const std::string& name : names) hint(name, chain);
+  ASSERT_TRUE(flush().ok());
+  EXPECT_EQ(store.notes.size(), names.size());
+  std::vector<std::string> listed;
+  for (const SessionSnapshot& session : world_->core().Sessions("local", "", 100)) {
+    listed.push_back(session.name);
+  }
+  EXPECT_EQ(listed, names);
 }
 
 TEST_F(SessionsTest, ALostBlockInTheMiddleDoesNotHideWhatIsAboveIt) {

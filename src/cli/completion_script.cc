@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "cli/shell_quoted.h"
+
 namespace aquifer {
 namespace {
 
@@ -20,11 +22,6 @@ std::string Replaced(std::string_view text, char what, std::string_view with) {
   return replaced;
 }
 
-// For bash and zsh.
-std::string Quoted(std::string_view text) {
-  return fmt::format("'{}'", Replaced(text, '\'', "'\\''"));
-}
-
 std::string FishQuoted(std::string_view text) {
   return fmt::format("'{}'", Replaced(Replaced(text, '\\', "\\\\"), '\'', "\\'"));
 }
@@ -32,7 +29,8 @@ std::string FishQuoted(std::string_view text) {
 // The commands that lie below the program, in quotes and with `separator` between them.
 std::string PathsBelow(std::span<const CompletedCommand> commands, std::string_view separator) {
   std::vector<std::string> paths;
-  for (const CompletedCommand& command : commands.subspan(1)) paths.push_back(Quoted(command.path));
+  for (const CompletedCommand& command : commands.subspan(1))
+    paths.push_back(ShellQuoted(command.path));
   return fmt::format("{}", fmt::join(paths, separator));
 }
 
@@ -41,7 +39,7 @@ std::string PlacesOf(ValueKind kind, std::span<const CompletedCommand> commands)
   std::vector<std::string> places;
   for (const CompletedCommand& command : commands) {
     for (const CompletedOption& option : command.options) {
-      if (option.value == kind) places.push_back(Quoted(command.path + " " + option.name));
+      if (option.value == kind) places.push_back(ShellQuoted(command.path + " " + option.name));
     }
   }
   return fmt::format("{}", fmt::join(places, " | "));
@@ -70,8 +68,8 @@ std::string BashScript(std::span<const CompletedCommand> commands) {
     std::vector<std::string> words;
     for (const CompletedWord& word : command.words) words.push_back(word.name);
     for (const CompletedOption& option : command.options) words.push_back(option.name);
-    branches += fmt::format("    {}) words={} ;;\n", Quoted(command.path),
-                            Quoted(fmt::format("{}", fmt::join(words, " "))));
+    branches += fmt::format("    {}) words={} ;;\n", ShellQuoted(command.path),
+                            ShellQuoted(fmt::format("{}", fmt::join(words, " "))));
   }
   return fmt::format(
       R"(# bash completion for {0}. Use it with: source <({0} completion bash)
@@ -105,9 +103,9 @@ std::string ZshScript(std::span<const CompletedCommand> commands) {
   const std::string& program = commands.front().path;
   std::string branches;
   for (const CompletedCommand& command : commands) {
-    branches += fmt::format("    {})\n      choices=(\n", Quoted(command.path));
+    branches += fmt::format("    {})\n      choices=(\n", ShellQuoted(command.path));
     const auto add = [&branches](const std::string& name, const std::string& help) {
-      branches += fmt::format("        {}\n", Quoted(Replaced(name, ':', "\\:") + ":" + help));
+      branches += fmt::format("        {}\n", ShellQuoted(Replaced(name, ':', "\\:") + ":" + help));
     };
     for (const CompletedWord& word : command.words) add(word.name, word.help);
     for (const CompletedOption& option : command.options) add(option.name, option.help);

@@ -19,6 +19,7 @@
 #include "cli/commands.h"
 #include "cli/ctl_text.h"
 #include "cli/node_client.h"
+#include "node/http_actions.h"
 #include "node/http_stores.h"
 #include "node/node_config.h"
 #include "node/node_stores.h"
@@ -97,16 +98,21 @@ Result<json> BlocksFrom(const CtlOptions& options, bool may_be_all = false) {
   return body;
 }
 
-Result<int64_t> TimeFrom(const std::string& text, const char* option) {
+Result<int64_t> TimeFrom(const std::string& text, const char* option, int64_t most_seconds) {
   const Result<int64_t> parsed = ParseSeconds(text);
-  if (parsed.ok() && *parsed > 0) return parsed;
-  return Usage(fmt::format("{}: '{}' is not a time; write it like 90s, 15m or 8h", option, text));
+  if (!parsed.ok() || *parsed <= 0) {
+    return Usage(fmt::format("{}: '{}' is not a time; write it like 90s, 15m or 8h", option, text));
+  }
+  if (*parsed <= most_seconds) return *parsed;
+  return Usage(fmt::format("{}: '{}' is too long; give at most {}", option, text,
+                           SecondsText(most_seconds)));
 }
 
 // Adds "timeout_ms" where one is given; returns how long to wait for the answer.
 Result<milliseconds> AddTimeout(const CtlOptions& options, json* body) {
   if (options.timeout.empty()) return milliseconds(kLongLimit);
-  AQ_ASSIGN_OR_RETURN(const int64_t limit, TimeFrom(options.timeout, "--timeout"));
+  AQ_ASSIGN_OR_RETURN(const int64_t limit,
+                      TimeFrom(options.timeout, "--timeout", kMaxTimeoutMs / kMsPerSecond));
   (*body)["timeout_ms"] = limit * kMsPerSecond;
   return milliseconds(seconds(limit) + kSlack);
 }
@@ -201,18 +207,9 @@ Status DeleteTenant(NodeClient* node, const CtlOptions& options) {
              });
 }
 
-// All pages: tenants are few enough.
 Status ShowTenants(NodeClient* node, const CtlOptions& options) {
   if (options.action == "delete") return DeleteTenant(node, options);
-  json all = {{"tenants", json::array()}, {"next", ""}};
-  std::string after;
-  do {
-    AQ_ASSIGN_OR_RETURN(const json page,
-                        node->Get("/v1/tenants?limit=1000&after=" + PercentEncoded(after)));
-    for (const json& tenant : page.at("tenants")) all["tenants"].push_back(tenant);
-    after = page.at("next").get<std::string>();
-  } while (!after.empty());
-  return Show(options, all, {}, TenantsText);
+  return Show(options, AllTenants(node), {}, TenantsText);
 }
 
 Status ShowSessions(NodeClient* node, const CtlOptions& options) {
@@ -224,7 +221,7 @@ Status ShowSessions(NodeClient* node, const CtlOptions& options) {
 
 Status Pin(NodeClient* node, const CtlOptions& options) {
   AQ_ASSIGN_OR_RETURN(json body, BlocksFrom(options));
-  AQ_ASSIGN_OR_RETURN(const int64_t time, TimeFrom(options.duration, "--for"));
+  AQ_ASSIGN_OR_RETURN(const int64_t time, TimeFrom(options.duration, "--for", kMaxPinSeconds));
   body["seconds"] = time;
   return Act(node, options, "/v1/pin", body, kLongLimit, [time](const json& answer) {
     return fmt::format("pinned {} of {} blocks for {}\n", Number(answer, "pinned"),
@@ -305,7 +302,7 @@ Status Drain(NodeClient* node, const CtlOptions& options) {
   return Act(node, options, "/v1/drain", body, limit, [](const json& answer) {
     const uint64_t left = Number(answer, "left");
     return left == 0
-               ? std::string("drained: every block is on NVMe, and nothing is stored any more\n")
+               ? std::string("drained: no block is only in DRAM, and nothing is stored any more\n")
                : fmt::format("drained in part: {} blocks are only in DRAM\n", left);
   });
 }
@@ -343,8 +340,13 @@ constexpr CtlAction kActions[] = {
     {"prestage", "Bring blocks to DRAM ahead of a fetch", kBlocks | kTimeout, &Prestage},
     {"evict", "Delete blocks from every tier, for good", kBlocks | kEverything, &Evict},
     {"record", "Record what engines ask for, without its content, for planning", kRecord, &Record},
-    {"drain", "Write everything to NVMe and store nothing any more", kTimeout, &Drain},
+    {"drain", "Write everything to the lower tiers and store nothing any more", kTimeout, &Drain},
 };
+
+// Without CLI11's own words in the help.
+CLI::Validator NumberFrom(size_t least, size_t most) {
+  return CLI::Range(least, most).description("");
+}
 
 void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command) {
   AddNodeOptions(command, &options->node);
@@ -358,9 +360,11 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
     command->add_option("--session", options->session, "All blocks of this session instead")
         ->type_name("NAME");
     command->add_option("--group", options->group, "The kv group of the keys (default: 0)")
-        ->type_name("NUMBER");
+        ->type_name("NUMBER")
+        ->check(NumberFrom(0, UINT16_MAX));
     command->add_option("--part", options->part, "The part of the keys (default: 0)")
-        ->type_name("NUMBER");
+        ->type_name("NUMBER")
+        ->check(NumberFrom(0, UINT16_MAX));
   }
   if ((action.takes & kTime) != 0) {
     command->add_option("--for", options->duration, "For how long: 90s, 15m, 8h or 7d")
@@ -401,7 +405,8 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
   if ((action.takes & kPage) != 0) {
     command->add_option("--after", options->after, "Begin behind this session")->type_name("NAME");
     command->add_option("--limit", options->limit, "At most so many, up to 1000 (default: 100)")
-        ->type_name("NUMBER");
+        ->type_name("NUMBER")
+        ->check(NumberFrom(1, kMaxHttpPage));
   }
 }
 

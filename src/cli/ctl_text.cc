@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
+#include "cli/shell_quoted.h"
 #include "settings/size_text.h"
 
 namespace aquifer {
@@ -40,10 +43,14 @@ std::string Count(const json& value, const char* name) {
 
 // Names come from engines, and a terminal obeys some bytes.
 std::string Printable(const json& value, const char* name) {
-  std::string text = value.at(name).get<std::string>();
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
-  return text;
+  const auto text = value.at(name).get<std::string>();
+  std::string printable;
+  for (std::string_view left = text; !left.empty();) {
+    const size_t length = PrintableBytes(left);
+    printable += length == 0 ? "?" : left.substr(0, length);
+    left.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return printable;
 }
 
 std::string Line(const char* name, const std::string& text) {
@@ -67,10 +74,14 @@ std::string Part(uint64_t part, uint64_t whole) {
 std::string FetchText(const json& counters) {
   const auto dram = counters.at("fetch_hits_dram").get<uint64_t>();
   const auto nvme = counters.at("fetch_hits_nvme").get<uint64_t>();
-  const uint64_t all = dram + nvme + Misses(counters, "fetch_misses", "fetch_late", "fetch_failed");
-  return fmt::format("{} blocks asked for, {} hit: {} from dram, {} from nvme; {} late, {} failed",
-                     all, Part(dram + nvme, all), dram, nvme, Count(counters, "fetch_late"),
-                     Count(counters, "fetch_failed"));
+  const auto durable = counters.at("fetch_hits_durable").get<uint64_t>();
+  const uint64_t hits = dram + nvme + durable;
+  const uint64_t all = hits + Misses(counters, "fetch_misses", "fetch_late", "fetch_failed");
+  return fmt::format(
+      "{} blocks asked for, {} hit: {} from dram, {} from nvme, {} from durable tiers; {} late, {} "
+      "failed",
+      all, Part(hits, all), dram, nvme, durable, Count(counters, "fetch_late"),
+      Count(counters, "fetch_failed"));
 }
 
 std::string PaceText(double bytes_per_second) {
@@ -192,8 +203,9 @@ std::string TenantsText(const json& answer) {
   std::vector<std::vector<std::string>> rows = {
       {"tenant", "dram", "nvme", "hits", "misses", "hit rate", "stored", "refused", "saved"}};
   for (const json& tenant : answer.at("tenants")) {
-    const uint64_t hits =
-        tenant.at("hits_dram").get<uint64_t>() + tenant.at("hits_nvme").get<uint64_t>();
+    const uint64_t hits = tenant.at("hits_dram").get<uint64_t>() +
+                          tenant.at("hits_nvme").get<uint64_t>() +
+                          tenant.at("hits_durable").get<uint64_t>();
     const uint64_t misses = Misses(tenant, "misses", "late", "failed");
     rows.push_back(
         {Printable(tenant, "name"), Size(tenant, "dram_bytes"), Size(tenant, "nvme_bytes"),
@@ -217,7 +229,7 @@ std::string SessionsText(const json& answer) {
   }
   std::string text = Table(rows);
   const std::string next = Printable(answer, "next");
-  if (!next.empty()) text += fmt::format("There are more: --after '{}'\n", next);
+  if (!next.empty()) text += fmt::format("There are more: --after {}\n", ShellQuoted(next));
   return text;
 }
 

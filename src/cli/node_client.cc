@@ -4,14 +4,17 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "client/find_node.h"
 #include "net/default_socket.h"
 #include "net/frame_socket.h"
+#include "node/http_routes.h"
 #include "node/http_server.h"
 
 namespace aquifer {
@@ -51,6 +54,29 @@ Result<std::string> ReadToken(const std::string& path) {
                   fmt::format("--token-file: {} is not a file with one line, the token", path));
   }
   return token;
+}
+
+struct HostAndPort {
+  std::string host;  // A name, or an address without brackets.
+  std::string port;
+};
+
+Result<HostAndPort> ParseAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  HostAndPort address{.host = text.substr(0, colon), .port = {}};
+  if (colon != std::string::npos) address.port = text.substr(colon + 1);
+  const bool brackets = address.host.starts_with('[') && address.host.ends_with(']');
+  if (brackets) address.host = address.host.substr(1, address.host.size() - 2);
+  // Colons are for IPv6, which has brackets.
+  const bool six = address.host.find(':') != std::string::npos;
+  uint16_t port = 0;
+  const char* const end = address.port.data() + address.port.size();
+  const bool number = std::from_chars(address.port.data(), end, port).ptr == end && port != 0;
+  if (!address.host.empty() && brackets == six && number) return address;
+  return Status(
+      Code::kInvalid,
+      fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470 or [::1]:9470",
+                  text));
 }
 
 Code CodeOf(unsigned status) {
@@ -99,17 +125,9 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
   if (!options.socket.empty()) {
     return Status(Code::kInvalid, "give either --socket or --http");
   }
-  const size_t colon = options.http.rfind(':');
-  client.host_ = options.http.substr(0, colon);
-  if (colon != std::string::npos) client.port_ = options.http.substr(colon + 1);
-  if (client.host_.starts_with('[') && client.host_.ends_with(']')) {
-    client.host_ = client.host_.substr(1, client.host_.size() - 2);
-  }
-  if (client.host_.empty() || client.port_.empty()) {
-    return Status(
-        Code::kInvalid,
-        fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470", options.http));
-  }
+  AQ_ASSIGN_OR_RETURN(HostAndPort address, ParseAddress(options.http));
+  client.host_ = std::move(address.host);
+  client.port_ = std::move(address.port);
   client.where_ = options.http;
   if (!options.token_file.empty()) {
     AQ_ASSIGN_OR_RETURN(client.token_, ReadToken(options.token_file));
@@ -146,6 +164,19 @@ Result<json> NodeClient::Post(const std::string& target, const json& body,
       const Answer answer,
       Exchange("POST", target, body.dump(-1, ' ', false, json::error_handler_t::replace), limit));
   return Understand(answer, partial);
+}
+
+Result<json> AllTenants(NodeClient* node) {
+  json all = {{"tenants", json::array()}, {"next", ""}};
+  std::string after;
+  do {
+    AQ_ASSIGN_OR_RETURN(const json page,
+                        node->Get(fmt::format("/v1/tenants?limit={}&after={}", kMaxHttpPage,
+                                              PercentEncoded(after))));
+    for (const json& tenant : page.at("tenants")) all["tenants"].push_back(tenant);
+    after = page.at("next").get<std::string>();
+  } while (!after.empty());
+  return all;
 }
 
 }  // namespace aquifer

@@ -48,6 +48,9 @@ class NodeClient {
   std::string token_;
 };
 
+// What /v1/tenants says, of all pages at once: there are a few thousand at most.
+Result<nlohmann::json> AllTenants(NodeClient* node);
+
 // A name as it stands in a query: "a b" becomes "a%20b".
 std::string PercentEncoded(std::string_view text);
 

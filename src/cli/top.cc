@@ -34,7 +34,7 @@ struct TopOptions {
 Result<TopSample> Look(NodeClient* node) {
   TopSample sample;
   AQ_ASSIGN_OR_RETURN(sample.status, node->Get("/v1/status"));
-  AQ_ASSIGN_OR_RETURN(sample.tenants, node->Get("/v1/tenants?limit=1000"));
+  AQ_ASSIGN_OR_RETURN(sample.tenants, AllTenants(node));
   return sample;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,10 @@ class Change {
       begin = 0;
     }
     seconds_ = std::max((end - begin) / 1e3, 1e-3);
+    if (before_ == nullptr) return;
+    for (const json& tenant : before_->tenants.at("tenants")) {
+      tenants_before_.emplace(tenant.at("name").get<std::string>(), &tenant);
+    }
   }
 
   bool since_start() const { return before_ == nullptr; }
@@ -78,17 +83,16 @@ class Change {
 
   double OfTenant(const json& tenant, const char* name) const {
     const auto now = tenant.at(name).get<double>();
-    if (before_ == nullptr) return now / seconds_;
-    for (const json& old : before_->tenants.at("tenants")) {
-      if (old.at("name") == tenant.at("name")) return (now - old.at(name).get<double>()) / seconds_;
-    }
-    return now / seconds_;
+    const auto old = tenants_before_.find(tenant.at("name").get_ref<const std::string&>());
+    const bool known = old != tenants_before_.end();
+    return (now - (known ? old->second->at(name).get<double>() : 0)) / seconds_;
   }
 
  private:
   const TopSample* before_;
   const TopSample& now_;
   double seconds_ = 1;
+  std::unordered_map<std::string, const json*> tenants_before_;
 };
 
 std::string HeadLine(const json& status) {
@@ -102,17 +106,20 @@ std::string HeadLine(const json& status) {
 std::vector<std::string> TrafficLines(const Change& change, const json& status) {
   const double dram = change.Counter("fetch_hits_dram");
   const double nvme = change.Counter("fetch_hits_nvme");
+  const double durable = change.Counter("fetch_hits_durable");
+  const double hits = dram + nvme + durable;
   const double late = change.Counter("fetch_late");
   const double failed = change.Counter("fetch_failed");
-  const double all = dram + nvme + late + failed + change.Counter("fetch_misses");
+  const double all = hits + late + failed + change.Counter("fetch_misses");
   const json& fetch = status.at("requests").at("fetch");
   const json& queues = status.at("queues");
   return {
-      fmt::format("hits    {:>8}   dram {}, nvme {}, late {}/s, failed {}/s",
-                  PartText(dram + nvme, all), PartText(dram, all), PartText(nvme, all), Rate(late),
-                  Rate(failed)),
+      fmt::format("hits    {:>8}   dram {}, nvme {}, durable {}, late {}/s, failed {}/s",
+                  PartText(hits, all), PartText(dram, all), PartText(nvme, all),
+                  PartText(durable, all), Rate(late), Rate(failed)),
       fmt::format("fetch   {:>8}/s  {}   p50 {:.3g} ms, p99 {:.3g} ms since the start", Rate(all),
-                  ByteRate(change.OfTenants("hit_bytes_dram") + change.OfTenants("hit_bytes_nvme")),
+                  ByteRate(change.OfTenants("hit_bytes_dram") + change.OfTenants("hit_bytes_nvme") +
+                           change.OfTenants("hit_bytes_durable")),
                   fetch.at("p50_ms").get<double>(), fetch.at("p99_ms").get<double>()),
       fmt::format("store   {:>8}/s  {}   refused {}/s", Rate(change.Counter("committed")),
                   ByteRate(change.OfTenants("committed_bytes")),
@@ -166,7 +173,9 @@ std::vector<std::string> TenantLines(const Change& change, const TopSample& now)
   };
   std::vector<Row> rows;
   for (const json& tenant : now.tenants.at("tenants")) {
-    const double hits = change.OfTenant(tenant, "hits_dram") + change.OfTenant(tenant, "hits_nvme");
+    const double hits = change.OfTenant(tenant, "hits_dram") +
+                        change.OfTenant(tenant, "hits_nvme") +
+                        change.OfTenant(tenant, "hits_durable");
     const double misses = change.OfTenant(tenant, "misses") + change.OfTenant(tenant, "late") +
                           change.OfTenant(tenant, "failed");
     rows.push_back(

@@ -25,8 +25,9 @@ json Tier(const char* name, uint64_t used) {
 json Tenant(const std::string& name, uint64_t hits, uint64_t misses) {
   json tenant = {{"name", name}, {"hits_dram", hits}, {"misses", misses}};
   for (const char* zero :
-       {"dram_bytes", "nvme_bytes", "hits_nvme", "hit_bytes_nvme", "late", "failed",
-        "committed_blocks", "committed_bytes", "refused", "saved_ms", "lost_ms"}) {
+       {"dram_bytes", "nvme_bytes", "hits_nvme", "hit_bytes_nvme", "hits_durable",
+        "hit_bytes_durable", "late", "failed", "committed_blocks", "committed_bytes", "refused",
+        "saved_ms", "lost_ms"}) {
     tenant[zero] = 0;
   }
   tenant["hit_bytes_dram"] = hits << 20;
@@ -53,6 +54,7 @@ TopSample Sample(int64_t uptime_ms, uint64_t hits, uint64_t misses) {
       {"counters",
        {{"fetch_hits_dram", hits},
         {"fetch_hits_nvme", 0},
+        {"fetch_hits_durable", 0},
         {"fetch_misses", misses},
         {"fetch_late", 0},
         {"fetch_failed", 0},
@@ -72,6 +74,27 @@ TEST(TopScreenTest, RatesAreOfTheTimeBetweenTwoLooks) {
   const std::string screen = TopScreen(&before, now, {});
   EXPECT_THAT(screen, AllOf(HasSubstr("aquifer 1.2.3  ready  up 12s"), HasSubstr("75.0 %"),
                             HasSubstr("fetch        200/s  150MiB/s"), Not(HasSubstr("average"))));
+}
+
+TEST(TopScreenTest, HitsInDurableTiersAreHits) {
+  TopSample now = Sample(10'000, 0, 100);
+  now.status["counters"]["fetch_hits_durable"] = 300;
+  now.tenants["tenants"][0]["hits_durable"] = 300;
+  now.tenants["tenants"][0]["hit_bytes_durable"] = 300 << 20;
+  EXPECT_THAT(TopScreen(nullptr, now, {}),
+              AllOf(HasSubstr("hits      75.0 %   dram 0.0 %, nvme 0.0 %, durable 75.0 %"),
+                    HasSubstr("fetch       40.0/s  30MiB/s"), HasSubstr("40.0    75.0 %")));
+  EXPECT_THAT(StatusText(now.status),
+              HasSubstr("400 blocks asked for, 75.0 % hit: 0 from dram, 0 from nvme, 300 from "
+                        "durable tiers; "));
+  EXPECT_THAT(TenantsText(now.tenants), HasSubstr("300     100    75.0 %"));
+}
+
+TEST(TopScreenTest, WhoIsNewSinceTheLastLookBeganThen) {
+  const TopSample before = Sample(10'000, 1000, 0);
+  TopSample now = Sample(12'000, 1000, 0);
+  now.tenants["tenants"].push_back(Tenant("b", 400, 0));
+  EXPECT_THAT(TopScreen(&before, now, {}), HasSubstr("200   100.0 %"));
 }
 
 TEST(TopScreenTest, TheFirstLookIsSinceTheStart) {
@@ -101,6 +124,8 @@ TEST(TopScreenTest, WhatATerminalObeysIsNotPassedOn) {
   sample.tenants["tenants"][0]["name"] = "a\x1b[2Jb";
   EXPECT_THAT(TopScreen(nullptr, sample, {}), AllOf(HasSubstr("a?[2Jb"), Not(HasSubstr("\x1b"))));
   EXPECT_THAT(TenantsText(sample.tenants), Not(HasSubstr("\x1b")));
+  sample.tenants["tenants"][0]["name"] = "\xC3\xA9\xC2\x9B[2J";
+  EXPECT_THAT(TenantsText(sample.tenants), HasSubstr("\xC3\xA9??[2J"));
 }
 
 TEST(TopScreenTest, TroubleIsShownWhenThereIsSome) {
@@ -153,6 +178,8 @@ TEST(CtlTextTest, SessionsTellWhereTheNextPageBegins) {
                                 {"bytes", 4096}});
   answer["next"] = "chat";
   EXPECT_THAT(SessionsText(answer), AllOf(HasSubstr("4KiB"), HasSubstr("--after 'chat'")));
+  answer["next"] = "x'; echo '";  // One word of the shell that it is pasted to.
+  EXPECT_THAT(SessionsText(answer), HasSubstr("--after 'x'\\''; echo '\\'''\n"));
 }
 
 TEST(CtlTextTest, PartsOfNothingAreNoNumber) {

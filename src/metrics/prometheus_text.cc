@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "base/utf8.h"
+
 namespace aquifer {
 namespace {
 
@@ -18,27 +20,6 @@ std::string_view KindName(MetricKind kind) {
       return "histogram";
   }
   return "untyped";
-}
-
-// How long the UTF-8 character at the front is; 0: it is none.
-size_t CharacterBytes(std::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  size_t length = 0;
-  if (first >= 0xC2 && first < 0xE0) length = 2;
-  if (first >= 0xE0 && first < 0xF0) length = 3;
-  if (first >= 0xF0 && first < 0xF5) length = 4;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Longer than need be, halves of a pair, or beyond the last character.
-  if (first == 0xE0 && byte(1) < 0xA0) return 0;
-  if (first == 0xED && byte(1) >= 0xA0) return 0;
-  if (first == 0xF0 && byte(1) < 0x90) return 0;
-  if (first == 0xF4 && byte(1) >= 0x90) return 0;
-  return length;
 }
 
 void AppendValue(std::string_view value, std::string* text) {

@@ -3,6 +3,7 @@
 // reads its JSON, waits for the cache, and says what became of it. For the table in http_routes.cc.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "aquifer/status.h"
@@ -10,6 +11,10 @@
 #include "node/http_routes.h"
 
 namespace aquifer {
+
+// The longest times that may be asked for.
+constexpr int64_t kMaxPinSeconds = 10 * 365 * 86'400LL;
+constexpr int64_t kMaxTimeoutMs = 3'600'000;
 
 HttpResponse PinCall(const HttpRequest& request, HttpContext* context);
 HttpResponse UnpinCall(const HttpRequest& request, HttpContext* context);

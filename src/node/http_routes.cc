@@ -21,7 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxPage = 1000;
 constexpr size_t kPage = 100;
 
 HttpResponse Json(const json& value) {
@@ -203,8 +202,10 @@ json TenantJson(const TenantSnapshot& tenant) {
           {"priority", options.priority},
           {"hits_dram", counters.fetch_hits[0]},
           {"hits_nvme", counters.fetch_hits[1]},
+          {"hits_durable", counters.fetch_hits[2]},
           {"hit_bytes_dram", counters.fetch_hit_bytes[0]},
           {"hit_bytes_nvme", counters.fetch_hit_bytes[1]},
+          {"hit_bytes_durable", counters.fetch_hit_bytes[2]},
           {"misses", counters.fetch_misses},
           {"late", counters.fetch_late},
           {"failed", counters.fetch_failed},
@@ -233,11 +234,12 @@ Result<size_t> PageOf(const HttpRequest& request) {
   const std::string& text = found->second;
   size_t limit = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
-  if (error == std::errc() && end == text.data() + text.size() && limit > 0 && limit <= kMaxPage) {
+  if (error == std::errc() && end == text.data() + text.size() && limit > 0 &&
+      limit <= kMaxHttpPage) {
     return limit;
   }
   return Status(Code::kInvalid,
-                fmt::format("'limit' is not a whole number from 1 to {}", kMaxPage));
+                fmt::format("'limit' is not a whole number from 1 to {}", kMaxHttpPage));
 }
 
 std::string Parameter(const HttpRequest& request, const std::string& name) {

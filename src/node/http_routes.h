@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -63,6 +64,9 @@ struct HttpRoute {
   HttpPlace place = HttpPlace::kActing;
   HttpResponse (*call)(const HttpRequest& request, HttpContext* context) = nullptr;
 };
+
+// The most that one call lists.
+constexpr size_t kMaxHttpPage = 1000;
 
 // All but /healthz and /readyz, which http_api.h answers by itself.
 std::span<const HttpRoute> HttpRoutes();
