@@ -1,11 +1,9 @@
-// Flush, Pin, Prestage, Evict, Drain, and what callers tell about the future.
+// Pin, Prestage and Evict.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "base/planted_bug.h"
-#include "base/utf8.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 
@@ -16,163 +14,13 @@ constexpr size_t kPinSlice = 64;
 constexpr size_t kPrestageSlice = 64;
 constexpr size_t kEvictSlice = 64;
 constexpr size_t kSweepSlice = 2048;
-constexpr size_t kHintSlice = 64;
 constexpr size_t kWalkSlice = 256;
-constexpr size_t kMaxSessionName = 256;
-
-// What came before a block that is gone; null: not known. A client may store keys below others than
-// before, but positions fall with each step, so that no walk goes round in circles.
-const LostLink* LinkAbove(const Residency& residency, const BlockName& gone) {
-  const LostLink* const link = residency.LinkOf(gone);
-  if (link == nullptr || link->position == 0) return link;
-  const BlockRef parent = residency.index().Find(
-      {.tenant = gone.tenant, .group = gone.group, .part = gone.part, .key = link->parent});
-  const bool fits = parent == kNoBlock || residency.at(parent).position + 1 == link->position;
-  return fits ? link : nullptr;
-}
-
-// A name is listed, typed and paged by as text: what is none is not remembered.
-bool IsSessionName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxSessionName && IsPrintable(name);
-}
 
 Status NoSuchSession() {
   return Status(Code::kNotFound, "no such session; name it with Hint() first");
 }
 
 }  // namespace
-
-// --- Flush
-
-std::string FlushJob::WhyNot(TierKind tier) {
-  if (tier == TierKind::kDurable && core().durable_ != nullptr) {
-    return "no durable tier is in service: " + core().durable_->WhyNotUsable();
-  }
-  if (tier != TierKind::kNvme) return "this cache has no such tier";
-  if (core().options_.cache.nvme_directories.empty()) {
-    return "there is no NVMe tier; give nvme_directories";
-  }
-  return "the NVMe tier is out of service, and tried again; Stats() says of each drive why";
-}
-
-bool FlushJob::WantsDurable() {
-  if (core().durable_ == nullptr || !core().durable_->has_lasting()) return false;
-  return asked().tier == TierKind::kDurable || core().IsDurableTenant(tenant()) ||
-         core().durable_->Owes(tenant());  // A session's.
-}
-
-void FlushJob::Run() {
-  FlushRequest& flush = asked();
-  if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
-  const bool durable = WantsDurable();
-  // Only where all of the tenant's blocks are durable does a flush do without a drive: a session's
-  // class says nothing of the others.
-  const bool all_durable = durable && core().IsDurableTenant(tenant());
-  const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !all_durable);
-  if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
-    flush.status = Status(Code::kUnavailable, WhyNot(to_nvme ? flush.tier : TierKind::kDurable));
-    return End(1);
-  }
-  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
-  // What was hinted before may give blocks another time to live.
-  if (core().clients_[client()].hints > 0) return RunAgain();
-  if (!to_nvme || add_cursor_ > 0) return FlushDurable();
-  flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
-    if (this->run() != run) return;
-    if (status.ok() && WantsDurable()) return FlushDurable();
-    Finish(std::move(status));
-  });
-}
-
-void FlushJob::FlushDurable() {
-  DurableTiers& durable = *core().durable_;
-  // What NVMe held over a restart is added by and by: not so slowly where somebody waits for it.
-  const bool of_class = core().IsDurableTenant(tenant());
-  const bool add = of_class ? durable.sweeping() : asked().tier == TierKind::kDurable;
-  if (add && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
-  durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
-    if (this->run() == run) Finish(std::move(status));
-  });
-}
-
-void FlushJob::Finish(Status status) {
-  request()->status = std::move(status);
-  End(1);
-}
-
-void FlushJob::Cancel() {
-  Drop();
-  const bool durable = !durable_flush_.empty();
-  const Status failure =
-      durable ? core().durable_->last_failure() : core().write_down_->last_failure();
-  request()->status = Status(
-      Code::kLate,
-      failure.ok() ? "not everything was written in time; flush again, with more time"
-                   : "not everything was written in time; a write failed: " + failure.ToString());
-  End(1);
-}
-
-void FlushJob::Drop() {
-  core().write_down_->EndFlush(flush_);
-  if (!durable_flush_.empty()) core().durable_->EndFlush(durable_flush_);
-}
-
-// --- Drain
-
-void DrainJob::Run() {
-  core().draining_ = true;
-  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(asked().timeout_nanos));
-  DurableTiers* const durable = core().durable_.get();
-  // What NVMe held over a restart is looked at by and by: here somebody waits for it.
-  if (durable != nullptr && durable->lasting_usable() && durable->SweepMore()) return RunAgain();
-  DrainNvme();
-}
-
-void DrainJob::DrainNvme() {
-  if (!core().nvme_usable()) return DrainDurable(Status());
-  core().write_down_->HottestFirst();
-  flush_ =
-      core().write_down_->FlushAll(tenant(), client(), [this, run = run()](const Status& status) {
-        if (this->run() == run) DrainDurable(status);
-      });
-}
-
-// What is of durable class, of every tenant.
-void DrainJob::DrainDurable(const Status& nvme) {
-  if (core().durable_ == nullptr || !core().durable_->lasting_usable()) return FinishAfter(nvme);
-  const auto on_done = [this, nvme, run = run()](const Status& status) {
-    if (this->run() == run) FinishAfter(nvme.ok() ? status : nvme);
-  };
-  durable_flush_ = core().durable_->Flush(tenant(), client(), true, on_done);
-}
-
-void DrainJob::FinishAfter(const Status& written) {
-  if (!written.ok() || core().nvme_usable() || core().residency_->only_in_dram() == 0) {
-    return Finish(written);
-  }
-  Finish(Status(
-      Code::kUnavailable,
-      "there is no lower tier in service for all that is in memory: " +
-          (core().nvme_ == nullptr ? "give nvme_directories" : core().nvme_status_.ToString())));
-}
-
-void DrainJob::Finish(Status status) {
-  asked().left = core().residency_->only_in_dram();
-  request()->status = std::move(status);
-  End(1);
-}
-
-void DrainJob::Cancel() {
-  EndFlushes();
-  Finish(Status(Code::kLate, "not everything was written in time; drain again, with more time"));
-}
-
-void DrainJob::Drop() { EndFlushes(); }
-
-void DrainJob::EndFlushes() {
-  core().write_down_->EndFlush(flush_);
-  if (!durable_flush_.empty()) core().durable_->EndFlush(durable_flush_);
-}
 
 // --- Pin
 
@@ -207,175 +55,6 @@ void PinJob::Run() {
 void PinJob::Cancel() {
   request()->status = Status(Code::kLate);
   End(cursor_);
-}
-
-// --- Sessions
-
-const Core::Session* Core::FindSession(uint16_t tenant, const std::string& name) const {
-  const auto own = sessions_.find(tenant);
-  if (own == sessions_.end()) return nullptr;
-  const auto found = own->second.by_name.find(name);
-  return found == own->second.by_name.end() ? nullptr : &found->second;
-}
-
-Core::Noted Core::Note(BlockRef ref) const {
-  const BlockEntry& entry = residency_->at(ref);
-  return {.ref = ref, .tenant = entry.tenant, .key_bits = entry.key.Prefix64()};
-}
-
-bool Core::Holds(const Noted& noted) const {
-  if (!residency_->index().Exists(noted.ref)) return false;
-  const BlockEntry& entry = residency_->at(noted.ref);
-  return entry.state == BlockState::kResident && entry.tenant == noted.tenant &&
-         entry.key.Prefix64() == noted.key_bits;
-}
-
-bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const {
-  const Index& index = residency_->index();
-  for (size_t step = 0; step < max; ++step) {
-    const BlockRef ref = index.Find(*next);
-    const LostLink* const gone = ref == kNoBlock ? LinkAbove(*residency_, *next) : nullptr;
-    if (ref == kNoBlock && gone == nullptr) return false;
-    if (ref != kNoBlock) visit(ref);
-    if ((gone == nullptr ? index.at(ref).position : gone->position) == 0) return false;
-    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
-  }
-  return true;
-}
-
-bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
-  const Index& index = residency_->index();
-  for (size_t step = 0; step < max; ++step) {
-    const BlockRef ref = index.Find(*next);
-    const LostLink* const gone = ref == kNoBlock ? LinkAbove(*residency_, *next) : nullptr;
-    *whole = false;
-    if (ref == kNoBlock && gone == nullptr) return false;
-    keys->push_back(next->key);
-    *whole = (gone == nullptr ? index.at(ref).position : gone->position) == 0;
-    if (*whole) return false;
-    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
-  }
-  return true;
-}
-
-void Core::RememberSession(const std::string& name, const BlockName& head) {
-  if (!IsSessionName(name)) return;
-  TenantSessions& own = sessions_[head.tenant];
-  const auto [named, fresh] = own.by_name.try_emplace(name);
-  own.by_age.erase(named->second.order);
-  named->second = {.head = head, .order = next_session_++};
-  own.by_age.emplace(named->second.order, name);
-  session_count_ += fresh ? 1 : 0;
-  residency_->WantLink(head);
-  if (session_count_ > options_.max_sessions) ForgetASession();
-}
-
-// The oldest of whoever has the most: nobody's sessions push out those of a tenant that has few.
-void Core::ForgetASession() {
-  const auto most =
-      std::max_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
-        return a.second.by_name.size() < b.second.by_name.size();
-      });
-  ForgetOldestOf(&most->second);
-}
-
-void Core::ForgetOldestOf(TenantSessions* sessions) {
-  sessions->by_name.erase(sessions->by_age.begin()->second);
-  sessions->by_age.erase(sessions->by_age.begin());
-  --session_count_;
-}
-
-bool Core::ForgetSessions(uint16_t tenant, size_t max) {
-  const auto own = sessions_.find(tenant);
-  if (own == sessions_.end()) return false;
-  for (; max > 0 && !own->second.by_age.empty(); --max) ForgetOldestOf(&own->second);
-  if (!own->second.by_age.empty()) return true;
-  sessions_.erase(own);
-  return false;
-}
-
-void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
-  priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
-  outlook_ = SessionHint::kNone;
-  if (forecast.state == SessionState::kWillContinue) outlook_ = ExpectedIn(forecast.return_seconds);
-  if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
-  ttl_seconds_ = forecast.ttl_seconds;
-  durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
-  walk_ = head;
-  shared_ = false;
-  if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
-  if (durable_ || core().IsDurableTenant(tenant())) {
-    core().durable_->notes().Want(forecast.session, head);
-  }
-}
-
-void HintJob::Run() {
-  Residency& residency = *core().residency_;
-  const Index& index = residency.index();
-  BlockRef ref = index.Find(walk_);
-  for (size_t step = 0; step < kHintSlice && ref != kNoBlock; ++step) {
-    // What other chains share is not this session's to speak of; but it is nothing without it.
-    shared_ = shared_ || index.at(ref).children > 1;
-    if (shared_ && !durable_) {
-      ref = kNoBlock;
-      break;
-    }
-    Apply(ref);
-    ref = index.Parent(ref);
-  }
-  core().eraser_->Pump();
-  core().loader_->Pump();
-  core().write_down_->Pump();
-  if (core().durable_ != nullptr) core().durable_->PumpSoon();
-  if (ref == kNoBlock || !index.Exists(ref)) {
-    Drop();
-    return End(0);
-  }
-  walk_.key = index.at(ref).key;
-  RunAgain();
-}
-
-void HintJob::Drop() { --core().clients_[client()].hints; }
-
-// A tenant's rule is how long a block may be kept at most: what a caller says only shortens that.
-uint32_t HintJob::ExpiryOf(BlockRef ref) const {
-  const int64_t rule = core().catalog_.tenant(tenant()).options.ttl_seconds;
-  if (rule == 0) return core().UnixIn(ttl_seconds_);
-  const uint32_t current = core().residency_->at(ref).expiry_unix_seconds;
-  return std::min(core().UnixIn(std::min(rule, ttl_seconds_)), current == 0 ? UINT32_MAX : current);
-}
-
-void HintJob::Apply(BlockRef ref) {
-  Residency& residency = *core().residency_;
-  if (residency.at(ref).state != BlockState::kResident) {
-    if (durable_) residency.WantDurable(ref);  // Another rank is still at it: when it is committed.
-    return;
-  }
-  if (durable_) core().durable_->Want(ref);
-  if (shared_) return;
-  residency.SetForecast(ref, priority_, outlook_);
-  if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
-  const uint32_t expiry = ExpiryOf(ref);
-  if (expiry == residency.at(ref).expiry_unix_seconds) return;
-  residency.SetExpiry(ref, expiry);
-  // The record on NVMe has the old one, which would count again after a restart.
-  if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
-  if (core().durable_ != nullptr) core().durable_->OnExpiryChanged(ref);
-}
-
-void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
-  write_down_->OnLoaded(ref, status);
-  if (!status.ok()) return;
-  eraser_->Pump();
-  write_down_->Pump();
-}
-
-void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
-  if (!HasLayout(client, report.layout)) return;
-  prefill_.Add(PrefillNameOf(client, LayoutOf(client, report.layout)),
-               {.tokens = report.tokens,
-                .context = report.context_tokens,
-                .elapsed_ms = report.milliseconds});
 }
 
 // --- Prestage
@@ -700,7 +379,7 @@ bool EvictJob::DropNextOfSession() {
 
 // This one is gone; what came before it may be there.
 bool EvictJob::CrossGap() {
-  const LostLink* const gone = LinkAbove(*core().residency_, walk_);
+  const LostLink* const gone = core().residency_->LinkAbove(walk_);
   lost_track_ = gone == nullptr;
   // A durable tier may have it, and what no other chain here hangs below is the session's own.
   if (core().durable_ != nullptr && core().residency_->index().FirstChildOf(walk_) == kNoBlock) {

@@ -578,4 +578,13 @@ uint64_t Residency::metadata_bytes() const {
   return index_->bytes() + dram_order_->bytes() + nvme_order_->bytes();
 }
 
+const LostLink* Residency::LinkAbove(const BlockName& gone) const {
+  const LostLink* const link = lost_links_.Find(gone);
+  if (link == nullptr || link->position == 0) return link;
+  const BlockRef parent = index_->Find(
+      {.tenant = gone.tenant, .group = gone.group, .part = gone.part, .key = link->parent});
+  const bool fits = parent == kNoBlock || at(parent).position + 1 == link->position;
+  return fits ? link : nullptr;
+}
+
 }  // namespace aquifer

@@ -190,8 +190,9 @@ class Residency {
   void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
   // A session ends with this block, which may be there or not.
   void WantLink(const BlockName& end) { lost_links_.Want(end); }
-  // What came before a block that is gone; null: not known.
-  const LostLink* LinkOf(const BlockName& gone) const { return lost_links_.Find(gone); }
+  // What came before a block that is gone; null: not known. A client may store keys below others
+  // than before, but positions fall with each step, so that no walk goes round in circles.
+  const LostLink* LinkAbove(const BlockName& gone) const;
   void SetForecast(BlockRef ref, int8_t priority, SessionHint session);
 
   // --- Making room

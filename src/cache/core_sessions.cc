@@ -1,0 +1,190 @@
+// Sessions by name, what callers tell about their future, and how long prefills take them.
+#include <algorithm>
+#include <utility>
+
+#include "base/planted_bug.h"
+#include "base/utf8.h"
+#include "cache/core.h"
+#include "cache/jobs.h"
+
+namespace aquifer {
+namespace {
+
+constexpr size_t kHintSlice = 64;
+constexpr size_t kMaxSessionName = 256;
+
+// A name is listed, typed and paged by as text: what is none is not remembered.
+bool IsSessionName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxSessionName && IsPrintable(name);
+}
+
+}  // namespace
+
+const Core::Session* Core::FindSession(uint16_t tenant, const std::string& name) const {
+  const auto own = sessions_.find(tenant);
+  if (own == sessions_.end()) return nullptr;
+  const auto found = own->second.by_name.find(name);
+  return found == own->second.by_name.end() ? nullptr : &found->second;
+}
+
+Core::Noted Core::Note(BlockRef ref) const {
+  const BlockEntry& entry = residency_->at(ref);
+  return {.ref = ref, .tenant = entry.tenant, .key_bits = entry.key.Prefix64()};
+}
+
+bool Core::Holds(const Noted& noted) const {
+  if (!residency_->index().Exists(noted.ref)) return false;
+  const BlockEntry& entry = residency_->at(noted.ref);
+  return entry.state == BlockState::kResident && entry.tenant == noted.tenant &&
+         entry.key.Prefix64() == noted.key_bits;
+}
+
+bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const {
+  const Index& index = residency_->index();
+  for (size_t step = 0; step < max; ++step) {
+    const BlockRef ref = index.Find(*next);
+    const LostLink* const gone = ref == kNoBlock ? residency_->LinkAbove(*next) : nullptr;
+    if (ref == kNoBlock && gone == nullptr) return false;
+    if (ref != kNoBlock) visit(ref);
+    if ((gone == nullptr ? index.at(ref).position : gone->position) == 0) return false;
+    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
+  }
+  return true;
+}
+
+bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
+  const Index& index = residency_->index();
+  for (size_t step = 0; step < max; ++step) {
+    const BlockRef ref = index.Find(*next);
+    const LostLink* const gone = ref == kNoBlock ? residency_->LinkAbove(*next) : nullptr;
+    *whole = false;
+    if (ref == kNoBlock && gone == nullptr) return false;
+    keys->push_back(next->key);
+    *whole = (gone == nullptr ? index.at(ref).position : gone->position) == 0;
+    if (*whole) return false;
+    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
+  }
+  return true;
+}
+
+void Core::RememberSession(const std::string& name, const BlockName& head) {
+  if (!IsSessionName(name)) return;
+  TenantSessions& own = sessions_[head.tenant];
+  const auto [named, fresh] = own.by_name.try_emplace(name);
+  own.by_age.erase(named->second.order);
+  named->second = {.head = head, .order = next_session_++};
+  own.by_age.emplace(named->second.order, name);
+  session_count_ += fresh ? 1 : 0;
+  residency_->WantLink(head);
+  if (session_count_ > options_.max_sessions) ForgetASession();
+}
+
+// The oldest of whoever has the most: nobody's sessions push out those of a tenant that has few.
+void Core::ForgetASession() {
+  const auto most =
+      std::max_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
+        return a.second.by_name.size() < b.second.by_name.size();
+      });
+  ForgetOldestOf(&most->second);
+}
+
+void Core::ForgetOldestOf(TenantSessions* sessions) {
+  sessions->by_name.erase(sessions->by_age.begin()->second);
+  sessions->by_age.erase(sessions->by_age.begin());
+  --session_count_;
+}
+
+bool Core::ForgetSessions(uint16_t tenant, size_t max) {
+  const auto own = sessions_.find(tenant);
+  if (own == sessions_.end()) return false;
+  for (; max > 0 && !own->second.by_age.empty(); --max) ForgetOldestOf(&own->second);
+  if (!own->second.by_age.empty()) return true;
+  sessions_.erase(own);
+  return false;
+}
+
+void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
+  priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
+  outlook_ = SessionHint::kNone;
+  if (forecast.state == SessionState::kWillContinue) outlook_ = ExpectedIn(forecast.return_seconds);
+  if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
+  ttl_seconds_ = forecast.ttl_seconds;
+  durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
+  walk_ = head;
+  shared_ = false;
+  if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
+  if (durable_ || core().IsDurableTenant(tenant())) {
+    core().durable_->notes().Want(forecast.session, head);
+  }
+}
+
+void HintJob::Run() {
+  Residency& residency = *core().residency_;
+  const Index& index = residency.index();
+  BlockRef ref = index.Find(walk_);
+  for (size_t step = 0; step < kHintSlice && ref != kNoBlock; ++step) {
+    // What other chains share is not this session's to speak of; but it is nothing without it.
+    shared_ = shared_ || index.at(ref).children > 1;
+    if (shared_ && !durable_) {
+      ref = kNoBlock;
+      break;
+    }
+    Apply(ref);
+    ref = index.Parent(ref);
+  }
+  core().eraser_->Pump();
+  core().loader_->Pump();
+  core().write_down_->Pump();
+  if (core().durable_ != nullptr) core().durable_->PumpSoon();
+  if (ref == kNoBlock || !index.Exists(ref)) {
+    Drop();
+    return End(0);
+  }
+  walk_.key = index.at(ref).key;
+  RunAgain();
+}
+
+void HintJob::Drop() { --core().clients_[client()].hints; }
+
+// A tenant's rule is how long a block may be kept at most: what a caller says only shortens that.
+uint32_t HintJob::ExpiryOf(BlockRef ref) const {
+  const int64_t rule = core().catalog_.tenant(tenant()).options.ttl_seconds;
+  if (rule == 0) return core().UnixIn(ttl_seconds_);
+  const uint32_t current = core().residency_->at(ref).expiry_unix_seconds;
+  return std::min(core().UnixIn(std::min(rule, ttl_seconds_)), current == 0 ? UINT32_MAX : current);
+}
+
+void HintJob::Apply(BlockRef ref) {
+  Residency& residency = *core().residency_;
+  if (residency.at(ref).state != BlockState::kResident) {
+    if (durable_) residency.WantDurable(ref);  // Another rank is still at it: when it is committed.
+    return;
+  }
+  if (durable_) core().durable_->Want(ref);
+  if (shared_) return;
+  residency.SetForecast(ref, priority_, outlook_);
+  if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
+  const uint32_t expiry = ExpiryOf(ref);
+  if (expiry == residency.at(ref).expiry_unix_seconds) return;
+  residency.SetExpiry(ref, expiry);
+  // The record on NVMe has the old one, which would count again after a restart.
+  if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
+  if (core().durable_ != nullptr) core().durable_->OnExpiryChanged(ref);
+}
+
+void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
+  write_down_->OnLoaded(ref, status);
+  if (!status.ok()) return;
+  eraser_->Pump();
+  write_down_->Pump();
+}
+
+void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
+  if (!HasLayout(client, report.layout)) return;
+  prefill_.Add(PrefillNameOf(client, LayoutOf(client, report.layout)),
+               {.tokens = report.tokens,
+                .context = report.context_tokens,
+                .elapsed_ms = report.milliseconds});
+}
+
+}  // namespace aquifer
