@@ -25,8 +25,10 @@ Status StatusOf(aquifer_code code) {
 
 Result<std::unique_ptr<GpuEngine>> GpuEngine::New(const GpuEngineOptions& options) {
   std::unique_ptr<GpuEngine> engine(new GpuEngine(options));
-  AQ_RETURN_IF_ERROR(engine->Connect());
+  // In this order, as in real engines: when one is killed, its newest files are closed first, and
+  // the driver takes its time with the rest while the connection is gone already.
   AQ_RETURN_IF_ERROR(engine->MakeTensors());
+  AQ_RETURN_IF_ERROR(engine->Connect());
   AQ_RETURN_IF_ERROR(engine->MakeChain());
   return engine;
 }
@@ -182,7 +184,7 @@ Result<double> GpuEngine::AwaitPinsSeconds() {
 Status GpuEngine::Evict() {
   aquifer_evict_args args{};
   args.size = sizeof(args);
-  args.everything = 1;
+  args.chain = chain_;
   return Wait(aquifer_evict(cache_, request_, &args));
 }
 

@@ -35,7 +35,7 @@ class GpuEngine {
   Status Store();
   // Matches and loads it; kInvalid unless it is all there.
   Status Load();
-  Status Evict();
+  Status Evict();  // The chain.
 
   // The tensors' contents: from a seed, all zeros, or compared with the seed's.
   Status Fill(uint64_t seed);

@@ -65,8 +65,8 @@ struct aquifer_cache {
   void Sweep();
   // Keeps a request whose owner has gone until it is done.
   void Adopt(aquifer_request* request);
-  // What moves blocks to and from that GPU, made when it is first asked for. A device of which that
-  // failed once is not tried again: the path is off, and why.
+  // What moves blocks to and from that GPU, made when it is first asked for. A device of which
+  // that, or anything later, failed once is not tried again: the path is off, and why.
   aquifer::Result<aquifer::BlockMover*> MoverFor(int device);
 
   std::unique_ptr<aquifer::Cache> client;

@@ -84,10 +84,11 @@ Result<aquifer::EngineLayout> Describe(const aquifer_tensors& given,
 
 // The GPU that has them all, or the host.
 Result<int> DeviceOf(std::span<const EngineTensor> tensors, std::span<const EngineTensor> values) {
-  const int device = aquifer::DeviceOfMemory(tensors.front().memory.data());
+  AQ_ASSIGN_OR_RETURN(const int device, aquifer::DeviceOfMemory(tensors.front().memory.data()));
   for (const std::span<const EngineTensor> some : {tensors, values}) {
     for (const EngineTensor& tensor : some) {
-      if (aquifer::DeviceOfMemory(tensor.memory.data()) != device) {
+      AQ_ASSIGN_OR_RETURN(const int its, aquifer::DeviceOfMemory(tensor.memory.data()));
+      if (its != device) {
         return Status(Code::kInvalid, "the tensors are not all in the memory of one device");
       }
     }

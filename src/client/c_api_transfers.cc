@@ -94,10 +94,21 @@ class Copier {
     if (mover_ != nullptr) mover_->Wait(batch);
   }
 
+  // Before a batch goes that is not done: nothing of it is under way from then on.
+  void Abandon(const aquifer::MoveBatch& batch) {
+    if (mover_ != nullptr && !batch.done()) mover_->Abandon();
+  }
+
  private:
   const aquifer_tensor_map& map_;
   aquifer::BlockMover* const mover_;
 };
+
+// Nothing is changed of one that is done.
+void CancelAndWait(Cache* client, aquifer::Request* request) {
+  client->Cancel(request);
+  client->Wait(*request);
+}
 
 // ---- Load ----
 
@@ -114,7 +125,18 @@ class Loader {
         deadline_(TimeoutOf(args.timeout_nanos, aquifer::kDefaultTimeoutNanos)),
         window_(WindowBlocks(map_)) {}
 
-  // Everything that it began is done when it returns.
+  // What Run() asked for and did not come to is given back. Where it was left without memory, the
+  // GPU is to forget the windows, too, which go now.
+  ~Loader() {
+    for (const Window& window : windows_) copier_.Abandon(window.batch);
+    Guarded([this]() -> Status {
+      for (Window& window : windows_) GiveUp(&window);
+      return Status();
+    });
+  }
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
   aquifer_loaded Run() {
     do {
       while (status_.ok() && Begin()) {
@@ -125,7 +147,6 @@ class Loader {
       if (settled_ < taken_) Settle(&windows_[settled_++ % kWindows]);
     } while (status_.ok() && settled_ < begun_);
     while (settled_ < taken_) Settle(&windows_[settled_++ % kWindows]);
-    for (Window& window : windows_) GiveUp(&window);
     if (!status_.ok()) aquifer::Fail(status_.code(), status_.message().c_str());
     loaded_.code = static_cast<aquifer_code>(status_.code());
     loaded_.blocks = copied_;
@@ -140,9 +161,9 @@ class Loader {
     aquifer::FetchRequest fetch;
     std::vector<aquifer::ScatterOp> ops;  // Of the blocks that came, up to the first that did not.
     aquifer::MoveBatch batch;
-    Status status;   // Of that one.
-    size_t end = 0;  // The key behind its last one.
-    bool open = false;
+    Status status;      // Of that one.
+    size_t end = 0;     // The key behind its last one.
+    bool open = false;  // Asked for, and not given back.
   };
 
   // Asks for the next window, where there is one and room for it.
@@ -156,8 +177,8 @@ class Loader {
                           .part = args_.chain.part,
                           .keys = aquifer::KeysOf(args_.chain.keys + asked_, count)};
     window.fetch.timeout_nanos = deadline_.Left();
-    client_->Fetch(&window.fetch);
     window.open = true;
+    client_->Fetch(&window.fetch);
     asked_ += count;
     window.end = asked_;
     ++begun_;
@@ -166,7 +187,6 @@ class Loader {
 
   void Take(Window* window) {
     client_->Wait(window->fetch);
-    window->open = false;
     window->status = window->fetch.status;
     window->ops.clear();
     for (const aquifer::FetchOp& op : Answered(*window)) {
@@ -199,6 +219,7 @@ class Loader {
           {.lease = op.lease, .corrupt = copied != nullptr && copied->code() == Code::kCorrupt});
     }
     client_->Release(releases);
+    window->open = false;
     if (status_.ok()) status_ = window->status;
   }
 
@@ -216,8 +237,7 @@ class Loader {
 
   void GiveUp(Window* window) {
     if (!window->open) return;
-    client_->Cancel(&window->fetch);
-    client_->Wait(window->fetch);
+    CancelAndWait(client_, &window->fetch);
     window->open = false;
     std::vector<aquifer::ReleaseOp> releases;
     for (const aquifer::FetchOp& op : Answered(*window)) {
@@ -259,6 +279,18 @@ class Storer {
         deadline_(TimeoutOf(args.timeout_nanos, kStoreNanos)),
         window_(WindowBlocks(map_)) {}
 
+  // As of a Loader: what was reserved and not filled, or not committed in time, is not kept until
+  // the node takes it away.
+  ~Storer() {
+    for (const Window& window : windows_) copier_.Abandon(window.batch);
+    Guarded([this]() -> Status {
+      for (Window& window : windows_) GiveUp(&window);
+      return Status();
+    });
+  }
+  Storer(const Storer&) = delete;
+  Storer& operator=(const Storer&) = delete;
+
   // `stored` is how far it got, whatever it returns.
   Status Run(aquifer_stored* stored) {
     Status status = StoreAll();
@@ -280,6 +312,7 @@ class Storer {
     std::vector<aquifer::ReservationId> reservations;
     aquifer::MoveBatch batch;
     aquifer::CommitRequest commit;
+    bool open = false;  // Asked for slots, and not all of them are committed or aborted.
   };
 
   Status StoreAll() {
@@ -287,6 +320,7 @@ class Storer {
     const size_t count = args_.chain.key_count;
     while (next < count) {
       Window& window = windows_[begun_ % kWindows];
+      window.open = true;
       AQ_RETURN_IF_ERROR(Reserve(next, std::min(window_, count - next), &window.reserve));
       const size_t warming = FirstWarming(window.reserve);
       Fill(next, warming, &window);
@@ -322,11 +356,20 @@ class Storer {
   // A node that takes a request and does not answer it keeps the engine's pages for no longer than
   // the store may take.
   Status Await(aquifer::Request* request) {
-    if (!client_->Wait(*request, deadline_.Left())) {
-      client_->Cancel(request);
-      client_->Wait(*request);
-    }
+    if (!client_->Wait(*request, deadline_.Left())) CancelAndWait(client_, request);
     return request->status;
+  }
+
+  // Of what is committed nobody knows the names any more.
+  void GiveUp(Window* window) {
+    if (!window->open) return;
+    CancelAndWait(client_, &window->reserve);
+    CancelAndWait(client_, &window->commit);
+    window->open = false;
+    for (size_t i = 0; i < window->reserve.completed(); ++i) {
+      const aquifer::ReservationId reservation = window->reserve.ops[i].reservation;
+      if (reservation != 0) client_->Abort(std::span(&reservation, 1));
+    }
   }
 
   // What lies behind the first block whose memory is being made is asked for once more.
@@ -380,7 +423,9 @@ class Storer {
     copier_.Wait(window.batch);
     window.commit.ops.clear();
     for (size_t i = 0; i < window.ops.size(); ++i) AddCommit(window, i, &window.commit);
-    return Commit(&window.commit);
+    AQ_RETURN_IF_ERROR(Commit(&window.commit));
+    window.open = false;
+    return Status();
   }
 
   void AddCommit(const Window& window, size_t index, aquifer::CommitRequest* request) {

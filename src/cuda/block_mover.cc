@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "block/block_pages.h"
 
@@ -97,6 +98,13 @@ void BlockMover::Wait(const MoveBatch& batch) {
     const std::timespec pause{.tv_sec = 0, .tv_nsec = kPollNanos};
     ::nanosleep(&pause, nullptr);
   }
+}
+
+void BlockMover::Abandon() noexcept {
+  device_->Drain();
+  ended_ = begun_;
+  waiting_.clear();
+  if (status_.ok()) status_ = std::move(abandoned_);
 }
 
 Status BlockMover::FinishReached() {

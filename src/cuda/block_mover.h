@@ -16,9 +16,10 @@
 // Slots that are not pinned yet (host_pins.h) are copied by the caller's thread through a ring of
 // pinned memory.
 //
-// Not thread-safe: one thread begins batches and polls. Nothing waits for the GPU, but for an
-// error: then what is under way is waited for, every block of every batch gets the status, and so
-// does whatever comes later. The engine's own work on the pages must be done before a batch begins.
+// Not thread-safe: one thread begins batches and polls. A batch whose tables the device does not
+// have yet waits for what is under way, and so does an error: then every block of every batch gets
+// the status, and so does whatever comes later. Nothing else waits for the GPU but Wait(). The
+// engine's own work on the pages must be done before a batch begins.
 #pragma once
 
 #include <array>
@@ -76,8 +77,12 @@ class BlockMover {
   void Begin(MoveBatch* batch);
   // Moves on what can be.
   void Poll();
-  // Polls until it is done.
+  // Polls until it is done, however long that takes: what the device was told to do cannot be taken
+  // back, and until then it touches slots and pages.
   void Wait(const MoveBatch& batch);
+  // For a caller whose batches go before they are done, since it has no memory to go on: waits for
+  // what is under way and forgets them. The path is off from then on.
+  void Abandon() noexcept;
 
   const Status& status() const { return status_; }  // Not ok: the path is off, and why.
 
@@ -150,6 +155,8 @@ class BlockMover {
   std::vector<DeviceTables> tables_;
   std::vector<GpuCopy> copy_list_;
   Status status_;
+  // For status_, made before there is no memory to make it.
+  Status abandoned_{Code::kUnavailable, "the GPU path is off: this process was out of memory"};
   Counts counts_;
 };
 

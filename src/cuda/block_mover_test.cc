@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
+#include <initializer_list>
+#include <new>
 
 #include "testing/fake_gpu.h"
 #include "testing/move_case.h"
@@ -71,10 +74,28 @@ class BlockMoverTest : public testing::Test {
     mover_ = *std::move(mover);
   }
 
+  // Pinned apart, where there are several.
+  void Pin(std::initializer_list<std::span<std::byte>> ranges) {
+    for (const std::span<std::byte> range : ranges) pins_.Add(range);
+    pins_.Use(std::make_unique<FakeGpu>(&log_, FakeGpuOptions{}));
+    while (pins_.counts().pinned < ranges.size()) {
+    }
+  }
+
   FakeGpuLog log_;
   HostPins pins_;
   std::unique_ptr<BlockMover> mover_;
 };
+
+// A case with several blocks, whose slots lie side by side without a gap.
+MoveCase DenseCase() {
+  for (uint64_t seed = 0;; ++seed) {
+    SeededRandom random(seed);
+    MoveCase given = RandomMoveCase(&random);
+    const bool whole = given.engine.heads.count() == given.layout.groups[0].kv_heads;
+    if (whole && given.blocks >= 4 && given.block_bytes() % 4096 == 0) return given;
+  }
+}
 
 TEST_F(BlockMoverTest, GathersWhatTheCpuGathers) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
@@ -158,29 +179,159 @@ TEST_F(BlockMoverTest, ADamagedBlockIsFoundAndCheckedFirstItChangesNothing) {
   }
 }
 
+// Both ways, by the copy engine and across the link.
 TEST_F(BlockMoverTest, PinnedSlotsAreNotCopiedOnTheWay) {
   SeededRandom random(3);
   MoveCase given = RandomMoveCase(&random);
   Slots slots(given, kUntouched);
-  auto pinning = std::make_unique<FakeGpu>(&log_, FakeGpuOptions{});
-  pins_.Add(slots.bytes);
-  pins_.Use(std::move(pinning));
-  while (pins_.counts().pinned == 0) {
-  }
-  auto device = std::make_unique<FakeGpu>(&log_, FakeGpuOptions{});
-  ASSERT_TRUE(device->Pin(slots.bytes).ok());  // One table for all, on a real one.
-  mover_ = *BlockMover::New(std::move(device), &pins_, kSmall);
+  Pin({slots.bytes});
   const MoveTables tables = MakeMoveTables(given.MapAt(given.arena.data()));
-  std::vector<GatherOp> ops = Gathers(given, &slots);
-  MoveBatch batch{.tables = &tables, .gathers = ops};
-  mover_->Begin(&batch);
-  mover_->Wait(batch);
-  EXPECT_EQ(mover_->counts().ringed_blocks, 0u);
   Slots expected(given, kUntouched);
   std::vector<GatherOp> by_cpu = Gathers(given, &expected);
   Gather(tables.map, by_cpu);
-  EXPECT_EQ(slots.bytes, expected.bytes);
+  const Bytes arena = given.arena;
+  for (const uint64_t seed : {1, 3}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Start({.seed = seed});
+    std::fill(slots.bytes.begin(), slots.bytes.end(), kUntouched);
+    std::vector<GatherOp> gathers = Gathers(given, &slots);
+    MoveBatch gather{.tables = &tables, .gathers = gathers};
+    mover_->Begin(&gather);
+    mover_->Wait(gather);
+    ASSERT_EQ(slots.bytes, expected.bytes);
+
+    Bytes scattered = arena;
+    random.Fill(slots.bytes);
+    std::vector<ScatterOp> by_hand = Scatters(given, slots);
+    Scatter(given.MapAt(scattered.data()), Verify::kWhileCopying, by_hand);
+    std::vector<ScatterOp> scatters = Scatters(given, slots);
+    MoveBatch scatter{.tables = &tables, .scatters = scatters};
+    mover_->Begin(&scatter);
+    mover_->Wait(scatter);
+    ASSERT_EQ(given.arena, scattered);
+    for (const ScatterOp& op : scatters) ASSERT_TRUE(op.status.ok()) << op.status.ToString();
+
+    EXPECT_EQ(mover_->counts().ringed_blocks, 0u);
+    EXPECT_EQ(mover_->counts().direct_blocks, seed == 3 ? 2 * given.blocks : 0u);
+    given.arena = arena;
+  }
   pins_.Remove(slots.bytes);
+}
+
+// A driver copies within one pinned range, and not across two, though they touch.
+TEST_F(BlockMoverTest, SlotsThatWerePinnedApartAreCopiedApart) {
+  MoveCase given = DenseCase();
+  Slots slots(given, kUntouched);
+  ASSERT_EQ(slots.stride, given.block_bytes());
+  const std::span<std::byte> all(slots.bytes);
+  Pin({all.first(2 * slots.stride), all.subspan(2 * slots.stride)});
+  const MoverOptions one_chunk{.chunk_bytes = slots.bytes.size(), .chunks = 1, .staged_bytes = 0};
+  mover_ = *BlockMover::New(std::make_unique<FakeGpu>(&log_, FakeGpuOptions{}), &pins_, one_chunk);
+  const MoveTables tables = MakeMoveTables(given.MapAt(given.arena.data()));
+  Slots expected(given, kUntouched);
+  std::vector<GatherOp> by_cpu = Gathers(given, &expected);
+  Gather(tables.map, by_cpu);
+
+  std::vector<GatherOp> gathers = Gathers(given, &slots);
+  MoveBatch gather{.tables = &tables, .gathers = gathers};
+  mover_->Begin(&gather);
+  mover_->Wait(gather);
+  EXPECT_EQ(slots.bytes, expected.bytes);
+  const uint64_t copies = log_.copies;
+  std::vector<ScatterOp> scatters = Scatters(given, slots);
+  MoveBatch scatter{.tables = &tables, .scatters = scatters};
+  mover_->Begin(&scatter);
+  mover_->Wait(scatter);
+  EXPECT_EQ(log_.copies - copies, 2u) << "as few as can be";
+  EXPECT_EQ(mover_->counts().ringed_blocks, 0u);
+}
+
+// The device keeps tables of a few maps: none is freed that something under way uses, and those of
+// maps that are not used any more do not stay.
+TEST_F(BlockMoverTest, TablesOfManyMapsComeAndGo) {
+  constexpr size_t kMaps = 30;
+  constexpr uint64_t kMostTables = 8;
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SeededRandom random(seed);
+    MoveCase given = RandomMoveCase(&random);
+    std::vector<MoveTables> tables;
+    for (size_t i = 0; i < kMaps; ++i) {
+      tables.push_back(MakeMoveTables(given.MapAt(given.arena.data())));
+    }
+    Slots expected(given, kUntouched);
+    std::vector<GatherOp> by_cpu = Gathers(given, &expected);
+    Gather(tables[0].map, by_cpu);
+    Start({.seed = seed});
+    const auto gather = [&](size_t first, size_t count) {
+      std::deque<Slots> slots;
+      std::deque<std::vector<GatherOp>> ops;
+      std::vector<MoveBatch> batches;
+      for (size_t i = 0; i < count; ++i) {
+        ops.push_back(Gathers(given, &slots.emplace_back(given, kUntouched)));
+        batches.push_back({.tables = &tables[first + i], .gathers = ops.back()});
+      }
+      for (MoveBatch& batch : batches) mover_->Begin(&batch);
+      for (const MoveBatch& batch : batches) mover_->Wait(batch);
+      for (const Slots& one : slots) ASSERT_EQ(one.bytes, expected.bytes);
+    };
+    gather(0, kMaps / 2);  // All at once,
+    for (int i = 0; i < 3; ++i) gather(0, 1);
+    const uint64_t before = log_.open_memory;
+    for (size_t i = kMaps / 2; i < kMaps; ++i) gather(i, 1);  // and one at a time.
+    EXPECT_LE(log_.open_memory, before + 2 * kMostTables);
+    ASSERT_EQ(log_.mistake, "");
+  }
+}
+
+TEST_F(BlockMoverTest, AMoverThatGoesWaitsForWhatIsUnderWay) {
+  SeededRandom random(7);
+  MoveCase given = RandomMoveCase(&random);
+  const MoveTables tables = MakeMoveTables(given.MapAt(given.arena.data()));
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    Start({.seed = seed});
+    Slots slots(given, kUntouched);
+    std::vector<GatherOp> ops = Gathers(given, &slots);
+    MoveBatch batch{.tables = &tables, .gathers = ops};
+    mover_->Begin(&batch);
+    ASSERT_GT(log_.queued, 0u);
+    mover_.reset();
+    ASSERT_EQ(log_.queued, 0u);
+    ASSERT_EQ(log_.mistake, "");
+  }
+}
+
+// As when the caller's memory runs out in mid-copy, wherever that is.
+TEST_F(BlockMoverTest, AnAbandonedBatchIsNotTouchedAndThePathIsOff) {
+  SeededRandom random(11);
+  MoveCase given = RandomMoveCase(&random);
+  const MoveTables tables = MakeMoveTables(given.MapAt(given.arena.data()));
+  uint64_t thrown = 0;
+  for (uint64_t call = 30; call < 400; ++call) {
+    SCOPED_TRACE(testing::Message() << "call " << call);
+    log_.calls = 0;
+    Start({.seed = call, .throw_call = call});
+    Slots slots(given, kUntouched);
+    std::vector<GatherOp> ops = Gathers(given, &slots);
+    {
+      MoveBatch batch{.tables = &tables, .gathers = ops};
+      try {
+        mover_->Begin(&batch);
+        mover_->Wait(batch);
+        break;
+      } catch (const std::bad_alloc&) {
+        ++thrown;
+      }
+      mover_->Abandon();
+      ASSERT_EQ(log_.queued, 0u);
+    }
+    MoveBatch later{.tables = &tables, .gathers = ops};
+    mover_->Begin(&later);
+    ASSERT_TRUE(later.done());
+    EXPECT_EQ(ops[0].status.code(), Code::kUnavailable);
+    EXPECT_THAT(ops[0].status.message(), HasSubstr("the GPU path is off: this process was out"));
+  }
+  EXPECT_GT(thrown, 10u);
 }
 
 TEST_F(BlockMoverTest, AWrongBlockIsItsOwnFailure) {
@@ -233,6 +384,7 @@ TEST_F(BlockMoverTest, AfterAFailureEverythingIsAnsweredAndThePathIsOff) {
     (*made)->Wait(second);
     if ((*made)->status().ok()) break;
     ++failures;
+    ASSERT_EQ(log_.queued, 0u) << "the slots go back to the node now";
     EXPECT_EQ(scatters.back().status.code(), Code::kUnavailable);
     EXPECT_THAT(scatters.back().status.message(), HasSubstr("the GPU path is off: the fake GPU"));
     for (const GatherOp& op : gathers) {

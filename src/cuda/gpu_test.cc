@@ -212,8 +212,12 @@ TEST_F(GpuTest, KnowsWhoseMemoryItIs) {
   SeededRandom random(4);
   const MoveCase given = RandomMoveCase(&random);
   const OnGpu gpu(given);
-  EXPECT_EQ(DeviceOfMemory(reinterpret_cast<const void*>(gpu.memory())), 0);
-  EXPECT_EQ(DeviceOfMemory(&random), kHostMemory);
+  const auto of_gpu = DeviceOfMemory(reinterpret_cast<const void*>(gpu.memory()));
+  ASSERT_TRUE(of_gpu.ok()) << of_gpu.status().ToString();
+  EXPECT_EQ(*of_gpu, 0);
+  const auto of_host = DeviceOfMemory(&random);
+  ASSERT_TRUE(of_host.ok()) << of_host.status().ToString();
+  EXPECT_EQ(*of_host, kHostMemory);
 }
 
 TEST_F(GpuTest, ADeviceWithoutMemoryIsAStatus) {

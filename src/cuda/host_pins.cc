@@ -25,10 +25,12 @@ HostPins::~HostPins() {
   }
 }
 
-void HostPins::Use(std::unique_ptr<GpuDevice> device) {
+void HostPins::Use(std::unique_ptr<GpuDevice> device,
+                   std::function<void(const Status&)> on_failure) {
   const MutexLock lock(&mutex_);
   if (device_ != nullptr) return;
   device_ = std::move(device);
+  on_failure_ = std::move(on_failure);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -114,8 +116,14 @@ void HostPins::Run() {
     const Status status = device->Pin(memory);
     mutex_.Lock();
     next->second.state = status.ok() ? State::kPinned : State::kFailed;
-    if (!status.ok()) failure_ = status;
     changed_.NotifyAll();
+    if (status.ok()) continue;
+    failure_ = status;
+    const std::function<void(const Status&)> tell = std::exchange(on_failure_, nullptr);
+    if (tell == nullptr) continue;
+    mutex_.Unlock();
+    tell(status);
+    mutex_.Lock();
   }
   mutex_.Unlock();
 }

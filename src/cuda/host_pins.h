@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -33,7 +34,10 @@ class HostPins {
   HostPins& operator=(const HostPins&) = delete;
 
   // From now on memory is pinned, by this device for all of them. Later calls change nothing.
-  void Use(std::unique_ptr<GpuDevice> device);
+  // `on_failure` is called once, when some cannot be pinned for the first time, by the thread that
+  // pins: blocks in it are copied more slowly for as long as it is mapped, and nobody would know.
+  void Use(std::unique_ptr<GpuDevice> device,
+           std::function<void(const Status&)> on_failure = nullptr);
   bool in_use() const;
 
   void Add(std::span<std::byte> memory);
@@ -69,6 +73,7 @@ class HostPins {
   bool stopping_ AQ_GUARDED_BY(mutex_) = false;
   // Set once, before the thread starts. Pins and unpins from several threads, as a GpuDevice may.
   std::unique_ptr<GpuDevice> device_ AQ_GUARDED_BY(mutex_);
+  std::function<void(const Status&)> on_failure_ AQ_GUARDED_BY(mutex_);  // Null once it was called.
   std::thread thread_;
 };
 

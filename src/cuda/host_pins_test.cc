@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "testing/fake_gpu.h"
@@ -38,21 +41,56 @@ TEST(HostPinsTest, WhatIsAddedIsPinnedOnceAGpuIsUsed) {
   EXPECT_EQ(log.pinned, 0u);
 }
 
-TEST(HostPinsTest, WhatCannotBePinnedIsToldAndLeftAlone) {
+TEST(HostPinsTest, WhatCannotBePinnedIsToldOnceAndLeftAlone) {
   FakeGpuLog log;
   Bytes memory(4096);
-  HostPins pins;
-  pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{.fail_call = 1}));
-  pins.Add(memory);
-  AwaitNoneWaiting(pins);
-  EXPECT_EQ(pins.counts().failed, 1u);
-  EXPECT_FALSE(pins.failure().ok());
-  EXPECT_TRUE(pins.Around(memory).empty());
-  pins.Remove(memory);
-  EXPECT_EQ(pins.counts().failed, 0u);
+  Bytes more(4096);
+  std::vector<std::string> told;
+  {
+    HostPins pins;
+    pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{.fail_call = 1}),
+             [&](const Status& why) { told.push_back(why.message()); });
+    pins.Add(memory);
+    pins.Add(more);
+    AwaitNoneWaiting(pins);
+    EXPECT_EQ(pins.counts().failed, 2u);
+    EXPECT_FALSE(pins.failure().ok());
+    EXPECT_TRUE(pins.Around(memory).empty());
+    pins.Remove(memory);
+    EXPECT_EQ(pins.counts().failed, 1u);
+  }
+  EXPECT_EQ(told, std::vector<std::string>{"the fake GPU does not pin"});
 }
 
 TEST(HostPinsTest, ARemovalWaitsForThePinning) {
+  FakeGpuLog log;
+  log.hold_pins = true;
+  HostPins pins;
+  pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{}));
+  Bytes memory(4096);
+  pins.Add(memory);
+  while (log.pinning == 0) {
+  }
+  std::atomic<bool> removing = false;
+  std::atomic<bool> removed = false;
+  std::thread remover([&] {
+    removing = true;
+    pins.Remove(memory);
+    removed = true;
+  });
+  while (!removing) {
+  }
+  for (int i = 0; i < 10'000 && !removed; ++i) std::this_thread::yield();
+  EXPECT_FALSE(removed) << "while the driver pins it";
+  EXPECT_EQ(pins.counts().waiting, 1u);
+  log.hold_pins = false;
+  log.hold_pins.notify_all();
+  remover.join();
+  EXPECT_EQ(log.pinned, 0u);
+  EXPECT_EQ(pins.counts().pinned, 0u);
+}
+
+TEST(HostPinsTest, WhatIsRemovedAtWhateverMomentIsNotPinned) {
   FakeGpuLog log;
   HostPins pins;
   pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{}));

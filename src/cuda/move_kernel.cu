@@ -177,6 +177,7 @@ __device__ void MoveNarrowTile(const MoveLaunch& launch, const MoveBlock& block,
 // call it.
 __device__ void PublishSums(const MoveLaunch& launch, uint32_t warps) {
   __threadfence();
+  __syncwarp();  // The others' reads of sums and writes of slots, too, come before this one's word.
   uint32_t earlier = 0;
   const uint32_t lane = threadIdx.x % kWarpThreads;
   if (lane == 0) earlier = atomicAdd(launch.arrived, 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -58,10 +59,17 @@ void RunMove(MoveKind kind, const MoveLaunch& launch) {
 FakeGpu::FakeGpu(FakeGpuLog* log, const FakeGpuOptions& options)
     : log_(log), options_(options), random_(options.seed) {}
 
-FakeGpu::~FakeGpu() { log_->open_memory -= memory_.size(); }
+FakeGpu::~FakeGpu() {
+  log_->open_memory -= memory_.size();
+  for (const std::deque<Item>& queue : queues_) {
+    if (!queue.empty()) Mistake("the device goes while something is queued");
+    log_->queued -= queue.size();
+  }
+}
 
 Status FakeGpu::Call() {
   ++log_->calls;
+  if (log_->calls == options_.throw_call) throw std::bad_alloc();
   if (options_.fail_call == 0 || log_->calls < options_.fail_call) return Status();
   return Status(options_.fail_code, "the fake GPU fails");
 }
@@ -98,21 +106,28 @@ void FakeGpu::FreePinnedMemory(std::span<std::byte> memory) {
 }
 
 Status FakeGpu::Pin(std::span<std::byte> memory) {
-  const MutexLock lock(&mutex_);
   if (options_.fail_call != 0) return Status(options_.fail_code, "the fake GPU does not pin");
-  pinned_[reinterpret_cast<uint64_t>(memory.data())] = memory.size();
+  ++log_->pinning;
+  log_->hold_pins.wait(true);
+  {
+    const MutexLock lock(&log_->mutex);
+    log_->pinned_ranges[reinterpret_cast<uint64_t>(memory.data())] = memory.size();
+  }
   ++log_->pinned;
+  --log_->pinning;
   return Status();
 }
 
 void FakeGpu::Unpin(std::span<std::byte> memory) {
-  const MutexLock lock(&mutex_);
-  if (pinned_.erase(reinterpret_cast<uint64_t>(memory.data())) == 1) --log_->pinned;
+  const MutexLock lock(&log_->mutex);
+  if (log_->pinned_ranges.erase(reinterpret_cast<uint64_t>(memory.data())) == 1) --log_->pinned;
 }
 
 Result<uint64_t> FakeGpu::DeviceAddress(const std::byte* pinned) {
   AQ_RETURN_IF_ERROR(Call());
-  return reinterpret_cast<uint64_t>(pinned);
+  const auto address = reinterpret_cast<uint64_t>(pinned);
+  if (!Knows(address, 1)) Mistake("a device's address of memory that is not pinned");
+  return address;
 }
 
 bool FakeGpu::Knows(uint64_t address, uint64_t bytes) {
@@ -122,13 +137,36 @@ bool FakeGpu::Knows(uint64_t address, uint64_t bytes) {
     const auto& [begin, size] = *std::prev(next);
     return address + bytes <= begin + size;
   };
-  const MutexLock lock(&mutex_);
-  return inside(sizes_) || inside(pinned_);
+  const MutexLock lock(&log_->mutex);
+  return inside(sizes_) || inside(log_->pinned_ranges);
 }
 
-void FakeGpu::CheckCopy(const GpuCopy& copy) {
-  if (!Knows(copy.to, copy.bytes)) Mistake("a copy to memory that is not pinned");
-  if (!Knows(copy.from, copy.bytes)) Mistake("a copy from memory that is not pinned");
+bool FakeGpu::MayCopy(const GpuCopy& copy) {
+  const bool to = Knows(copy.to, copy.bytes);
+  const bool from = Knows(copy.from, copy.bytes);
+  if (!to) Mistake("a copy to memory that is not pinned");
+  if (!from) Mistake("a copy from memory that is not pinned");
+  return to && from;
+}
+
+// Where the engine's pages are is not known here.
+bool FakeGpu::MayMove(const MoveLaunch& launch) {
+  const bool tables =
+      KnowsTable(launch.pieces, launch.piece_count) &&
+      KnowsTable(launch.tiles, launch.tiles_per_block.divisor) &&
+      KnowsTable(launch.blocks, launch.block_count) &&
+      KnowsTable(launch.pages, launch.page_count) && KnowsTable(launch.sums, launch.block_count) &&
+      KnowsTable(launch.host_sums, launch.block_count) && KnowsTable(launch.arrived, 1);
+  if (!tables) {
+    Mistake("a kernel with tables that are not there");
+    return false;
+  }
+  for (const MoveBlock& block : std::span(launch.blocks, launch.block_count)) {
+    if (Knows(block.slot, launch.block_bytes)) continue;
+    Mistake("a kernel on a slot that is not pinned");
+    return false;
+  }
+  return true;
 }
 
 // ---- Work ----
@@ -149,10 +187,9 @@ Status FakeGpu::Copy(Queue queue, std::span<const GpuCopy> copies) {
   AQ_RETURN_IF_ERROR(Call());
   for (const GpuCopy& copy : copies) {
     ++log_->copies;
-    queues_[queue].push_back({.work = [this, copy] {
-      CheckCopy(copy);
-      std::memcpy(At(copy.to), At(copy.from), copy.bytes);
-    }});
+    Put(queue, {.work = [this, copy] {
+          if (MayCopy(copy)) std::memcpy(At(copy.to), At(copy.from), copy.bytes);
+        }});
   }
   return Status();
 }
@@ -160,21 +197,28 @@ Status FakeGpu::Copy(Queue queue, std::span<const GpuCopy> copies) {
 Status FakeGpu::Move(Queue queue, MoveKind kind, const MoveLaunch& launch) {
   AQ_RETURN_IF_ERROR(Call());
   ++log_->moves;
-  queues_[queue].push_back({.work = [kind, launch] { RunMove(kind, launch); }});
+  Put(queue, {.work = [this, kind, launch] {
+        if (MayMove(launch)) RunMove(kind, launch);
+      }});
   return Status();
 }
 
 Status FakeGpu::SetMark(Queue queue, Mark mark) {
   AQ_RETURN_IF_ERROR(Call());
   const uint64_t setting = ++marks_[mark].set;
-  queues_[queue].push_back({.work = [this, mark, setting] { marks_[mark].reached = setting; }});
+  Put(queue, {.work = [this, mark, setting] { marks_[mark].reached = setting; }});
   return Status();
 }
 
 Status FakeGpu::WaitFor(Queue queue, Mark mark) {
   AQ_RETURN_IF_ERROR(Call());
-  queues_[queue].push_back({.work = nullptr, .wait_mark = mark, .wait_setting = marks_[mark].set});
+  Put(queue, {.work = nullptr, .wait_mark = mark, .wait_setting = marks_[mark].set});
   return Status();
+}
+
+void FakeGpu::Put(Queue queue, Item item) {
+  queues_[queue].push_back(std::move(item));
+  ++log_->queued;
 }
 
 bool FakeGpu::Step() {
@@ -190,6 +234,7 @@ bool FakeGpu::Step() {
   std::deque<Item>& queue = queues_[ready[random_.Below(ready.size())]];
   const Item item = std::move(queue.front());
   queue.pop_front();
+  --log_->queued;
   if (item.work) item.work();
   return true;
 }
