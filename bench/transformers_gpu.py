@@ -4,6 +4,10 @@ host link takes for the bytes.
 
 usage: python bench/transformers_gpu.py [--tokens N ...] [--directory DIR] [--dram SIZE]
 
+Three rows for each length, in the format of `aquifer bench` and with fields of their own. transformers.ttft recalls
+whatever it costs (always=True, deadline=60); transformers.ttft-defaults and -defaults-nvme leave it to the node what
+to recall, as a user's Recall does. A row's `options` says which it had. Times are in ms.
+
 Prints one JSON object a line. Needs torch with a GPU, transformers, and the aquifer package."""
 import argparse
 import json
@@ -19,7 +23,12 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from aquifer.node import Node
 from aquifer.transformers import Recall
 
+DEVICE = "cuda"
 TOKEN_BYTES = 128 << 10
+FORCED = {"always": True, "deadline": 60}
+GOAL_TOKENS = 131072  # The design has a goal for this length.
+REPEATED_TOKENS = 32768  # Longer prompts are computed once: that takes ten seconds and more.
+LESSONS = (1024, 2048, 4096, 8192, 16384)  # Prefills from which the node learns what computing takes.
 
 
 def make_model():
@@ -28,7 +37,7 @@ def make_model():
                          rope_theta=500000.0, initializer_range=0.02)
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         model = LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
     return model
@@ -40,6 +49,17 @@ def timed(work):
     result = work()
     torch.cuda.synchronize()
     return (time.perf_counter() - begin) * 1000, result
+
+
+def median_ms(work, rounds):
+    """Without a first one where there are several: it makes kernels and takes memory."""
+    if rounds > 1:
+        timed(work)
+    return statistics.median(timed(work)[0] for _ in range(rounds))
+
+
+def prompt(tokens, seed):
+    return torch.randint(0, 128000, (1, tokens), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def forward(model, ids, cache):
@@ -65,47 +85,114 @@ def kept(cache, columns):
 
 def link_gbps():
     host = torch.empty(1 << 30, dtype=torch.uint8).pin_memory()
-    there = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    there = torch.empty(1 << 30, dtype=torch.uint8, device=DEVICE)
     times = [timed(lambda: there.copy_(host, non_blocking=True))[0] for _ in range(5)]
     return (1 << 30) / 1e6 / statistics.median(times)
 
 
+class Setup:
+    """A node with a drive, the model, and two Recalls: one that recalls whatever it costs, and one with the defaults."""
+
+    def __init__(self, model, directory, dram):
+        self.model = model
+        self.directory = directory
+        self._socket = os.path.join(directory, "node.sock")
+        self._dram = dram
+        self._node = self._start()
+        self.client = self._node.connect()
+        self.forced = Recall(model, self.client, digest=bytes(range(32)), **FORCED)
+        self.usual = Recall(model, self.client, digest=bytes(range(32)))
+
+    def _start(self):
+        return Node(self._socket, dram=self._dram, nvme=[os.path.join(self.directory, "nvme") + ":26GiB"])
+
+    def restart(self):
+        """What was stored is on the drive alone, and what the node has learned is gone."""
+        self.client.flush(timeout=120)
+        self._node.close()
+        self._node = self._start()
+        time.sleep(2)  # The clients find it by themselves; until then everything is computed.
+
+    def teach(self):
+        """The defaults need to know what computing takes: a few prefills, whose KV is then deleted."""
+        cache = self.usual.cache(session="lessons")
+        ids = prompt(sum(LESSONS), 1)
+        first = 0
+        for tokens in LESSONS:
+            forward(self.model, ids[:, first:first + tokens], cache)
+            first += tokens
+        assert self.usual.flush(120) and cache.plain is None, cache.plain
+        self.client.evict(session="lessons")
+
+    def usual_ms(self, ids):
+        """The first token's time with the defaults, and how many tokens were recalled for it."""
+        cache = self.usual.cache()
+        took, _ = timed(lambda: continued(self.model, ids, cache))
+        assert self.usual.flush(120) and cache.plain is None, cache.plain
+        return took, cache.recalled_tokens
+
+    def close(self):
+        self.forced.close()
+        self.usual.close()
+        self.client.close()
+        self._node.close()
+
+
 def torch_file_ms(model, ids, cache, columns, directory):
-    """Saving the KV with torch.save; then loading it and computing the rest."""
+    """Saving the KV with torch.save; then loading it and computing the rest, read and mapped."""
     path = os.path.join(directory, "kv.pt")
     layers = [(layer.keys[:, :, :columns].contiguous(), layer.values[:, :, :columns].contiguous())
               for layer in cache.layers]
     saved, _ = timed(lambda: torch.save(layers, path))
     del layers
 
-    def load():
+    def load(mmap):
         plain = DynamicCache()
-        for index, (keys, values) in enumerate(torch.load(path, map_location="cuda")):
+        for index, (keys, values) in enumerate(torch.load(path, map_location=DEVICE, mmap=mmap)):
             plain.update(keys, values, index)
         return continued(model, ids[:, columns:], plain)
 
-    loaded, _ = timed(load)
+    rounds = 2 if ids.shape[1] <= REPEATED_TOKENS else 1
+    read, mapped = (min(timed(lambda: load(mmap))[0] for _ in range(rounds)) for mmap in (False, True))
     os.unlink(path)
-    return saved, loaded
+    return saved, read, mapped
 
 
-def measure(model, recall, restart, tokens, gbps, directory):
-    ids = torch.randint(0, 128000, (1, tokens), generator=torch.Generator().manual_seed(tokens)).cuda()
+def await_pins(tokens):
+    """Until the node's memory is pinned for a client that has seen it."""
+    time.sleep(1 + tokens * TOKEN_BYTES / (64 << 20) * 0.05)
+
+
+def row_of(name, tokens, limit, limit_is, ours, goal, peers, options, **more):
+    return {"name": f"transformers.{name}/{tokens // 1024}K-tokens", "unit": "ms", "limit": limit, "limit_is": limit_is,
+            "ours": ours, "ratio": limit / ours, "peers": peers, "goal": goal, "options": options, **more}
+
+
+def measure(setup, tokens, gbps):
+    """The rows of one length."""
+    model, recall = setup.model, setup.forced
+    setup.client.evict(everything=True)
+    ids = prompt(tokens, tokens)
     for _ in range(2):  # Warms up, the step of one token too.
         warm = DynamicCache()
         forward(model, ids[:, :4096], warm)
         forward(model, ids[:, 4096:4097], warm)
-    row = {"name": f"transformers.ttft/{tokens // 1024}K-tokens", "unit": "ms"}
-    row["computed"], _ = timed(lambda: forward(model, ids, DynamicCache()))
+    del warm
+    more = {}
+    computed = median_ms(lambda: forward(model, ids, DynamicCache()), 3 if tokens <= REPEATED_TOKENS else 1)
 
     cache = recall.cache()
-    row["computed_and_stored"], _ = timed(lambda: forward(model, ids, cache))
-    row["stored_behind"], _ = timed(lambda: recall.flush(120))
+    more["computed_and_stored"], _ = timed(lambda: forward(model, ids, cache))
+    more["stored_behind"], stored = timed(lambda: recall.flush(120))
+    assert stored and recall.statistics.dropped_stores == recall.statistics.failed_blocks == 0, recall.statistics
     columns = tokens - 1  # All but the token whose logits are wanted.
-    for _ in range(2):  # The first one loads kernels.
+    steps = []
+    for _ in range(6):
         plain = kept(cache, columns)
-        row["decode_step"], expected = timed(lambda: continued(model, ids[:, columns:], plain))
+        took, expected = timed(lambda: continued(model, ids[:, columns:], plain))
+        steps.append(took)
         del plain
+    step = statistics.median(steps[1:])  # The first one loads kernels.
 
     def recalled():
         again = recall.cache()
@@ -114,25 +201,37 @@ def measure(model, recall, restart, tokens, gbps, directory):
         for ours, computed in zip(again.layers, cache.layers):
             for now, then in ((ours.keys, computed.keys), (ours.values, computed.values)):
                 assert torch.equal(now[:, :, :columns], then[:, :, :columns])
-        return took, logits
+        return took, torch.equal(logits, expected)
 
-    row["recalled_first"], logits = recalled()  # Before the node's memory is pinned in this process.
-    same = torch.equal(logits, expected)
-    time.sleep(1 + tokens * TOKEN_BYTES / (64 << 20) * 0.05)
-    times = []
-    for _ in range(3):
-        took, logits = recalled()
-        times.append(took)
-        same = same and torch.equal(logits, expected)
-    row["recalled_dram"] = statistics.median(times)
-    row["torch_save"], row["torch_load"] = torch_file_ms(model, ids, cache, columns, directory)
-    recall._storing.flush(timeout=120)
-    restart()
-    row["recalled_nvme"], logits = recalled()
-    row["logits_identical"] = same and torch.equal(logits, expected)
-    row["link"] = tokens * TOKEN_BYTES / 1e6 / gbps
-    row["ratio"] = (1.15 * row["link"] + row["decode_step"]) / row["recalled_dram"]
-    return row
+    more["recalled_first"], same = recalled()
+    await_pins(tokens)
+    again = [recalled() for _ in range(3)]
+    setup.teach()
+    setup.usual_ms(ids)
+    await_pins(tokens)
+    usual = [setup.usual_ms(ids) for _ in range(3)]
+    more["torch_save"], more["torch_load_read"], more["torch_load_mmap"] = torch_file_ms(
+        model, ids, cache, columns, setup.directory)
+    setup.restart()
+    more["recalled_nvme"], same_nvme = recalled()
+    more["logits_identical"] = same and same_nvme and all(identical for _, identical in again)
+    del cache
+    setup.restart()
+    setup.teach()
+    usual_nvme, usual_nvme_tokens = setup.usual_ms(ids)
+
+    link = tokens * TOKEN_BYTES / 1e6 / gbps
+    peers = {"computed": computed, "torch.load": min(more["torch_load_read"], more["torch_load_mmap"])}
+    yield row_of("ttft", tokens, 1.15 * link + step,
+                 "1.15 times the host link's time for the KV, and a step of one token",
+                 statistics.median(took for took, _ in again), 1.0 if tokens >= GOAL_TOKENS else 0.0, peers,
+                 ", ".join(f"{name}={value}" for name, value in FORCED.items()), link=link, decode_step=step, **more)
+    usual_ms, usual_tokens = (statistics.median(column) for column in zip(*usual))
+    yield row_of("ttft-defaults", tokens, computed, "the same prompt computed", usual_ms, 1.0, {}, "defaults",
+                 recalled_tokens=usual_tokens)
+    # What does not pay is computed, so that it is as fast as computing; one measurement is off by so much.
+    yield row_of("ttft-defaults-nvme", tokens, computed, "the same prompt computed", usual_nvme, 0.95, {}, "defaults",
+                 recalled_tokens=usual_nvme_tokens)
 
 
 def main():
@@ -144,24 +243,11 @@ def main():
     model = make_model()
     gbps = link_gbps()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        socket = os.path.join(directory, "node.sock")
-
-        def start():
-            return Node(socket, dram=args.dram, nvme=[os.path.join(directory, "nvme") + ":26GiB"])
-
-        nodes = [start()]
-        recall = Recall(model, nodes[0].connect(), digest=bytes(range(32)), always=True, deadline=60)
-
-        def restart():
-            nodes[0].close()
-            nodes[0] = start()
-            # The client finds it by itself; until then everything is computed.
-            time.sleep(2)
-
+        setup = Setup(model, directory, args.dram)
         for tokens in args.tokens:
-            print(json.dumps(measure(model, recall, restart, tokens, gbps, directory)), flush=True)
-        recall.close()
-        nodes[0].close()
+            for row in measure(setup, tokens, gbps):
+                print(json.dumps(row), flush=True)
+        setup.close()
 
 
 if __name__ == "__main__":

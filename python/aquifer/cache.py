@@ -20,7 +20,7 @@ from typing import Any, Callable, Generic, Iterator, Optional, Sequence, TypeVar
 
 from . import _native
 from ._native import KEY_BYTES, library
-from .errors import Error, Invalid, Late, Unavailable, check, code_name
+from .errors import Error, Invalid, Late, Unavailable, check, code_name, last_error
 from .layout import Layout
 from .tensors import TensorMap, Verify, page_array
 
@@ -115,6 +115,12 @@ class Loaded:
     bytes: int
     why: str  # Why the next block was not; "ok": all were.
     by_tier: dict[Tier, int]
+    message: str = ""  # The same at length.
+
+    @property
+    def is_broken(self) -> bool:
+        """Something is wrong, and not only a block that is not there or is late."""
+        return self.why not in ("ok", "not found", "busy", "late")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +130,10 @@ class Stored:
     had: int
     being_filled: int
     refused: int
-    failed: int
+    failed: int  # On the way: the GPU, the node, or the time.
     bytes: int
     refusal: str  # Of the last one that was refused.
+    message: str = ""  # Why the last one failed that did.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -445,8 +452,9 @@ class Cache:
         loaded = _native.Loaded(size=ctypes.sizeof(_native.Loaded))
         with self._lock:
             check(library.aquifer_load(self._live(), ctypes.byref(args), ctypes.byref(loaded)))
+            message = last_error() if loaded.code else ""
         tiers = {tier: loaded.tier_blocks[tier] for tier in Tier if loaded.tier_blocks[tier]}
-        return Loaded(loaded.blocks, loaded.bytes, code_name(loaded.code), tiers)
+        return Loaded(loaded.blocks, loaded.bytes, code_name(loaded.code), tiers, message)
 
     # ---- Store ----
 
@@ -468,8 +476,9 @@ class Cache:
         stored = _native.Stored(size=ctypes.sizeof(_native.Stored))
         with self._lock:
             check(library.aquifer_store(self._live(), ctypes.byref(args), ctypes.byref(stored)))
+            message = last_error() if stored.failed else ""
         return Stored(stored.stored, stored.published, stored.had, stored.being_filled, stored.refused,
-                      stored.failed, stored.bytes, library.aquifer_refusal_name(stored.refusal).decode())
+                      stored.failed, stored.bytes, library.aquifer_refusal_name(stored.refusal).decode(), message)
 
     @staticmethod
     def _set_parent(args: Any, parent: bytes) -> None:
@@ -553,7 +562,7 @@ class Cache:
         """What the engine knows about a conversation: its chain (the last key is enough), whether it goes
         on, how much it matters (-8 to 7), when it is to be deleted, whether it is to outlive the node though
         its tenant's do not (where the node has a durable tier), and, of one that will continue, in how many
-        seconds."""
+        seconds. Its name has at most 256 bytes of UTF-8; one with control characters is not remembered."""
         args = _native.HintArgs(size=ctypes.sizeof(_native.HintArgs), state=state, chain=chain.native(),
                                 session=_encoded(session), ttl_seconds=ttl_seconds, priority=priority,
                                 durability=int(durable), return_seconds=return_seconds)

@@ -47,9 +47,12 @@ def code_name(code: int) -> str:
     return library.aquifer_code_name(code).decode()
 
 
+def last_error() -> str:
+    """Of this thread's last call that failed, or that had an answer in which something did."""
+    return library.aquifer_error().decode(errors="replace")
+
+
 def check(code: int) -> None:
     """Raises what a call returned, unless it was AQUIFER_OK."""
-    if code == 0:
-        return
-    text = library.aquifer_error().decode(errors="replace")
-    raise _BY_CODE.get(code, Error)(text)
+    if code != 0:
+        raise _BY_CODE.get(code, Error)(last_error())

@@ -17,18 +17,12 @@ storing on a thread of its own, from tensors that nobody changes any more.
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import copy
-import ctypes
 import dataclasses
 import functools
-import hashlib
-import os
-import queue
 import threading
 import time
 import weakref
-import zlib
 from array import array
 from typing import Any, Callable, Optional
 
@@ -36,10 +30,12 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from .cache import Cache, Chain, Registered
-from .configuration import configuration_bytes
-from .errors import Error, Invalid
+from .errors import Busy, Error, Invalid, Late
 from .layout import DType, KvGroup, Layout, derive_keys
-from .tensors import Family, TensorMap
+from .moment import CudaMoment, HostMoment, Moment
+from .storing import Layers, Report, RowToStore, Store, Storer, row_map, warn_once
+from .tensors import TensorMap
+from .weights import model_digest, weights_version
 
 __all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
 
@@ -47,8 +43,6 @@ __all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
 KV_FORMAT = "transformers.dynamic.v1"
 
 _DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
-
-_Layers = list[tuple[torch.Tensor, torch.Tensor]]  # Each one's keys and values.
 
 # Rotary embeddings whose angles depend on how long the text is by now: the same tokens have another KV.
 _MOVING_ROPES = ("dynamic", "longrope")
@@ -62,8 +56,7 @@ _LEAST_DEADLINE = 0.05  # Seconds.
 _UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
 _MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
 _REGISTER_SECONDS = 2.0  # In the middle of a forward pass.
-_WAITING_STORES = 64
-_SAMPLE_BYTES = 1024
+_WAITING_BYTES = 2 << 30
 
 
 @dataclasses.dataclass
@@ -72,57 +65,10 @@ class Statistics:
     recalled_tokens: int = 0  # Not computed, because they were there. A batch's rows count one by one.
     computed_tokens: int = 0
     stored_blocks: int = 0
+    failed_blocks: int = 0  # Lost on the way to the node: to the GPU, to the node, or to the time.
     short_loads: int = 0  # Fewer blocks came than were promised; the rest was computed.
-    dropped_stores: int = 0
+    dropped_stores: int = 0  # They failed as a whole, or too much waited to be stored.
     given_up: dict[str, int] = dataclasses.field(default_factory=dict)  # Caches that became plain, by reason.
-
-
-# ---- Which model it is ----
-
-def _memory_of(tensor: torch.Tensor) -> memoryview:
-    count = tensor.numel() * tensor.element_size()
-    if count == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_uint8 * count).from_address(tensor.data_ptr())).cast("B")
-
-
-def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:
-    host = tensor.detach().to("cpu").contiguous()
-    said = f"{name}\0{host.dtype}\0{tuple(host.shape)}\0".encode()
-    digest = hashlib.sha256(said)
-    digest.update(_memory_of(host))
-    return digest.digest()
-
-
-def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, those that no checkpoint holds included: rotary frequencies are among them."""
-    return dict(sorted([*model.named_parameters(remove_duplicate=False),
-                        *model.named_buffers(remove_duplicate=False)]))
-
-
-def model_digest(model: Any) -> bytes:
-    """The model's identity: its class, its effective configuration, and every byte of its weights."""
-    whole = hashlib.sha256(b"aquifer.transformers.model.v1\0")
-    for text in (type(model).__name__.encode(), configuration_bytes(model.config)):
-        whole.update(len(text).to_bytes(8, "little") + text)
-    tensors = _tensors_of(model)
-    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for digest in pool.map(_tensor_digest, tensors.keys(), tensors.values()):
-            whole.update(digest)
-    return whole.digest()
-
-
-def _weights_version(model: Any) -> int:
-    """Another number when a weight was replaced or written to. What is written through `.data` torch does not count,
-    so a look at the beginning of each tensor tells of most of that."""
-    return hash(tuple((tensor.data_ptr(), tensor._version, _sample(tensor))
-                      for tensor in _tensors_of(model).values()))
-
-
-def _sample(tensor: torch.Tensor) -> int:
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        return 0
-    return zlib.crc32(_memory_of(tensor)[:_SAMPLE_BYTES])
 
 
 # ---- What it keeps ----
@@ -157,6 +103,9 @@ def _check_kind(model: Any) -> None:
     for name, tensor in model.named_parameters():
         if tensor.device.type == "meta":
             raise _refuse(model, f"{name} has no bytes here (it is on the meta device), so nobody knows which model it is")
+        if tensor.is_inference():
+            raise _refuse(model, f"{name} was made in torch.inference_mode(), where torch does not count who writes to it; "
+                                 "load the model outside of it")
     text = config.get_text_config(decoder=True)
     for layer in DynamicCache(config=text).layers:
         if type(layer) is not DynamicLayer:
@@ -180,6 +129,8 @@ def _try(model: Any) -> _Shape:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         model(input_ids=torch.tensor([[1, 2, 1, last]], device=device), past_key_values=cache, use_cache=True)
         caches.append(cache)
+    if not caches[0].layers:
+        raise _refuse(model, "it keeps nothing in the cache that it is given")
     shapes = set()
     for first, second in zip(caches[0].layers, caches[1].layers):
         if not first.is_initialized:
@@ -233,26 +184,6 @@ class _Row:
         return len(self.keys) // 32
 
 
-@dataclasses.dataclass(frozen=True)
-class _RowToStore:
-    index: int  # In the batch.
-    padding: int
-    first: int  # Block.
-    keys: bytes  # From that one on.
-    parent: bytes
-    name: Optional[str]  # The session's.
-
-
-@dataclasses.dataclass(frozen=True)
-class _Store:
-    """Tensors that are as they are for good, and what of them is new."""
-    known: Registered  # Whose they are: the model may be another by the time that they are stored.
-    rows: list[_RowToStore]
-    layers: _Layers
-    origin: int  # The column that is the tensors' first.
-    computed: Optional[torch.cuda.Event] = None  # On a GPU: behind the work that fills them.
-
-
 class AquiferCache(DynamicCache):
     """What to pass to generate() as past_key_values. Made by Recall.cache(); for one conversation, and used
     again like any DynamicCache when it goes on."""
@@ -263,12 +194,11 @@ class AquiferCache(DynamicCache):
         self.session = session
         self.recalled_tokens = 0  # Of each row of the last prompt.
         self.plain: Optional[str] = None  # Why it is a DynamicCache and no more.
-        self._started = 0.0  # Of the forward pass that is under way.
+        self._begin: Optional[Moment] = None  # Of the forward pass that is under way, where it is to be timed.
         self._salt = cache_salt
         self._rows: list[_Row] = []
         self._length = 0
         self._version: Optional[int] = None  # Of the weights that its KV was computed with.
-        self._waiting: Optional[_Store] = None  # Taken by the storing thread; the Recall's lock guards it.
 
     # What changes a cache from outside.
 
@@ -299,7 +229,7 @@ class AquiferCache(DynamicCache):
         copied = AquiferCache.__new__(AquiferCache)
         memo[id(self)] = copied
         memo[id(self.recall)] = self.recall
-        memo[id(self._waiting)] = None  # The one that it was copied from stores that.
+        memo[id(self._begin)] = None  # No forward pass of the copy is under way.
         copied.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         return copied
 
@@ -338,8 +268,8 @@ class AquiferCache(DynamicCache):
         if strange:
             return f"a forward pass was given {', '.join(sorted(strange))}"
         ids = inputs.get("input_ids")
-        if ids is None or ids.dim() != 2 or inputs.get("use_cache") is False:
-            return "a forward pass without token ids or without a cache"
+        if ids is None or ids.dim() != 2:
+            return "a forward pass without token ids"
         mask = inputs.get("attention_mask")
         if mask is not None and not (isinstance(mask, torch.Tensor) and mask.dim() == 2
                                      and mask.shape[1] == self._length + ids.shape[1]):
@@ -394,6 +324,7 @@ class AquiferCache(DynamicCache):
         if columns == 0:
             return
         self._length = columns
+        self._name_what_is_there()
         for name in ("input_ids", "position_ids", "cache_position"):
             if inputs.get(name) is not None:
                 inputs[name] = inputs[name][..., columns:]
@@ -404,22 +335,36 @@ class AquiferCache(DynamicCache):
             if any(row.blocks > row.stored for row in self._rows):
                 self.recall._store_later(self)
 
-    def _take_new(self) -> _Store:
+    def _name_what_is_there(self) -> None:
+        """A turn that is all recalled stores nothing, and is of its session all the same."""
+        for index, row in enumerate(self._rows):
+            name = self._name(index)
+            if name is not None and row.stored > 0:
+                last = Chain(self.recall._known, row.keys[(row.stored - 1) * 32:row.stored * 32])
+                self.recall._cache.hint(last, name)
+
+    def note_stored(self, done: RowToStore) -> None:
+        """Blocks that were refused or lost on the way are not tried again: the cache knew why. Those of a text
+        that was cropped in the meantime are none of its blocks any more."""
+        if done.index < len(self._rows):
+            row = self._rows[done.index]
+            if row.keys[done.first * 32:].startswith(done.keys):
+                row.stored = max(row.stored, done.first + len(done.keys) // 32)
+
+    def _take_new(self) -> Store:
         """What is not stored yet, with the tensors that hold it. They are never written to again: a layer
         grows by making new ones."""
         known = self.recall._known_storing
         block = known.layout.tokens_per_block
-        rows = [_RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
-                            self._name(index))
+        rows = [RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
+                           self._name(index))
                 for index, row in enumerate(self._rows) if row.blocks > row.stored]
         origin = 0
         layers = [(layer.keys, layer.values) for layer in self.layers]
-        if self.recall._gpu is not None:
-            return _Store(known, rows, layers, origin, torch.cuda.current_stream(self.recall._gpu).record_event())
-        if any(keys.device.type != "cpu" for keys, _ in layers):
+        if self.recall._gpu is None and any(keys.device.type != "cpu" for keys, _ in layers):
             origin = min(row.padding + row.first * block for row in rows)
             layers = [(keys[:, :, origin:].to("cpu"), values[:, :, origin:].to("cpu")) for keys, values in layers]
-        return _Store(known, rows, layers, origin)
+        return Store(known, rows, layers, origin, self.recall._moment())
 
     def _name(self, row: int) -> Optional[str]:
         if self.session is None:
@@ -432,19 +377,21 @@ class Recall:
     inside, every generate() of the model that brings no cache of its own uses one of ours."""
 
     def __init__(self, model: Any, cache: Cache, *, cache_salt: str = "", digest: Optional[bytes] = None,
-                 deadline: Optional[float] = None, always: bool = False, background: bool = False):
+                 deadline: Optional[float] = None, always: bool = False, background: bool = False,
+                 waiting_bytes: int = _WAITING_BYTES):
         """Raises Invalid, with the reason, for a model that cannot be recalled.
 
         `digest` is the model's identity where it is known, such as the digest of an immutable revision; else
         every weight is hashed, once: now, or with `background` on a thread, and nothing is recalled or stored
         until then. `deadline` is for a recall, in seconds; None: as long as computing would take, at least
-        50 ms. `always`: recall also what would be computed faster.
+        50 ms. `always`: recall also what would be computed faster. `waiting_bytes`: the most KV that waits to be
+        stored, in the memory of the device that computed it; where one text's is more, it waits alone. What is over
+        it is not stored.
         """
         self.model = model
         self.statistics = Statistics()
         self._look()
         self._cache = cache.join()
-        self._storing = cache.join()
         self._salt = cache_salt
         self._given_digest = digest
         self._deadline = deadline
@@ -454,19 +401,19 @@ class Recall:
         self._known_storing: Registered = None  # type: ignore[assignment]
         self._version: Optional[int] = None  # Of the weights that are identified; None: none are.
         self.busy_identifying = False
-        self._lock = threading.Lock()
-        self._queue: queue.Queue[Optional[AquiferCache]] = queue.Queue(_WAITING_STORES)
-        self._generate: Any = None
+        self._closed = False
+        self._entered = 0
+        self._ours: Any = None  # The generate() that we gave the model.
+        self._others: Any = None  # What it had of its own before; None: its class's.
+        self._storer = Storer(cache.join(), self.statistics, waiting_bytes)
+        weakref.finalize(self, self._storer.end).atexit = False  # At the end of the process it is closed.
         self._identify(background)
         of = weakref.ref(self)
         self._hooks = [model.register_forward_pre_hook(functools.partial(_before_forward, of), with_kwargs=True),
                        model.register_forward_hook(functools.partial(_after_forward, of), with_kwargs=True)]
-        self._thread = threading.Thread(target=_store_for_ever, args=(of, self._queue),
-                                        name="aquifer-store", daemon=True)
-        self._thread.start()
+        weakref.finalize(self, _remove, self._hooks)
         self._at_exit = weakref.WeakMethod(self.close)
         atexit.register(_call, self._at_exit)
-        weakref.finalize(self, _let_go, self._queue, self._hooks)
 
     # ---- For its user ----
 
@@ -477,36 +424,41 @@ class Recall:
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Waits until all that was computed so far is stored; False: not within the time."""
-        end = time.monotonic() + timeout
-        while self._queue.unfinished_tasks:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.002)
-        return True
+        return self._storer.flush(timeout)
 
     def close(self) -> None:
         """Stores what is left, for at most ten seconds, and lets go of the model."""
-        if self._thread is None:
+        if self._closed:
             return
-        self.__exit__()
+        self._closed = True
+        self._leave_generate()
         self.flush(10.0)
-        _let_go(self._queue, self._hooks)
-        self._thread.join(10.0)
-        self._thread = None  # type: ignore[assignment]
+        _remove(self._hooks)
+        self._storer.close()
         atexit.unregister(self._at_exit)
         self._cache.close()
-        self._storing.close()
 
     def __enter__(self) -> "Recall":
-        if self._generate is None:
-            self._generate = self.model.generate
-            self.model.generate = _generating(weakref.ref(self), self._generate)
+        self._entered += 1
+        if self._ours is None:
+            self._others = self.model.__dict__.get("generate")
+            self._ours = self.model.generate = _generating(weakref.ref(self), self.model.generate)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._generate is not None:
-            self._generate = None
-            self.model.__dict__.pop("generate", None)
+        self._entered -= 1
+        if self._entered == 0:
+            self._leave_generate()
+
+    def _leave_generate(self) -> None:
+        """Where somebody has put another in front of ours since, that one stays, and ours does nothing any more."""
+        self._entered = 0
+        if self._ours is not None and self.model.__dict__.get("generate") is self._ours:
+            if self._others is None:
+                del self.model.generate
+            else:
+                self.model.generate = self._others
+        self._ours = self._others = None
 
     def root(self, cache_salt: str) -> bytes:
         found = self._roots.get(cache_salt)
@@ -525,6 +477,8 @@ class Recall:
         # Where all of the KV is on one GPU it is copied from and to there; else by way of the host's memory.
         devices = set(self._shape.devices)
         self._gpu = devices.pop() if len(devices) == 1 and self._shape.devices[0].type == "cuda" else None
+        # Elsewhere a moment of the host's says nothing of how far the devices are.
+        self._is_timed = self._gpu is not None or self._shape.devices[0].type == "cpu"
         # A layout to count tokens per block by; nothing is found under it.
         self.layout = Layout(model=bytes(32), kv_format=KV_FORMAT, groups=(self._shape.group(),))
 
@@ -537,11 +491,11 @@ class Recall:
 
     def _identify_now(self, timeout: Optional[float] = None) -> None:
         try:
-            version = _weights_version(self.model)
+            version = weights_version(self.model)
             digest = self._given_digest if self._given_digest is not None else model_digest(self.model)
             layout = dataclasses.replace(self.layout, model=digest)
             self._known = self._cache.register(layout, timeout)
-            self._known_storing = self._storing.register(layout, timeout)
+            self._known_storing = self._storer.client.register(layout, timeout)
             self._roots = {}
             self.layout = layout
             self._version = version
@@ -551,28 +505,28 @@ class Recall:
     def _identify_later(self) -> None:
         try:
             self._identify_now()
-        except Error:
-            pass  # The node refuses it for now. The next prompt tries again.
+        except (Error, RuntimeError):
+            pass  # The node refuses it for now, or the GPU has no room. The next prompt tries again.
 
     def _why_not_known(self) -> Optional[str]:
         """None: it is known which model it is. Somebody may have trained it, loaded other weights into it, or moved it,
         since it was looked at."""
         if self.busy_identifying:
             return "nobody knew yet which model it is"
-        if self._version is not None and (self._given_digest is not None
-                                          or _weights_version(self.model) == self._version):
-            return None
-        self._version = None
         try:
+            if self._version is not None and (self._given_digest is not None
+                                              or weights_version(self.model) == self._version):
+                return None
+            self._version = None
             self._look()
             self._identify_now(_REGISTER_SECONDS)
             return None
-        except Error as error:  # The node is silent, or it is a model now that cannot be recalled.
+        except (Error, RuntimeError) as error:  # The node is silent, the GPU full, or it cannot be recalled any more.
             return f"nobody knows which model it is: {error}"
 
     def _has_other_weights(self, cache: AquiferCache) -> bool:
         """Than those that it began with: what it holds is of neither the one nor the other."""
-        return self._given_digest is None and _weights_version(self.model) != cache._version
+        return self._given_digest is None and weights_version(self.model) != cache._version
 
     # ---- Recall ----
 
@@ -580,8 +534,12 @@ class Recall:
         """Fills the cache with as many columns as every row has, at most `most`; how many."""
         try:
             return self._load_columns(cache, rows, most)
-        except Error:  # The node is away, or busy: compute.
+        except (Error, RuntimeError) as error:  # The node is away, or busy, or the GPU has no room: compute.
             self.statistics.short_loads += 1
+            for layer in cache.layers:
+                layer.reset()  # It may have got some of them.
+            if not isinstance(error, (Busy, Late)):
+                warn_once(f"a load failed, and is computed: {error}")
             return 0
 
     def _load_columns(self, cache: AquiferCache, rows: list[_Row], most: int) -> int:
@@ -610,23 +568,26 @@ class Recall:
                 columns = min(columns, row.padding + loaded * block)
         return self._install(cache, layers, columns, rows)
 
-    def _load_row(self, layers: _Layers, index: int, row: _Row, chain: Chain, end: float) -> int:
+    def _load_row(self, layers: Layers, index: int, row: _Row, chain: Chain, end: float) -> int:
         """How many blocks came, from the first. The last may be longer than what there is room for: it is loaded beside
         the others then, since tensors with columns that nobody uses are slow to go on from."""
         def load(part: Chain, tensors: TensorMap) -> int:
-            return self._cache.load(part, tensors, [0], timeout=max(end - time.monotonic(), 0.001)).blocks
+            loaded = self._cache.load(part, tensors, [0], timeout=max(end - time.monotonic(), 0.001))
+            if loaded.is_broken:
+                warn_once(f"a load came short, and the rest is computed: {loaded.message}")
+            return loaded.blocks
 
         block = self.layout.tokens_per_block
         columns = layers[0][0].shape[2]
         fitting = min(len(chain), (columns - row.padding) // block)
         loaded = 0
         if fitting > 0:
-            loaded = load(chain.part_of(0, fitting), _row_map(self.layout, layers, index, row.padding))
+            loaded = load(chain.part_of(0, fitting), row_map(self.layout, layers, index, row.padding))
         if loaded < fitting or fitting == len(chain):
             return loaded
         beside = self._new_layers(torch.empty, 1, block)
         self._await_gpu()
-        if load(chain.part_of(fitting), _row_map(self.layout, beside, 0, 0)) == 0:
+        if load(chain.part_of(fitting), row_map(self.layout, beside, 0, 0)) == 0:
             return loaded
         first = row.padding + fitting * block
         for ours, one in zip(layers, beside):
@@ -639,17 +600,17 @@ class Recall:
         if self._gpu is not None:
             torch.cuda.current_stream(self._gpu).synchronize()
 
-    def _empty_layers(self, rows: list[_Row], columns: int) -> _Layers:
+    def _empty_layers(self, rows: list[_Row], columns: int) -> Layers:
         """What is in front of a row is masked, but must be a number."""
         return self._new_layers(torch.zeros if any(row.padding for row in rows) else torch.empty, len(rows), columns)
 
-    def _new_layers(self, make: Callable[..., torch.Tensor], batch: int, columns: int) -> _Layers:
+    def _new_layers(self, make: Callable[..., torch.Tensor], batch: int, columns: int) -> Layers:
         shape = self._shape
         return [(make(batch, shape.kv_heads, columns, shape.key_dim, dtype=shape.dtype, device=self._gpu),
                  make(batch, shape.kv_heads, columns, shape.value_dim, dtype=shape.dtype, device=self._gpu))
                 for _ in range(shape.layers)]
 
-    def _install(self, cache: AquiferCache, layers: _Layers, columns: int,
+    def _install(self, cache: AquiferCache, layers: Layers, columns: int,
                  rows: list[_Row]) -> int:
         block = self.layout.tokens_per_block
         recalled = [max(columns - row.padding, 0) for row in rows]
@@ -669,69 +630,40 @@ class Recall:
     def _store_later(self, cache: AquiferCache) -> None:
         if self.busy_identifying:
             return
-        if self._has_other_weights(cache):
-            cache._give_up("the weights changed while it was used")
-            return
-        if any(layer.keys.dtype != self._shape.dtype for layer in cache.layers):
-            cache._give_up("its KV is of another type than the model's was")
-            return
-        new = cache._take_new()
-        with self._lock:
-            queued = cache._waiting is not None
-            cache._waiting = new  # Holds all that an older one did.
-        if queued:
-            return
         try:
-            self._queue.put_nowait(cache)
-        except queue.Full:
-            with self._lock:
-                cache._waiting = None
+            if self._has_other_weights(cache):
+                cache._give_up("the weights changed while it was used")
+            elif any(layer.keys.dtype != self._shape.dtype for layer in cache.layers):
+                cache._give_up("its KV is of another type than the model's was")
+            else:
+                self._storer.offer(cache, cache._take_new())
+        except RuntimeError as error:  # The GPU has no room to look, or has failed, which whoever computes will hear.
             self.statistics.dropped_stores += 1
+            warn_once(f"a store failed: {error}")
 
-    def _store_now(self, cache: AquiferCache) -> None:
-        with self._lock:
-            work, cache._waiting = cache._waiting, None
-        if work is None or cache.plain is not None:
-            return
-        if work.computed is not None:
-            work.computed.synchronize()
-        for row in work.rows:
-            try:
-                self._store_row(work, row)
-            except Exception:  # Whatever it was: the next row's blocks are others.
-                self.statistics.dropped_stores += 1
-            self._note_stored(cache, row)
+    # ---- Time ----
 
-    @staticmethod
-    def _note_stored(cache: AquiferCache, done: _RowToStore) -> None:
-        """Blocks that were refused or lost on the way are not tried again: the cache knew why. Those of a text
-        that was cropped in the meantime are none of its blocks any more."""
-        if done.index < len(cache._rows):
-            row = cache._rows[done.index]
-            if row.keys[done.first * 32:].startswith(done.keys):
-                row.stored = max(row.stored, done.first + len(done.keys) // 32)
+    def _moment(self) -> Moment:
+        """Now, in the work that fills the KV."""
+        return HostMoment() if self._gpu is None else CudaMoment(self._gpu)
 
-    def _store_row(self, work: _Store, row: _RowToStore) -> None:
-        layout = work.known.layout
-        column = row.padding + row.first * layout.tokens_per_block - work.origin
-        tensors = _row_map(layout, work.layers, row.index, column)
-        chain = Chain(work.known, row.keys)
-        stored = self._storing.store(chain, row.parent, tensors, [0], position=row.first)
-        self.statistics.stored_blocks += stored.stored
-        if row.name is not None:
-            self._storing.hint(chain.part_of(len(chain) - 1), row.name)
+    def _begin_of(self, ids: torch.Tensor) -> Optional[Moment]:
+        """Of a forward pass that is to be timed: one text's, and not a step of one token."""
+        rows, tokens = ids.shape
+        return self._moment() if self._is_timed and rows == 1 and tokens > 1 and not self.busy_identifying else None
 
 
-def _row_map(layout: Layout, layers: _Layers, row: int, column: int) -> TensorMap:
-    return TensorMap(layout, Family.SEQUENCES, [keys[row:row + 1, :, column:] for keys, _ in layers],
-                     [values[row:row + 1, :, column:] for _, values in layers])
-
-
-# ---- Hooks, of one Recall each: a model may have several. They and the thread do not keep it alive. ----
+# ---- Hooks, of one Recall each: a model may have several. They do not keep it alive. ----
 
 def _before_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cache = kwargs.get("past_key_values")
-    if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall is not of():
+    if not isinstance(cache, AquiferCache) or cache.recall is not of():
+        return None
+    if kwargs.get("use_cache") is False and cache.get_seq_length() == 0:
+        # Who wants none gives all tokens to every pass: they must not meet those of the pass before.
+        cache._give_up("a forward pass without a cache")
+        return args, {**kwargs, "past_key_values": None}
+    if cache.plain is not None:
         return None
     if args:
         if len(args) != 1 or "input_ids" in kwargs:
@@ -741,7 +673,7 @@ def _before_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str
     else:
         kwargs = dict(kwargs)
     cache._before(kwargs)
-    cache._started = time.perf_counter()
+    cache._begin = cache.recall._begin_of(kwargs["input_ids"]) if cache.plain is None else None
     return (), kwargs
 
 
@@ -751,47 +683,28 @@ def _after_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str,
         return
     recall, context = cache.recall, cache._length
     rows, computed = kwargs["input_ids"].shape
+    if cache._begin is not None:
+        recall._storer.report(Report(recall._cache, recall._known, computed, context, cache._begin, recall._moment()))
+        cache._begin = None
     cache._after(computed)
     recall.statistics.computed_tokens += rows * computed
-    if rows == 1 and computed > 1 and recall._shape.devices[0].type == "cpu" and not recall.busy_identifying:
-        took = (time.perf_counter() - cache._started) * 1000
-        try:
-            recall._cache.report_prefill(recall._known, computed, context, took)
-        except Error:
-            pass
 
 
 def _generating(of: Any, generate: Any) -> Any:
     def generate_with_recall(*args: Any, **kwargs: Any) -> Any:
         recall = of()
-        if recall is not None and kwargs.get("past_key_values") is None and kwargs.get("use_cache") is not False:
+        if recall is not None and recall._entered > 0 and kwargs.get("past_key_values") is None:
             config = kwargs.get("generation_config") or recall.model.generation_config
-            if kwargs.get("cache_implementation", getattr(config, "cache_implementation", None)) is None:
+            if (kwargs.get("use_cache", getattr(config, "use_cache", None)) is not False
+                    and kwargs.get("cache_implementation", getattr(config, "cache_implementation", None)) is None):
                 kwargs["past_key_values"] = recall.cache()
         return generate(*args, **kwargs)
     return generate_with_recall
 
 
-def _store_for_ever(of: Any, waiting: "queue.Queue[Optional[AquiferCache]]") -> None:
-    while True:
-        cache = waiting.get()
-        try:
-            recall = of()
-            if cache is None or recall is None:
-                return
-            recall._store_now(cache)
-        finally:
-            waiting.task_done()
-        del cache, recall
-
-
-def _let_go(waiting: "queue.Queue[Optional[AquiferCache]]", hooks: list[Any]) -> None:
+def _remove(hooks: list[Any]) -> None:
     for hook in hooks:
         hook.remove()
-    try:
-        waiting.put_nowait(None)
-    except queue.Full:
-        pass  # The thread looks for its Recall after every store, and ends.
 
 
 def _call(method: Any) -> None:

@@ -111,3 +111,25 @@ def test_another_model_or_format_finds_nothing(cache, layout):
                   dataclasses.replace(layout, groups=(dataclasses.replace(
                       layout.groups[0], dtype=aquifer.DType.FLOAT16),))):
         assert cache.match(chain_of(cache, other, range(BLOCKS * TOKENS))).matched == 0
+
+
+def test_an_answer_says_at_length_what_went_wrong(cache, layout, monkeypatch):
+    """The library's own words: a code alone does not tell a GPU that is full from a node that is gone."""
+    tensors = aquifer.TensorMap(layout, aquifer.Family.SEQUENCES, _sequences(2, 1), _sequences(2, 2))
+    chain = chain_of(cache, layout, range(BLOCKS * TOKENS))
+    missed = cache.load(chain, tensors, [0])
+    assert missed.message != "" and not missed.is_broken
+    stored = cache.store(chain, layout.root(), tensors, [0], timeout=30)
+    assert (stored.failed, stored.message) == (0, "")
+    assert cache.load(chain, tensors, [0]).message == ""
+
+    def fails(handle, args, answer):
+        answer._obj.code, answer._obj.failed = 4, 3
+        return 0
+    library = aquifer.cache.library
+    monkeypatch.setattr(library, "aquifer_load", fails)
+    monkeypatch.setattr(library, "aquifer_store", fails)
+    monkeypatch.setattr(library, "aquifer_error", lambda: b"the GPU path is off")
+    loaded, stored = cache.load(chain, tensors, [0]), cache.store(chain, layout.root(), tensors, [0])
+    assert (loaded.why, loaded.message, loaded.is_broken) == ("unavailable", "the GPU path is off", True)
+    assert (stored.failed, stored.message) == (3, "the GPU path is off")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ import aquifer
 import aquifer.transformers
 from conftest import node_process, stand_still
 from models import KINDS, Counting, make_model, prompt
-from transformers import DynamicCache
+from transformers import BartConfig, BartForCausalLM, DynamicCache, GenerationConfig
 
 BLOCK = 256  # Of these models, by the product's rule.
 
@@ -227,7 +228,9 @@ def test_weights_that_change_are_another_model(client):
     recall.close()
 
 
-@pytest.mark.parametrize("write", [lambda weight: weight.mul_(1.5), lambda weight: weight.data.mul_(1.5)])
+@pytest.mark.parametrize("write", [lambda weight: weight.mul_(1.5), lambda weight: weight.data.mul_(1.5),
+                                   lambda weight: weight.data[weight.shape[0] // 2:].mul_(1.5),
+                                   lambda weight: weight.data[-1:].mul_(1.5)])
 def test_a_conversation_whose_weights_change_is_stored_no_more(write, client):
     """Its second turn is of other weights on top of the first one's KV: neither model's."""
     model = make_model("llama")
@@ -326,7 +329,7 @@ def test_the_storing_thread_survives_whatever_happens(client, monkeypatch):
     model = make_model("llama")
     recall = recalling(model, client)
     with monkeypatch.context() as broken:
-        broken.setattr(recall, "_store_row", lambda *_: 1 / 0)
+        broken.setattr(recall._storer, "_store_row", lambda *_: 1 / 0)
         generate(model, prompt(300), recall.cache())
         assert recall.flush()
     assert recall.statistics.dropped_stores > 0 and recall.statistics.stored_blocks == 0
@@ -401,6 +404,62 @@ def test_every_generate_inside_of_a_recall_uses_it(client):
     assert recall.statistics.recalled_tokens == 2 * BLOCK
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert recall.statistics.recalled_tokens == 2 * BLOCK  # Outside, nothing.
+    recall.close()
+
+
+@pytest.mark.parametrize("whose", ["the call's", "the configuration's", "the model's"])
+def test_who_wants_no_cache_gets_what_there_is_without_one(whose, client):
+    """Checkpoints that were saved after training often say so."""
+    model = make_model("llama")
+    ids = prompt(600)
+    given = dict(attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False, pad_token_id=0)
+    if whose == "the call's":
+        given["use_cache"] = False
+    elif whose == "the configuration's":
+        given["generation_config"] = GenerationConfig(use_cache=False)
+    else:
+        model.generation_config.use_cache = False
+    plain = model.generate(ids, **given)
+    recall = recalling(model, client)
+    with recall:
+        assert torch.equal(model.generate(ids, **given), plain)
+    cache = recall.cache()
+    assert torch.equal(model.generate(ids, past_key_values=cache, **given), plain)
+    assert cache.plain == "a forward pass without a cache"
+    recall.close()
+
+
+def test_a_context_leaves_what_is_not_its_own(client):
+    model = make_model("llama")
+    ids = prompt(300)
+    given = dict(attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False, pad_token_id=0)
+    outer, inner = recalling(model, client, cache_salt="outer"), recalling(model, client, cache_salt="inner")
+    with outer:
+        with inner, outer:
+            pass
+        model.generate(ids, **given)
+        assert (outer.statistics.computed_tokens, inner.statistics.computed_tokens) == (301, 0)
+    assert "generate" not in model.__dict__
+    own = model.generate = lambda *args, **kwargs: "the user's"
+    with outer:
+        assert model.generate() == "the user's"
+    assert model.generate is own
+    with outer:
+        front = model.generate = functools.partial(model.generate)
+    assert model.generate is front and front() == "the user's"
+    outer.close()
+    inner.close()
+
+
+def test_a_turn_that_is_all_recalled_is_of_its_session(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    generate(model, prompt(2 * BLOCK + 1), recall.cache())
+    assert recall.flush()
+    cache = recall.cache(session="chat")
+    generate(model, prompt(2 * BLOCK + 1), cache)
+    assert cache.recalled_tokens == 2 * BLOCK
+    assert client.prestage(session="chat") == (2, 2)
     recall.close()
 
 
@@ -503,6 +562,11 @@ def test_models_that_cannot_be_recalled_are_refused_by_name(client):
     with torch.device("meta"):
         empty = make_model("llama")
     refused("meta|has no bytes", empty)
+    with torch.inference_mode():
+        uncounted = make_model("llama")
+    refused("inference_mode", uncounted)
+    small = dict(vocab_size=64, d_model=32, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32)
+    refused("keeps", BartForCausalLM(BartConfig(**small)).eval())
 
 
 def test_a_text_that_began_before_the_model_was_known_is_not_stored(client, monkeypatch):

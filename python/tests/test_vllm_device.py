@@ -2,8 +2,6 @@
 tensors, and an engine's thread that is ahead of its device. test_vllm_gpu.py runs the same on a GPU."""
 import dataclasses
 import hashlib
-import threading
-import time
 import types
 
 import pytest
@@ -22,6 +20,7 @@ from aquifer.tensors import Family  # noqa: E402
 from aquifer.vllm import device  # noqa: E402
 from aquifer.vllm.messages import Prefill, StepMetadata  # noqa: E402
 from aquifer.vllm.shape import map_tensors, read_shape  # noqa: E402
+from moments import FakeMoment, asked  # noqa: E402
 from test_vllm_sides import (BLOCK, FIRST, NAMES, PAGE, PAGES, SECOND, Hand, fill, made_request,  # noqa: E402
                              made_shape, named, store, text)  # noqa: F401
 
@@ -243,28 +242,6 @@ def test_pages_are_cut_and_grouped(node, page, kernel_page, have):
 
 # ---- A device that is behind ----
 
-class FakeMoment:
-    def __init__(self, number):
-        self.number = number
-        self.made = time.monotonic()
-        self.asked, self.came, self.error = threading.Event(), threading.Event(), None
-
-    def come(self, error=None):
-        self.error = error
-        self.came.set()
-
-    def wait(self):
-        self.asked.set()
-        assert self.came.wait(60)
-        if self.error is not None:
-            raise self.error
-        return time.monotonic() - self.made
-
-    def milliseconds_since(self, earlier):
-        self.wait()
-        return 500.0 * (self.number - earlier.number)
-
-
 class FakeDevice(device.HostDevice):
     """A GPU that gets to a moment when a test says so."""
 
@@ -289,10 +266,6 @@ def behind(node):
     for moment in hand.device.moments:
         moment.come()
     hand.close()
-
-
-def asked(moment):
-    assert moment.asked.wait(30)
 
 
 def test_a_request_may_share_what_another_computes_in_the_same_step(behind):

@@ -117,6 +117,7 @@ COUNTERS = {
     "stored_bytes": "Bytes of those blocks.",
     "store_seconds": "Time that stores took.",
     "refused_blocks": "Blocks that the node did not take.",
+    "failed_blocks": "Blocks that were lost on the way to the node: to the GPU, to the node, or to the time.",
     "failed_stores": "Stores that failed as a whole.",
     "dropped_stores": "Stores that were given up since their pages were wanted for something else.",
     "failed_calls": "Calls of the node that failed, each of them a miss.",

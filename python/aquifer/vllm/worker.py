@@ -17,10 +17,11 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.logger import init_logger
 
-from ..cache import Cache, Chain, Registered, SessionState, connect
+from ..cache import Cache, Chain, Loaded, Registered, SessionState, connect
 from ..errors import Error, Late
 from ..layout import Heads, Layout
-from .device import Device, HostDevice, Moment, device_of
+from ..moment import Moment
+from .device import Device, HostDevice, device_of
 from .hints import Wishes
 from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
 from .settings import Settings
@@ -214,7 +215,7 @@ class WorkerSide:
 
     # ---- Its own threads ----
 
-    def _warn(self, said: str, error: Exception) -> None:
+    def _warn(self, said: str, error: Union[Exception, str]) -> None:
         now = time.monotonic()
         if now - self._warned.get(said, -_WARNING_SECONDS) >= _WARNING_SECONDS:
             self._warned[said] = now
@@ -280,31 +281,38 @@ class WorkerSide:
         shared = (load.first_token - load.first_block * self._shape.block_tokens) // self._pages.tokens
         if shared > 0:
             first = load.first_block * self._pages.map.pages_per_block
-            why = self._load_beside(cache, chain.part_of(0, 1), load.end, table[first:], shared)
-            if why != "ok":
-                return 0, why
+            loaded = self._load_beside(cache, chain.part_of(0, 1), load.end, table[first:], shared)
+            if loaded.why != "ok":
+                self._tell_short(loaded, 0, len(chain))
+                return 0, loaded.why
             done = 1
         if done == len(chain):
             return done, "ok"
         loaded = cache.load(chain.part_of(done), self._pages.map, table, load.first_block + done,
                             timeout=max(load.end - time.monotonic(), 0.001))
         if loaded.why != "ok":
-            logger.info("Aquifer: %d of %d blocks were loaded: %s", done + loaded.blocks, len(chain), loaded.why)
+            self._tell_short(loaded, done + loaded.blocks, len(chain))
         return done + loaded.blocks, loaded.why
 
-    def _load_beside(self, cache: Cache, chain: Chain, end: float, table: list[int], shared: int) -> str:
+    def _tell_short(self, loaded: Loaded, blocks: int, wanted: int) -> None:
+        if loaded.is_broken:
+            self._warn("Aquifer: a load came short, and the rest is computed: %s", loaded.message)
+        else:
+            logger.info("Aquifer: %d of %d blocks were loaded: %s", blocks, wanted, loaded.message)
+
+    def _load_beside(self, cache: Cache, chain: Chain, end: float, table: list[int], shared: int) -> Loaded:
         """A block, in the first pages of the table, some of which the engine has already, and others may be reading:
-        it is loaded beside them, and only its other pages are copied. "ok", or why it was not."""
+        it is loaded beside them, and only its other pages are copied."""
         assert self._pages is not None and self._beside is not None
         count = self._beside.map.pages_per_block
         loaded = cache.load(chain, self._beside.map, list(range(count)), timeout=max(end - time.monotonic(), 0.001))
         if loaded.blocks < 1:
-            return loaded.why
+            return loaded
         with torch.inference_mode(), self._device.copies():
             new = torch.tensor(table[shared:count], device=self._pages.tensors[0].device)
             for source, target in zip(self._beside.tensors, self._pages.tensors):
                 target.index_copy_(0, new, source[shared:])
-        return "ok"
+        return loaded
 
     def _store(self, store: Store, behind: Moment) -> None:
         # Waited for before it begins: a preemption drops it, and does not wait for the GPU as well.
@@ -360,8 +368,11 @@ class WorkerSide:
         with self._lock:
             self._stats.add("stored_blocks", stored.stored)
             self._stats.add("stored_bytes", stored.bytes)
-            self._stats.add("refused_blocks", stored.refused + stored.failed)
+            self._stats.add("refused_blocks", stored.refused)
+            self._stats.add("failed_blocks", stored.failed)
             self._stats.add("store_seconds", time.perf_counter() - started)
+        if stored.failed:
+            self._warn("Aquifer: blocks were not stored: %s", stored.message)
 
     @staticmethod
     def _tell(cache: Cache, chain: Chain, wishes: Wishes, state: SessionState = SessionState.WILL_CONTINUE) -> None:
