@@ -168,12 +168,13 @@ int RunVllmRows(const BenchOptions& options, std::vector<std::string> words) {
   return BenchVllm(std::move(words));
 }
 
-int RunBench(BenchOptions options) {
-  const auto of_vllm = std::stable_partition(options.names.begin(), options.names.end(),
-                                             std::not_fn(IsVllmName));
-  const std::vector<std::string> vllm(of_vllm, options.names.end());
-  const bool only_vllm = !vllm.empty() && of_vllm == options.names.begin();
-  options.names.erase(of_vllm, options.names.end());
+int RunBench(const BenchOptions& given) {
+  BenchOptions options = given;
+  options.names.clear();
+  std::vector<std::string> vllm;
+  for (const std::string& name : given.names)
+    (IsVllmName(name) ? vllm : options.names).push_back(name);
+  const bool only_vllm = !vllm.empty() && options.names.empty();
   const int own = only_vllm ? kExitOk : RunOwnRows(options);
   if (vllm.empty() || own == kExitUsage) return own;
   const int others = RunVllmRows(options, vllm);

@@ -38,10 +38,11 @@ int BenchVllm(std::vector<std::string> words) {
   pid_t pid = -1;
   const int error = posix_spawnp(&pid, argv[0], nullptr, nullptr, argv.data(), environ);
   if (error != 0) {
-    fmt::print(stderr,
-               "aquifer bench: the rows of vllm need Python with the packages aquifer and vllm, and "
-               "{} cannot be started: {}; next step: set AQUIFER_PYTHON\n",
-               words[0], std::strerror(error));
+    fmt::print(
+        stderr,
+        "aquifer bench: the rows of vllm need Python with the packages aquifer and vllm, and "
+        "{} cannot be started: {}; next step: set AQUIFER_PYTHON\n",
+        words[0], std::strerror(error));
     return kExitFailed;
   }
   int ended = 0;

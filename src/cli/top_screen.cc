@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,7 +35,7 @@ std::string ByteRate(double a_second) {
 }
 
 std::string Bar(double part) {
-  const auto full = static_cast<size_t>(std::clamp(part, 0.0, 1.0) * kBarCells + 0.5);
+  const auto full = static_cast<size_t>(std::lround(std::clamp(part, 0.0, 1.0) * kBarCells));
   return "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "]";
 }
 

@@ -516,7 +516,7 @@ aquifer_code aquifer_store(aquifer_cache* cache, const aquifer_store_args* args,
       aquifer::Fail(copier.status().code(), copier.status().message().c_str());
       return aquifer::WriteStruct(answer, "stored", stored);
     }
-    const Status status = Storer(given, cache->client.get(), *copier).Run(&answer);
+    Status status = Storer(given, cache->client.get(), *copier).Run(&answer);
     cache->Sweep();
     AQ_RETURN_IF_ERROR(aquifer::WriteStruct(answer, "stored", stored));
     return status;
