@@ -1,4 +1,5 @@
 """Which model a vLLM engine runs, from its configuration alone: no engine is started."""
+import os
 import time
 import types
 
@@ -10,9 +11,11 @@ from aquifer.vllm import identity  # noqa: E402
 
 def config(folder, **changes):
     model = types.SimpleNamespace(model=str(folder), model_weights="", seed=0, quantization=None, revision=None,
-                                  dtype="float32", max_model_len=4096,
-                                  hf_config=types.SimpleNamespace(to_dict=lambda: {"layers": 2}))
-    load = types.SimpleNamespace(load_format=changes.pop("load_format", "auto"))
+                                  dtype="float32", max_model_len=4096, trust_remote_code=False, code_revision=None,
+                                  model_impl="auto", hf_config=types.SimpleNamespace(to_dict=lambda: {"layers": 2}))
+    load = types.SimpleNamespace(load_format=changes.pop("load_format", "auto"),
+                                 ignore_patterns=changes.pop("ignore_patterns", ["original/**/*"]),
+                                 download_dir=changes.pop("download_dir", None))
     parallel = types.SimpleNamespace(tensor_parallel_size=changes.pop("tp", 1))
     draft = types.SimpleNamespace(draft_model_config=changes.pop("draft", None))
     for name, value in changes.items():
@@ -61,7 +64,7 @@ def test_how_long_texts_may_be_counts(folder):
 
 @pytest.mark.parametrize("changes", [{"architectures": ["Other"]}, {"model_class_overrides": {"Llama": "mine:Llama"}},
                                      {"quantization": "fp8"}, {"quantization_config": {"ignore": ["0.k_proj"]}},
-                                     {"dtype": "bfloat16"}])
+                                     {"dtype": "bfloat16"}, {"model_impl": "transformers"}])
 def test_how_it_is_computed_counts(folder, changes):
     assert identity.model_digest(config(folder)) != identity.model_digest(config(folder, **changes))
 
@@ -91,13 +94,203 @@ def test_what_cannot_be_known_is_refused(folder, changes):
         identity.model_digest(config(folder, **changes))
 
 
-def test_weights_that_were_written_under_a_running_engine_are_refused(folder, monkeypatch):
-    """It has loaded what was there before."""
-    monkeypatch.undo()
-    assert abs(identity._started() - time.time()) < 24 * 3600
-    monkeypatch.setattr(identity, "_started", lambda: time.time() - 60)
+@pytest.mark.parametrize("load_format", ["hf", "safetensors", "pt", "mistral"])
+def test_which_files_are_read_counts(folder, load_format):
+    """A folder may have the weights of several models."""
+    (folder / "model.pt").write_bytes(b"other weights")
+    assert identity.model_digest(config(folder)) != identity.model_digest(config(folder, load_format=load_format))
+
+
+def test_what_is_ignored_counts(folder):
+    assert identity.model_digest(config(folder)) != identity.model_digest(config(folder, ignore_patterns=["*.bin"]))
+
+
+def test_the_list_of_weights_counts(folder):
+    """Files that it does not name are not read."""
+    digests = [identity.model_digest(config(folder))]
+    for name in ("model", "other"):
+        (folder / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{name}.safetensors"}}}}')
+        digests.append(identity.model_digest(config(folder)))
+    assert len(set(digests)) == 3
+
+
+def test_code_counts_where_it_is_trusted(folder):
+    def both():
+        return identity.model_digest(config(folder)), identity.model_digest(config(folder, trust_remote_code=True))
+    before = both()
+    (folder / "layers").mkdir()
+    (folder / "layers" / "modeling.py").write_text("LAYERS = 2")
+    after = both()
+    assert after[0] == before[0] and after[1] != before[1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"code_revision": "main"}])
+def test_code_of_a_branch_is_refused(folder, changes):
+    elsewhere = types.SimpleNamespace(to_dict=lambda: {"layers": 2}, auto_map={"AutoModel": "them/code--model.Model"})
+    with pytest.raises(ValueError, match="branch"):
+        identity.model_digest(config(folder, trust_remote_code=True, hf_config=elsewhere, **changes))
+    identity.model_digest(config(folder, trust_remote_code=True, hf_config=elsewhere, code_revision="a" * 40))
+    identity.model_digest(config(folder, hf_config=elsewhere, **changes))
+
+
+def test_an_image_that_is_mounted_in_anothers_place_is_hashed(folder, monkeypatch):
+    """Files of two images may be the same but for the device that they are on, and their time."""
+    seen, facts = set(), dict(st_size=1, st_dev=1, st_ino=1, st_mtime_ns=1, st_ctime_ns=1)
+    for changes in ({}, {"st_dev": 2}, {"st_mtime_ns": 2}):
+        monkeypatch.setattr(os, "stat", lambda path: types.SimpleNamespace(**{**facts, **changes}))
+        seen.add(identity._name_of("/image/model.safetensors"))
+    assert len(seen) == 3
+
+
+# ---- What the engine has loaded ----
+
+@pytest.fixture
+def running(folder, monkeypatch):
+    """An engine that has started by now. Times of files are in the past then, but for what is done later."""
+    monkeypatch.setattr(identity, "_CLOCK_SECONDS", 0.0)
+    started = []
+
+    def start():
+        time.sleep(0.1)  # A file's time is a little older than the clock's.
+        started.append(time.time())
+        monkeypatch.setattr(identity, "_started", lambda: started[0])
+        time.sleep(0.1)
+    return start
+
+
+def refused(*args, **changes):
     with pytest.raises(ValueError, match="written to after the engine started"):
-        identity.model_digest(config(folder))
+        identity.model_digest(config(*args, **changes))
+
+
+def test_when_an_engine_started_is_known():
+    assert abs(identity._started() - time.time()) < 24 * 3600
+
+
+def test_weights_that_were_written_under_a_running_engine_are_refused(folder, running):
+    """It has loaded what was there before."""
+    running()
+    identity.model_digest(config(folder))
+    (folder / "model.safetensors").write_bytes(b"others")
+    refused(folder)
+
+
+def test_a_link_that_is_turned_under_a_running_engine_is_refused(folder, tmp_path, running):
+    """To weights that were there all the time."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(b"others")
+    for name, target in (("current", folder), ("outer", tmp_path)):
+        (tmp_path / name).symlink_to(target)
+    running()
+    same = identity.model_digest(config(folder))
+    assert same == identity.model_digest(config(tmp_path / "current"))
+    assert same == identity.model_digest(config(tmp_path / "outer" / "model"))
+    (tmp_path / "new").symlink_to(other)
+    (tmp_path / "new").replace(tmp_path / "current")
+    refused(tmp_path / "current")
+    refused(tmp_path / "outer" / "current")
+    assert same == identity.model_digest(config(folder))
+
+
+def test_a_folder_that_takes_anothers_place_under_a_running_engine_is_refused(folder, tmp_path, running):
+    for name in ("old", "new"):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "model" / "model.safetensors").write_bytes(name.encode())
+    running()
+    (tmp_path / "old" / "model" / "notes").write_text("Others write here, too.")
+    identity.model_digest(config(tmp_path / "old" / "model"))
+    (tmp_path / "old").rename(tmp_path / "older")
+    (tmp_path / "new").rename(tmp_path / "old")
+    refused(tmp_path / "old" / "model")
+    (folder / "model.safetensors").rename(folder / "backup")
+    (folder / "backup").rename(folder / "model.safetensors")
+    refused(folder)
+
+
+def test_a_link_that_is_turned_while_weights_are_read_is_refused(folder, tmp_path, running, monkeypatch):
+    (tmp_path / "current").symlink_to(folder)
+    running()
+
+    def turn(path):
+        (tmp_path / "current").unlink()
+        (tmp_path / "current").symlink_to(folder)
+        return ""
+    monkeypatch.setattr(identity, "_file_digest", turn)
+    refused(tmp_path / "current")
+
+
+# ---- Models by name ----
+
+class Hub:
+    """What huggingface_hub keeps of one model."""
+
+    def __init__(self, folder):
+        self._store = folder / "models--them--model"
+
+    def add(self, commit, weights):
+        snapshot = self._store / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        (snapshot / "model.safetensors").write_bytes(weights)
+
+    def point(self, branch, commit):
+        (self._store / "refs").mkdir(exist_ok=True)
+        (self._store / "refs" / branch).write_text(commit)
+
+
+ONE, OTHER = "1" * 40, "2" * 40
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return Hub(tmp_path / "hub")
+
+
+def revision(commit):
+    """As vLLM has it once it has looked where a branch is."""
+    from huggingface_hub._revision import ResolvedRevision
+    return ResolvedRevision(commit)
+
+
+def test_a_model_by_name_is_the_commit_that_was_loaded(folder, hub):
+    hub.add(ONE, b"weights")
+    hub.add(OTHER, b"others")
+    hub.point("main", OTHER)
+    one, other = (identity.model_digest(config("them/model", revision=revision(commit))) for commit in (ONE, OTHER))
+    assert one != other
+    assert one == identity.model_digest(config(folder))  # The same bytes.
+    with_code = identity.model_digest(config("them/model", revision=revision(ONE), trust_remote_code=True))
+    assert with_code != one
+
+
+def test_a_branch_that_moves_under_a_running_engine_is_refused(folder, hub, running):
+    """Where vLLM did not say which commit it loaded."""
+    hub.add(ONE, b"weights")
+    hub.add(OTHER, b"others")
+    hub.point("main", ONE)
+    running()
+    assert identity.model_digest(config("them/model")) == identity.model_digest(
+        config("them/model", revision=revision(ONE)))
+    hub.point("main", OTHER)
+    refused("them/model")
+
+
+def test_weights_are_looked_for_where_they_were_downloaded_to(folder, hub, tmp_path):
+    hub.add(ONE, b"something else")
+    Hub(tmp_path / "downloads").add(ONE, b"weights")
+    changes = {"revision": revision(ONE), "download_dir": str(tmp_path / "downloads")}
+    assert identity.model_digest(config("them/model", **changes)) == identity.model_digest(config(folder))
+
+
+def test_a_model_of_modelscope_by_name_is_refused(folder, hub, monkeypatch):
+    """Hugging Face may have another of that name."""
+    hub.add(ONE, b"weights")
+    monkeypatch.setattr("vllm.envs.VLLM_USE_MODELSCOPE", True)
+    with pytest.raises(ValueError, match="ModelScope"):
+        identity.model_digest(config("them/model", revision=revision(ONE)))
+    identity.model_digest(config(folder))
 
 
 def test_a_folder_without_weights_is_refused(folder):

@@ -15,8 +15,8 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 
 import aquifer  # noqa: E402
-from aquifer.vllm import node_link, scheduler, worker  # noqa: E402
-from aquifer.vllm.device import HostMoment  # noqa: E402
+from aquifer.moment import HostMoment  # noqa: E402
+from aquifer.vllm import adapters, identity, node_link, scheduler, worker  # noqa: E402
 from aquifer.vllm.hints import Wishes  # noqa: E402
 from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
 from aquifer.vllm.settings import read_settings  # noqa: E402
@@ -46,13 +46,22 @@ def text(blocks, seed):
     return [numbers.randrange(1000) for _ in range(blocks * BLOCK + 3)]
 
 
+class Scheduler(scheduler.SchedulerSide):
+    """As vLLM's: a request whose answer is not there yet is asked about again."""
+
+    def matched_tokens(self, request, computed):
+        while (tokens := super().matched_tokens(request, computed)) is None:
+            time.sleep(0.001)
+        return tokens
+
+
 class Hand:
     """An engine that computes nothing: it has pages, and calls both halves in vLLM's order."""
 
     def __init__(self, socket, config=None, shape=None, pages=None, **settings):
         given = read_settings({"socket": socket, "always": True, "deadline_ms": 20000, **settings})
         shape = shape or made_shape()
-        self.scheduler = scheduler.SchedulerSide(config, shape, given, "by hand")
+        self.scheduler = Scheduler(config, shape, given, "by hand")
         self.worker = worker.WorkerSide(shape, given, "by hand", 0)
         self.pages = pages or {name: torch.zeros(PAGES, 2, PAGE, 16) for name in NAMES}
         self.worker.register(self.pages, PAGES)
@@ -120,6 +129,7 @@ class Hand:
 @pytest.fixture(autouse=True)
 def named(monkeypatch):
     monkeypatch.setattr(node_link, "model_digest", lambda config: hashlib.sha256(b"by hand").digest())
+    monkeypatch.setattr(identity, "_started", lambda: time.time() + 3600)  # An engine that starts after all of this.
 
 
 @pytest.fixture
@@ -182,15 +192,15 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
     store(hand, 1)
     request = made_request("asks", text(4, 1))
     hand.scheduler.matched_tokens(request, 0)
-    assert hand.scheduler._tracked["asks"].match.recompute_ms == 0
+    assert hand.scheduler._tracked["asks"].inquiry.match.recompute_ms == 0
     for tokens in (100, 200, 400, 800):
         hand.worker._store_queue.put(worker._Report(Prefill(tokens, 0, 1.0), HostMoment(0.0),
                                                     HostMoment(tokens * 0.0005)))
 
     def known():
-        hand.scheduler._tracked["asks"].asked_at = 0.0  # Long ago.
+        hand.scheduler._tracked["asks"].inquiry._asked_at = 0.0  # Long ago.
         hand.scheduler.matched_tokens(request, 0)
-        return hand.scheduler._tracked["asks"].match.recompute_ms > 0
+        return hand.scheduler._tracked["asks"].inquiry.match.recompute_ms > 0
     aquifer.cache.wait_for(known, 30)
 
 
@@ -291,7 +301,7 @@ def test_ranks_store_and_load_their_own_heads(node):
     """Two workers of one engine: a block is there when both have written theirs."""
     given = read_settings({"socket": node.socket, "always": True, "deadline_ms": 20000})
     shape = dataclasses.replace(made_shape(), ranks=2)
-    scheduling = scheduler.SchedulerSide(None, shape, given, "by hand")
+    scheduling = Scheduler(None, shape, given, "by hand")
     ranks = [worker.WorkerSide(shape, given, "by hand", rank) for rank in range(2)]
     pages = [torch.rand(PAGES, 1, PAGE, 16) for _ in ranks for _ in NAMES]
     for number, rank in enumerate(ranks):
@@ -336,6 +346,7 @@ def test_a_late_load_fails_in_time_and_its_blocks_are_offered_to_nobody(hand, no
     hand.scheduler._settings = read_settings({"always": True, "deadline_ms": 100})
     assert hand.begin_load(loading, SECOND) == 4 * BLOCK
     still(node)
+    hand.scheduler._loads[0].end = time.monotonic() + 0.1  # However long that took: it is asked for.
     assert hand.until("late") is True
     go_on(node)
     assert hand.scheduler.matched_tokens(loading, 0) == 0
@@ -384,6 +395,25 @@ def test_a_store_that_hangs_keeps_a_preemption_no_longer_than_it_may(hand, node,
     counts = hand.counts()
     assert counts["failed_stores"] == 1 and counts["dropped_stores"] == 1
     assert hand.worker._quiet_until > 0  # It was late: nobody waited for the node to be given up as lost.
+
+
+def test_blocks_that_are_lost_on_the_way_are_not_refused_ones_and_the_reason_is_told(hand, monkeypatch):
+    told = []
+    monkeypatch.setattr(worker.logger, "warning", lambda said, why: told.append(why))
+    off = "the GPU path is off: taking memory of the GPU: CUDA_ERROR_OUT_OF_MEMORY"
+    with monkeypatch.context() as broken:
+        broken.setattr(hand.worker._storer._cache, "store", lambda chain, *_, **__: aquifer.cache.Stored(
+            0, 0, 0, 0, 1, len(chain) - 1, 0, "no room", off))
+        assert hand.compute_and_end(made_request("fails", text(4, 1)), FIRST)
+    counts = hand.counts()
+    assert counts["refused_blocks"] == 1 and counts["failed_blocks"] == 3
+    store(hand, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(hand.worker._loader._cache, "load",
+                       lambda *_, **__: aquifer.cache.Loaded(0, 0, "unavailable", {}, off))
+        assert hand.begin_load(made_request("loads", text(4, 1)), SECOND) == 4 * BLOCK
+        assert hand.until("loads") is True
+    assert told == [off, off]
 
 
 def test_what_a_preemption_dropped_is_stored_when_it_is_there_again(hand, monkeypatch):
@@ -519,6 +549,51 @@ def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
     # Loaded as another adapter, it is known, and not as the old one.
     lora.lora_int_id = 2
     assert known(hand, lora) != old
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_adapter_that_is_written_under_a_running_engine_is_left_alone(hand, adapter, monkeypatch, tmp_path, moved):
+    """The engine may have loaded what was there before, long before a request names it."""
+    lora, told = adapter("one", "adapter_model.safetensors", b"one"), []
+    monkeypatch.setattr(adapters.logger, "warning", lambda said, *args: told.append(said % args))
+    adapter("other", "adapter_model.safetensors", b"other")
+    time.sleep(0.1)  # A file's time is a little older than the clock's.
+    started = time.time()
+    monkeypatch.setattr(identity, "_started", lambda: started)
+    monkeypatch.setattr(identity, "_CLOCK_SECONDS", 0.0)
+    time.sleep(0.1)
+    if moved:  # Its files are older than the engine.
+        (tmp_path / "one").rename(tmp_path / "older")
+        (tmp_path / "other").rename(tmp_path / "one")
+        (tmp_path / "one" / "done").write_text("")
+    else:
+        adapter("one", "adapter_model.safetensors", b"new")
+    for name in ("first", "second"):
+        request = made_request(name, text(4, 1), lora_request=lora)
+        assert hand.begin_load(request, SECOND) == 0
+        request.num_computed_tokens = request.num_tokens
+        assert hand.scheduler.finished(request, SECOND) is False
+        settled()
+    assert len(told) == 1 and "after the engine started" in told[0] and "start it again" in told[0]
+
+
+def test_a_request_whose_adapter_changes_while_it_waits_is_neither_recalled_nor_stored(hand, adapter):
+    """The engine may have loaded the new files for it."""
+    lora = adapter("one", "adapter_model.safetensors", b"old")
+    known(hand, lora)
+    assert hand.compute_and_end(made_request("stores", text(4, 1), lora_request=lora), FIRST)
+    asks, computes = (made_request(name, text(4, seed), lora_request=lora, session_id="chat")
+                      for seed, name in ((1, "asks"), (2, "computes")))
+    for request in (asks, computes):
+        hand.scheduler.on_new_request(request)
+    assert hand.scheduler.matched_tokens(asks, 0) == 4 * BLOCK
+    adapter("one", "adapter_model.safetensors", b"new")
+    assert hand.scheduler.matched_tokens(asks, 0) == 0
+    computes.num_computed_tokens = computes.num_tokens
+    hand.step([(computes, FIRST)])
+    assert hand.scheduler.finished(computes, FIRST) is False
+    assert hand.scheduler._stores == [] and hand.scheduler._notes == []
+    assert hand.counts()["stored_blocks"] == 4
 
 
 @pytest.mark.parametrize("file", ["weights.npz", None])

@@ -220,7 +220,8 @@ class _Told:
             self._next += 1
             salted = {"cache_salt": command["salt"]} if "salt" in command else {}
             self._engine.add_request(name, {"prompt_token_ids": prompt, **salted}, _params(command),
-                                     lora_request=_adapter(command), kv_hints=_hints(command))
+                                     lora_request=_adapter(command), kv_hints=_hints(command),
+                                     session_id=command.get("session_id"))
             self._names.append(name)
         for _ in range(command.get("steps", 0)):
             self._engine.step()
@@ -235,6 +236,9 @@ class _Told:
 
     def metrics(self, command):
         return {metric.name: metric.value for metric in self._llm.get_metrics() if hasattr(metric, "value")}
+
+    def add_lora(self, command):
+        return bool(self._engine.add_lora(_adapter(command)))
 
     def reset_connector(self, command):
         return bool(self._llm.reset_prefix_cache(reset_connector=True))

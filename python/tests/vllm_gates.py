@@ -1,5 +1,6 @@
 """AquiferConnector with gates, for tests: where $AQUIFER_TEST_GATES/load exists, a load that has begun waits until it
-is gone, and so with store. Meanwhile load.held, or store.held, is there, and a test can do something to the node.
+is gone, and so with store. Meanwhile load.held, or store.held, is there with the number of the process that waits, and
+a test can do something to that or to the node.
 fault.N has what happens to the loads of rank N alone. Where `ahead` appears, a step was scheduled while another was
 being computed.
 
@@ -18,7 +19,7 @@ import threading
 import time
 
 import aquifer.cache
-from aquifer.vllm import AquiferConnector, scheduler, worker
+from aquifer.vllm import AquiferConnector, inquiry, worker
 
 _SHORT_KEYS = 2 * 32  # Two blocks come.
 _CUT_SECONDS = 0.5  # After a load has begun.
@@ -42,7 +43,7 @@ class GatedConnector(AquiferConnector):
 
 class PatientConnector(GatedConnector):
     def __init__(self, vllm_config, role, kv_cache_config):
-        scheduler._MATCH_SECONDS = worker._STORE_SECONDS = 60.0
+        inquiry._MATCH_SECONDS = worker._STORE_SECONDS = 60.0
         super().__init__(vllm_config, role, kv_cache_config)
 
 
@@ -51,7 +52,7 @@ def _behind(gate, call):
 
     def wait_and_call(item):
         while gate.exists():
-            held.touch()
+            held.write_text(str(os.getpid()))
             time.sleep(0.005)
         held.unlink(missing_ok=True)
         return call(item)
@@ -98,6 +99,7 @@ class Gate:
 
     def __init__(self, folder, name):
         self._gate = pathlib.Path(folder) / name
+        self._held = self._gate.with_suffix(".held")
 
     def __enter__(self):
         self._gate.touch()
@@ -110,7 +112,12 @@ class Gate:
         self._gate.unlink(missing_ok=True)
 
     def wait_for_one(self):
-        aquifer.cache.wait_for(self._gate.with_suffix(".held").exists, 60)
+        """The process that waits."""
+        aquifer.cache.wait_for(self._holds, 60)
+        return int(self._held.read_text())
+
+    def _holds(self):
+        return self._held.exists() and bool(self._held.read_text())
 
 
 class Fault:

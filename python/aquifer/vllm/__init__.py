@@ -54,7 +54,7 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
         tokens = self._scheduling.matched_tokens(request, num_computed_tokens)
-        return tokens, tokens > 0  # Always asynchronous: only such loads may fail.
+        return tokens, bool(tokens)  # Always asynchronous: only such loads may fail.
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if num_external_tokens > 0:

@@ -1,6 +1,6 @@
 """Which model an engine runs: a digest of its configuration and of every byte of its weights.
 
-Files are hashed once and remembered by path, size, inode and time of change, in a file of this user's.
+Files are hashed once and remembered by path, size, device, inode and times of change, in a file of this user's.
 """
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import json
 import os
 import pathlib
 import re
-from typing import Any, Iterable, Iterator
+import stat
+from typing import Any, Iterable, Iterator, Optional
 
 from ..configuration import configuration_bytes
 
@@ -36,7 +37,8 @@ def _file_digest(path: str) -> str:
 
 def _name_of(path: str) -> str:
     facts = os.stat(path)
-    return f"{os.path.realpath(path)}\0{facts.st_size}\0{facts.st_ino}\0{facts.st_ctime_ns}"
+    return "\0".join([os.path.realpath(path), *map(str, (facts.st_size, facts.st_dev, facts.st_ino, facts.st_mtime_ns,
+                                                         facts.st_ctime_ns))])
 
 
 def names_of(paths: Iterable[str]) -> str:
@@ -81,33 +83,89 @@ def files_digest(paths: Iterable[str]) -> bytes:
     return whole.digest()
 
 
-def weight_files(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_WEIGHTS)]
-
-
 def _started() -> float:
     """When this process was, to about a second."""
     import psutil  # vLLM needs it as well.
     return float(psutil.Process().create_time())
 
 
-def _check_as_loaded(folder: str) -> None:
-    """The engine has read the weights by now, and we read them after it."""
-    for path in weight_files(folder):
-        if os.stat(path).st_ctime > _started() + _CLOCK_SECONDS:
+def _way_to(path: str) -> Iterator[str]:
+    """All that a path leads through: links, folders, and those that links lead through."""
+    seen, waiting = set(), [os.path.abspath(path)]
+    while waiting:
+        part = waiting.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        yield part
+        if os.path.islink(part):
+            waiting.append(os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(part)), os.readlink(part))))
+        waiting.append(os.path.dirname(part))
+
+
+def check_as_at_start(paths: Iterable[str]) -> None:
+    """Raises ValueError unless these are what they were when the engine started, so that they are what it has read
+    since. A link on the way that was turned, and a folder that was put in another's place, count as well."""
+    end, given = _started() + _CLOCK_SECONDS, set(paths)
+    given |= set(map(os.path.realpath, given))
+    for path in {part for each in given for part in _way_to(each)}:
+        facts = os.lstat(path)
+        # Folders on the way get new entries all the time. One that was only moved has another time of change alone.
+        has_entries = stat.S_ISDIR(facts.st_mode) and path not in given and facts.st_mtime > end
+        if facts.st_ctime > end and not has_entries:
             raise ValueError(f"{path} was written to after the engine started, so it may have loaded something else; "
-                             "start it again")
+                             "start it again, or have it load from a path that is older than it")
 
 
-def _digest_of_folder(folder: str) -> bytes:
-    files = weight_files(folder)
-    if not files:
+def _files_below(folder: str, has_code: bool) -> list[str]:
+    """What is loaded from a checkpoint's folder: weights, the lists of them, and the model's own code."""
+    found = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith((*_WEIGHTS, ".index.json"))]
+    if not any(name.endswith(_WEIGHTS) for name in found):
         raise ValueError(f"{folder} has no weights, so nobody knows which model it is")
-    return files_digest(files)
+    if has_code:
+        found += map(str, pathlib.Path(folder).rglob("*.py"))
+    return found
+
+
+def _digest_of_local(folder: str, has_code: bool) -> bytes:
+    files = _files_below(folder, has_code)
+    check_as_at_start(files)
+    digest = files_digest(files)
+    check_as_at_start(files)  # It may have taken minutes.
+    return digest
+
+
+def _is_commit(revision: Optional[str]) -> bool:
+    return revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
+
+
+def _digest_of_hub(model: Any, download_dir: Optional[str]) -> bytes:
+    """Of what the engine has just downloaded, or found."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+    store = os.path.join(os.path.expanduser(download_dir or constants.HF_HUB_CACHE),
+                         repo_folder_name(repo_id=model.model, repo_type="model"))
+    commit = getattr(model.revision, "resolved", None)  # vLLM looks once where a branch is, before it loads.
+    if commit is None:
+        branch = os.path.join(store, "refs", model.revision or constants.DEFAULT_REVISION)
+        check_as_at_start([branch])
+        commit = pathlib.Path(branch).read_text().strip()
+    code = f"{model.model}\0{commit}".encode() if model.trust_remote_code else b""
+    return files_digest(_files_below(os.path.join(store, "snapshots", commit), False)) + code
+
+
+def _check_code(model: Any) -> None:
+    """A model's own code is in its folder or commit, unless that says otherwise."""
+    if not model.trust_remote_code or _is_commit(model.code_revision):
+        return
+    is_elsewhere = "--" in str(getattr(model.hf_config, "auto_map", None))  # "repository--file.class"
+    if is_elsewhere or (model.code_revision is not None and not os.path.isdir(model.model)):
+        raise ValueError("its code comes from a branch, which may have moved; name a commit as the code's revision")
 
 
 def _weights(vllm_config: Any, model: Any) -> bytes:
-    load_format = str(getattr(vllm_config.load_config.load_format, "value", vllm_config.load_config.load_format))
+    load = vllm_config.load_config
+    load_format = str(getattr(load.load_format, "value", load.load_format))
     if getattr(model, "model_weights", None):
         raise ValueError("its weights come from object storage, where nobody knows what they are")
     if load_format == "dummy":
@@ -117,13 +175,16 @@ def _weights(vllm_config: Any, model: Any) -> bytes:
         return f"dummy\0{model.seed}\0{vllm_config.parallel_config.tensor_parallel_size}\0{_vllm_version()}".encode()
     if load_format not in _KNOWN_FORMATS:
         raise ValueError(f"its weights are loaded as {load_format}, and not from files that could be hashed")
+    # Which files of a checkpoint are read.
+    choice = json.dumps([load_format, load.ignore_patterns]).encode()
     if os.path.isdir(model.model):
-        _check_as_loaded(model.model)
-        return _digest_of_folder(model.model)
-    if model.revision and re.fullmatch("[0-9a-f]{40}", model.revision):
-        return f"revision\0{model.model}\0{model.revision}".encode()
-    from huggingface_hub import snapshot_download  # The engine has it: it has just loaded the model.
-    return _digest_of_folder(snapshot_download(model.model, revision=model.revision, local_files_only=True))
+        return choice + _digest_of_local(model.model, model.trust_remote_code)
+    from vllm import envs
+    if envs.VLLM_USE_MODELSCOPE:
+        raise ValueError("it comes from ModelScope by name; download it, and name the folder")
+    if _is_commit(model.revision):
+        return choice + f"revision\0{model.model}\0{model.revision}\0{model.trust_remote_code}".encode()
+    return choice + _digest_of_hub(model, load.download_dir)
 
 
 def _vllm_version() -> str:
@@ -133,8 +194,10 @@ def _vllm_version() -> str:
 
 def _code(model: Any) -> bytes:
     """Which code computes it: another class may make another KV of the same weights."""
+    _check_code(model)
     return json.dumps([getattr(model, "architectures", None), getattr(model, "model_class_overrides", None),
-                       getattr(model, "code_revision", None)], sort_keys=True, default=str).encode()
+                       model.code_revision, str(getattr(model.model_impl, "value", model.model_impl))],
+                      sort_keys=True, default=str).encode()
 
 
 def _parts(vllm_config: Any, model: Any) -> list[bytes]:
@@ -151,7 +214,7 @@ def model_digest(vllm_config: Any) -> bytes:
     draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
     if draft is not None and draft is not vllm_config.model_config:
         parts += _parts(vllm_config, draft)
-    whole = hashlib.sha256(b"aquifer.vllm.model.v2\0")
+    whole = hashlib.sha256(b"aquifer.vllm.model.v3\0")
     for part in parts:
         whole.update(len(part).to_bytes(8, "little") + part)
     return whole.digest()

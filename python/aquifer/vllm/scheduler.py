@@ -1,12 +1,10 @@
 """The connector's half in the scheduler: names of blocks, what is there, and what is to be moved. All of it
-runs on the scheduler's thread, and none of it waits but for the answer to a match, and that for a moment."""
+runs on the scheduler's thread, and none of it waits."""
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import itertools
-import os
-import threading
 import time
 import uuid
 from array import array
@@ -19,10 +17,11 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from ..cache import Chain, Match, Pending, Tier
 from ..errors import Error, Late
 from ..layout import derive_keys
+from .adapters import Adapters
 from .hints import Wishes, read_wishes
-from .identity import files_digest, names_of
+from .inquiry import Inquiry
 from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
-from .node_link import NodeLink, Reached
+from .node_link import NodeLink
 from .settings import Settings
 from .shape import Shape
 
@@ -32,10 +31,6 @@ _LEAST_DEADLINE = 0.05  # Seconds.
 _UNKNOWN_DEADLINE = 1.0  # While nobody has reported how long computing takes.
 _MOST_PRESTAGES = 64
 _MOST_ROOTS = 4096
-_MOST_ADAPTERS = 65536
-_ADAPTER_FILES = (".safetensors", ".bin", ".pt", ".json")
-_MATCH_SECONDS = 0.25  # A match takes microseconds; a node that is silent for so long has nothing.
-_YOUNG_SECONDS = 1.0  # An answer about a request that waited for longer is asked for again.
 _AVOID_SECONDS = 30.0  # A block that was late or unreadable is not offered to anybody for so long.
 _MOST_AVOIDED = 4096
 _FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the node is slow.
@@ -47,9 +42,10 @@ _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier
 class _Tracked:
     """One request, as far as its blocks are concerned."""
 
-    def __init__(self, request: Any, root: bytes, block_tokens: int):
+    def __init__(self, request: Any, root: bytes, adapter: Optional[bytes], block_tokens: int):
         self.request = request
         self.root = root
+        self.adapter = adapter
         self.wishes: Wishes = read_wishes(request)
         self.keys = b""
         self.submitted = 0  # Blocks that a worker was told to store, or that were there.
@@ -57,10 +53,7 @@ class _Tracked:
         self.loading: Optional[tuple[int, int]] = None  # First block, and how many are known to have come.
         self.stores_open = False  # A worker may be reading its pages.
         self.left_alone = False  # Nothing of it is stored or recalled any more.
-        self.asked: Optional[Pending[Match]] = None  # A question about its first blocks,
-        self.asked_blocks = 0  # so many of them,
-        self.asked_at = 0.0  # of then,
-        self.match: Optional[Match] = None  # and the answer.
+        self.inquiry = Inquiry()
         self.offered: Optional[tuple[int, int]] = None  # Tokens that the engine had, and that were offered on top.
         self._block = block_tokens
 
@@ -104,29 +97,6 @@ class _Avoided:
         return next((block for block in range(first, end) if self._until.get(tracked.key(block), 0.0) > now), end)
 
 
-class _Adapter:
-    """A LoRA adapter, as it was when the first request named it."""
-
-    def __init__(self, path: str, seen: str):
-        self.path = path
-        self.seen = seen
-        self.changed = False  # Its files are others now.
-        self.digest: Optional[bytes] = None  # Once they are read.
-
-
-def _files_of(path: str) -> list[str]:
-    """All that an adapter is loaded from."""
-    return [os.path.join(path, name) for name in os.listdir(path) if name.endswith(_ADAPTER_FILES)]
-
-
-def _seen_of(path: str) -> str:
-    """Another text when one of an adapter's files is another; "" when there are none."""
-    try:
-        return names_of(_files_of(path))
-    except OSError:
-        return ""
-
-
 class SchedulerSide:
     def __init__(self, vllm_config: Any, shape: Shape, settings: Settings, engine: str):
         self._settings = settings
@@ -142,9 +112,8 @@ class SchedulerSide:
         self._void: list[str] = []
         self._freeing: dict[str, float] = {}  # Ended requests whose pages are being stored, and since when.
         self._prestages: list[Pending[tuple[int, int]]] = []
-        self._adapters: dict[int, _Adapter] = {}
         lora_config = getattr(vllm_config, "lora_config", None)
-        self._adapter_dtype = str(getattr(lora_config, "lora_dtype", None))  # In which they are computed.
+        self._adapters = Adapters(str(getattr(lora_config, "lora_dtype", None)))
         # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
         self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
         self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
@@ -173,7 +142,7 @@ class SchedulerSide:
         if self._epoch or len(salt.encode()) > 128:
             salt = hashlib.sha256(f"{self._epoch}\0{salt}".encode()).hexdigest()
         root = self._root(adapter, salt)
-        tracked = self._tracked[request.request_id] = _Tracked(request, root, self._shape.block_tokens)
+        tracked = self._tracked[request.request_id] = _Tracked(request, root, adapter, self._shape.block_tokens)
         if self._only_adapters_store and request.lora_request is None:
             tracked.wishes = dataclasses.replace(tracked.wishes, store=False)
         return tracked
@@ -189,33 +158,13 @@ class SchedulerSide:
         return found
 
     def _adapter(self, lora: Any) -> Optional[bytes]:
-        """A digest of the adapter's files; None until it is known, and for good once they have changed: the engine may
-        go on with those that it has read, or read the new ones at any time."""
-        if lora is None:
-            return None
-        seen = _seen_of(lora.lora_path)
-        found = self._adapters.get(lora.lora_int_id)  # The engine goes by that number alone.
-        if found is None:
-            if len(self._adapters) >= _MOST_ADAPTERS:
-                return None  # One that was forgotten could come back with other files.
-            found = self._adapters[lora.lora_int_id] = _Adapter(lora.lora_path, seen)
-            threading.Thread(target=self._read_adapter, args=(found,), name="aquifer-adapter", daemon=True).start()
-        if found.seen != seen and not found.changed:
-            found.changed = True
-            logger.warning("Aquifer: the adapter %s has other files than before, and nothing of it is recalled now. "
-                           "Load them as another adapter, from a path of their own.", lora.lora_path)
-        return None if found.changed else found.digest
+        return None if lora is None else self._adapters.digest_of(lora)
 
-    def _read_adapter(self, adapter: _Adapter) -> None:
-        try:
-            digest = files_digest(_files_of(adapter.path))
-            if adapter.seen and _seen_of(adapter.path) == adapter.seen:  # Else nobody knows what the engine has read.
-                adapter.digest = hashlib.sha256(digest + self._adapter_dtype.encode()).digest()
-                return
-            why = "it has no files, or they are being written"
-        except OSError as error:
-            why = str(error)
-        logger.warning("Aquifer: the adapter %s cannot be read, so nothing of it is recalled: %s", adapter.path, why)
+    def _is_left_alone(self, tracked: _Tracked) -> bool:
+        """Also from when its adapter's files are others: the engine may load those, and compute the rest with them."""
+        if not tracked.left_alone and self._adapter(tracked.request.lora_request) != tracked.adapter:
+            tracked.left_alone = True
+        return tracked.left_alone
 
     # ---- The scheduler's calls ----
 
@@ -237,15 +186,10 @@ class SchedulerSide:
             for session in tracked.wishes.prefetch:
                 self._prestages.append(reached.cache.begin_prestage(session=session))
             if blocks:
-                self._ask(tracked, reached, blocks)
+                tracked.inquiry.ask(reached, tracked.keys[:blocks * 32])
                 self._prestages.append(reached.cache.begin_prestage(Chain(reached.known, tracked.keys)))
         except Error:
             self._stats.add("failed_calls", 1)
-
-    @staticmethod
-    def _ask(tracked: _Tracked, reached: Reached, blocks: int) -> None:
-        tracked.match, tracked.asked_blocks, tracked.asked_at = None, blocks, time.monotonic()
-        tracked.asked = reached.cache.begin_match(Chain(reached.known, tracked.keys[:blocks * 32]))
 
     def _leave_alone(self, request: Any) -> None:
         logger.exception("Aquifer: the request %s is left alone", request.request_id)
@@ -254,17 +198,17 @@ class SchedulerSide:
         if tracked is not None:
             tracked.left_alone = True
 
-    def matched_tokens(self, request: Any, computed: int) -> int:
-        """Tokens behind the computed ones that are worth loading."""
+    def matched_tokens(self, request: Any, computed: int) -> Optional[int]:
+        """Tokens behind the computed ones that are worth loading; None: to be asked for again in the next step."""
         try:
             return self._match(request, computed)
         except Exception:
             self._leave_alone(request)
             return 0
 
-    def _match(self, request: Any, computed: int) -> int:
+    def _match(self, request: Any, computed: int) -> Optional[int]:
         tracked, reached = self._track(request), self._link.reached()
-        if tracked is None or reached is None or tracked.left_alone:
+        if tracked is None or reached is None or self._is_left_alone(tracked):
             return 0
         have = computed // self._shape.block_tokens
         blocks = tracked.blocks_of(request.num_tokens)
@@ -274,30 +218,20 @@ class SchedulerSide:
         if blocks <= have:
             return 0
         try:
-            match = self._answer(tracked, reached, blocks)
+            match = tracked.inquiry.look(reached, tracked.keys[:blocks * 32])
         except Error as error:
             if isinstance(error, Late):
                 self._link.was_silent()
-            tracked.asked = None
+            tracked.inquiry.forget()
             self._stats.add("failed_calls", 1)
             return 0
+        if match is None:
+            return None
         count = min(match.matched if self._settings.always else match.pays, blocks)
         # The last token is computed in any case: without it there is nothing to sample from.
         end = min(count * self._shape.block_tokens, request.num_tokens - 1)
         tracked.offered = (computed, max(end - computed, 0))
         return tracked.offered[1]
-
-    def _answer(self, tracked: _Tracked, reached: Reached, blocks: int) -> Match:
-        """About the request from its first block on, whatever the engine has of it. Usually it was asked when the
-        request arrived, and is there by now, or very soon."""
-        old = time.monotonic() - tracked.asked_at >= _YOUNG_SECONDS
-        if old or tracked.asked_blocks < blocks or (tracked.asked is None and tracked.match is None):
-            self._ask(tracked, reached, blocks)
-        if tracked.asked is not None:
-            asked, tracked.asked = tracked.asked, None
-            tracked.match = asked.result(_MATCH_SECONDS)
-        assert tracked.match is not None
-        return tracked.match
 
     def allocated(self, request: Any, pages: list[int], external: int) -> None:
         """There are pages for so many tokens behind those that the engine had when it was offered them."""
@@ -309,7 +243,7 @@ class SchedulerSide:
         first, end = computed // block, -(-(computed + min(external, offered)) // block)
         tracked.loading = (first, end - first)
         self._loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
-                                time.monotonic() + self._load_seconds(tracked.match, end - first)))
+                                time.monotonic() + self._load_seconds(tracked.inquiry.match, end - first)))
         self._stats.add("load_requests", 1)
 
     def _load_seconds(self, match: Optional[Match], blocks: int) -> float:
@@ -322,11 +256,12 @@ class SchedulerSide:
 
     def hit_sources(self, request: Any, external: int) -> dict[CacheHitSource, int]:
         tracked = self._tracked.get(request.request_id)
-        if tracked is None or tracked.match is None or external <= 0:
+        match = tracked.inquiry.match if tracked is not None else None
+        if tracked is None or match is None or external <= 0:
             return {CacheHitSource.EXTERNAL_UNSPECIFIED: external} if external else {}
         computed = tracked.offered[0] if tracked.offered is not None else 0
         block, end, sources = self._shape.block_tokens, computed + external, dict[CacheHitSource, int]()
-        for run in tracked.match.runs:
+        for run in match.runs:
             tokens = min(end, (run.first + run.count) * block) - max(computed, run.first * block)
             if tokens > 0:
                 sources[_SOURCES[run.tier]] = sources.get(_SOURCES[run.tier], 0) + tokens
@@ -343,7 +278,7 @@ class SchedulerSide:
                 # The workers end them before anything else. Some may be dropped: they are stored when they are
                 # there again.
                 tracked.stores_open, tracked.submitted = False, 0
-                tracked.asked_at = 0.0  # What it has stored is asked for anew.
+                tracked.inquiry.forget()  # By now it may have stored something itself.
         block = self._shape.block_tokens
         for request_id in output.num_scheduled_tokens:
             tracked = self._tracked.get(request_id)
@@ -372,12 +307,10 @@ class SchedulerSide:
             self._leave_alone(tracked.request)
 
     def _submit_blocks(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
-        if tracked.left_alone:
-            return
         end = tracked.blocks_of(min(tokens, tracked.request.num_tokens))
         first = tracked.submitted
         needed = self._shape.pages_of(end)
-        if end <= first or not tracked.wishes.store or len(pages) < needed:
+        if end <= first or not tracked.wishes.store or len(pages) < needed or self._is_left_alone(tracked):
             return
         self._stores.append(Store(
             tracked.request.request_id, tracked.keys[first * 32:end * 32], tracked.parent(first), pages[:needed],
