@@ -325,6 +325,25 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   EXPECT_EQ(engine().Matched(kept), 0u);
 }
 
+// Who waits sleeps until something is counted.
+TEST_F(NodeProcess, KilledBehindItsAnswerIsAnAnswerThatIsCounted) {
+  ASSERT_NO_FATAL_FAILURE(StartNode());
+  ASSERT_NO_FATAL_FAILURE(ConnectToIt());
+  const Chain chain = NumberedChain(engine().layout(), 1);
+  ASSERT_EQ(engine().Store(chain), chain.size());
+  ASSERT_GT(MappedExtents(), 0u);
+  MatchRequest match;
+  match.chain = engine().Slice(chain);
+  cache_->Match(&match);
+  std::this_thread::sleep_for(milliseconds(500));  // It is answered, and nobody reads that.
+  KillNode();
+  ASSERT_TRUE(Eventually([] { return MappedExtents() == 0; }));
+  EXPECT_EQ(cache_->Poll(), 1u);
+  EXPECT_TRUE(match.done());
+  EXPECT_TRUE(match.status.ok()) << match.status.ToString();
+  EXPECT_EQ(match.matched, chain.size());
+}
+
 // A debugger, a freezer or swapping: its process is there and does nothing.
 TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
   ASSERT_NO_FATAL_FAILURE(StartNode());

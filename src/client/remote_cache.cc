@@ -165,7 +165,7 @@ bool RemoteCache::Wait(const Request& request, int64_t timeout_nanos) {
   while (!request.done()) {
     const int64_t now = clock->NowNanos();
     const bool any = Spin(std::min(end_nanos, now + kSpinNanos));
-    if (Poll() > 0 || any) continue;
+    if (Poll() > 0 || any || request.done()) continue;
     const int64_t left_nanos = end_nanos - clock->NowNanos();
     if (left_nanos <= 0) return request.done();
     // Rounded up, so that nobody wakes just before the time is over and spins.

@@ -142,7 +142,7 @@ class RemoteCache final : public Cache {
   // Those that the node ought to have answered by now.
   void SettleLate(Session* session) AQ_REQUIRES(mutex_);
   // Its node is gone: everything that is open of it is missing.
-  void SettleAll(Session* session) AQ_REQUIRES(mutex_);
+  size_t SettleAll(Session* session) AQ_REQUIRES(mutex_);
   // There is no node, or it went away while it had the request.
   void SettleUnavailable(const SentRequest& sent, const Status& commits) AQ_REQUIRES(mutex_);
   void SettleUnanswered(const SentRequest& sent, const Status& why, const Status& commits)

@@ -32,7 +32,7 @@ size_t RemoteCache::Apply() {
     if (!flushed || session_->link()->over()) EndSession();
   }
   for (const std::unique_ptr<Session>& ended : ended_) {
-    if (!ended->settled()) SettleAll(ended.get());
+    if (!ended->settled()) moved += SettleAll(ended.get());
   }
   for (const Settled& settled : settled_) {
     RequestProgress::Advance(settled.request, settled.completed, true);
@@ -282,10 +282,14 @@ void RemoteCache::SettleLate(Session* session) {
   session->UpdateSettle();
 }
 
-void RemoteCache::SettleAll(Session* session) {
+size_t RemoteCache::SettleAll(Session* session) {
   // What was answered before the end still counts, unless its memory is unmapped by now.
-  while (ReadAnswers(session) == kFramesPerPoll) {
-  }
+  size_t answers = 0;
+  size_t moved = 0;
+  do {
+    answers = ReadAnswers(session);
+    moved += answers;
+  } while (answers == kFramesPerPoll);
   for (SentRequest& sent : session->sent()) {
     if (!sent.open) continue;
     if (sent.kind == FrameKind::kRegisterLayout) {
@@ -297,6 +301,7 @@ void RemoteCache::SettleAll(Session* session) {
   }
   session->SetSettled();
   Signal(changed_event_);
+  return moved;
 }
 
 void RemoteCache::SettleUnavailable(const SentRequest& sent, const Status& commits) {
