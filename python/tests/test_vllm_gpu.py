@@ -231,7 +231,7 @@ def queue_work(milliseconds):
     """Queues matrix products into the current stream, for about as long."""
     if not _square:
         _square.append(torch.randn(8192, 8192, dtype=DTYPE, device=GPU) / 100)
-        queue_products(3)
+        queue_products(300)  # Its clocks have risen by then.
         torch.cuda.synchronize()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()

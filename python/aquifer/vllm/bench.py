@@ -106,10 +106,11 @@ class _Llm:
 
 def _serve(arguments: dict[str, Any]) -> None:
     llm = _Llm(arguments["model"], arguments["transfer"])
-    print("RESULT null", flush=True)
-    for line in sys.stdin:
-        question, seed = json.loads(line)
-        print("RESULT " + json.dumps(getattr(llm, question)(seed)), flush=True)
+    with os.fdopen(arguments["answers"], "w") as answers:  # Standard output is for whatever vLLM has to say.
+        print("null", file=answers, flush=True)
+        for line in sys.stdin:
+            question, seed = json.loads(line)
+            print(json.dumps(getattr(llm, question)(seed)), file=answers, flush=True)
 
 
 # ---- In the parent ----
@@ -127,9 +128,13 @@ class _Engine:
         environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1",
                        "VLLM_LOGGING_LEVEL": "WARNING", "AQUIFER_BENCH_FOLDER": str(folder)}
         self._log = open(folder / "log", "w+")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "aquifer.vllm.bench", "--engine", json.dumps({"model": model, "transfer": transfer})],
-            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment)
+        answers, theirs = os.pipe()
+        self._answers = os.fdopen(answers)
+        arguments = json.dumps({"model": model, "transfer": transfer, "answers": theirs})
+        self._process = subprocess.Popen([sys.executable, "-m", "aquifer.vllm.bench", "--engine", arguments], text=True,
+                                         stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=[theirs],
+                                         env=environment)
+        os.close(theirs)
         self._answer()
 
     def __enter__(self) -> "_Engine":
@@ -137,6 +142,7 @@ class _Engine:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate(timeout=_PATIENCE_S)  # The end of its input is its end.
+        self._answers.close()
         self._log.close()
 
     def ask(self, question: str, seed: int) -> Any:
@@ -148,10 +154,9 @@ class _Engine:
         return self._answer()
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("RESULT "):
-                return json.loads(line[7:])
+        line = self._answers.readline()
+        if line:
+            return json.loads(line)
         self._log.seek(0)
         sys.exit(f"aquifer bench: the engine with {self._name} ended:\n{self._log.read()[-3000:]}")
 
