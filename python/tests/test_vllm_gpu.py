@@ -312,15 +312,16 @@ def test_a_store_reads_what_its_step_computes():
         keys = new_keys(blocks)
         with stored_by(rank, other, 1):  # Whatever is done once is done.
             pass
-        rank.fill(table, value=3.0)
         new = [torch.randn_like(tensor) for tensor in rank.tensors.values()]
-        torch.cuda.synchronize()
-        busy(rank, 500)
 
         def forward():
             queue_work(100)
             for tensor, numbers in zip(rank.tensors.values(), new):
                 tensor.copy_(numbers)
+        forward()  # A kernel that is used for the first time is loaded, which waits for the GPU.
+        rank.fill(table, value=3.0)
+        torch.cuda.synchronize()
+        busy(rank, 500)
         rank.step(forward, **rank.store("stores", table, keys))
         written = reached(rank)
         assert not written.query(), "the GPU is too fast for this test"
