@@ -341,7 +341,10 @@ class AquiferCache(DynamicCache):
             name = self._name(index)
             if name is not None and row.stored > 0:
                 last = Chain(self.recall._known, row.keys[(row.stored - 1) * 32:row.stored * 32])
-                self.recall._cache.hint(last, name)
+                try:
+                    self.recall._cache.hint(last, name)
+                except Error as error:
+                    warn_once(f"a session is not remembered: {error}")
 
     def note_stored(self, done: RowToStore) -> None:
         """Blocks that were refused or lost on the way are not tried again: the cache knew why. Those of a text

@@ -460,6 +460,7 @@ def test_a_turn_that_is_all_recalled_is_of_its_session(client):
     generate(model, prompt(2 * BLOCK + 1), cache)
     assert cache.recalled_tokens == 2 * BLOCK
     assert client.prestage(session="chat") == (2, 2)
+    generate(model, prompt(2 * BLOCK + 1), recall.cache(session="x" * 257))  # Longer than a name may be.
     recall.close()
 
 

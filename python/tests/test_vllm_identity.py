@@ -198,7 +198,7 @@ def test_a_folder_that_takes_anothers_place_under_a_running_engine_is_refused(fo
         (tmp_path / name / "model").mkdir(parents=True)
         (tmp_path / name / "model" / "model.safetensors").write_bytes(name.encode())
     running()
-    (tmp_path / "old" / "model" / "notes").write_text("Others write here, too.")
+    (tmp_path / "old" / "notes").write_text("Others write here, too.")
     identity.model_digest(config(tmp_path / "old" / "model"))
     (tmp_path / "old").rename(tmp_path / "older")
     (tmp_path / "new").rename(tmp_path / "old")

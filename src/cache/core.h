@@ -251,8 +251,8 @@ class Core final : private TierListener, private LoadWaiter {
     std::vector<uint16_t> layouts{};     // That it has registered; known by their places here.
     std::vector<LoanName> loan_names{};  // The first is nobody's.
     uint32_t free_loan_name = 0;         // A list; 0 ends it.
-    uint32_t first_generation = 0;       // Of its names: no name of an earlier client's is one.
-    JobList jobs{};                      // Its requests and hints under way.
+    uint32_t first_generation = 0;  // Of its names, at random: an earlier client's hardly is one.
+    JobList jobs{};                 // Its requests and hints under way.
   };
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {

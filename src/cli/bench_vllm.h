@@ -1,5 +1,5 @@
 // The rows of vLLM are measured by the Python package, which can start engines
-// (python/aquifer/vllm/bench.py): it is run for them, and prints them as we print ours.
+// (python/aquifer/vllm/bench.py): it is run for them, and prints them, in JSON like ours.
 #pragma once
 
 #include <string>

@@ -312,8 +312,8 @@ class Serving {
                     status.left_out, stopped.ok() ? "" : ": " + stopped.message()));
   }
 
-  // One that cannot begin is no reason to be without the rest of the reload; the next one tries it
-  // again.
+  // False: it cannot begin, which is no reason to be without the rest of the reload; the next one
+  // tries it again.
   bool ChangeRecording(const NodeConfig& next) {
     if (next.record_file == plan_.config.record_file) return true;
     StopRecording();

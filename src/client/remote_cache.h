@@ -141,7 +141,8 @@ class RemoteCache final : public Cache {
                      FrameReader* frame) AQ_REQUIRES(mutex_);
   // Those that the node ought to have answered by now.
   void SettleLate(Session* session) AQ_REQUIRES(mutex_);
-  // Its node is gone: everything that is open of it is missing.
+  // Its node is gone: everything that is open of it is missing, but for answers that it still had.
+  // Returns how many those were.
   size_t SettleAll(Session* session) AQ_REQUIRES(mutex_);
   // There is no node, or it went away while it had the request.
   void SettleUnavailable(const SentRequest& sent, const Status& commits) AQ_REQUIRES(mutex_);

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from vllm.logger import init_logger
 
-from .identity import check_as_at_start, files_digest, names_of
+from .identity import digest_as_at_start, names_of
 
 logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own name.
 
@@ -67,10 +67,7 @@ class Adapters:
 
     def _read(self, adapter: _Adapter) -> None:
         try:
-            files = _files_of(adapter.path)
-            check_as_at_start([adapter.path, *files])
-            digest = files_digest(files)
-            check_as_at_start([adapter.path, *files])
+            digest = digest_as_at_start(adapter.path, _files_of(adapter.path))
             if adapter.seen and _seen_of(adapter.path) == adapter.seen:
                 adapter.digest = hashlib.sha256(digest + self._dtype.encode()).digest()
                 return

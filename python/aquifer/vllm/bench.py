@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 _PROMPT_TOKENS = 8192
 _ROUNDS, _QUICK_ROUNDS = 11, 5
 _CROWD, _CROWD_TOKENS, _CROWD_OUTPUT = 8, 384, 48
-_PATIENCE_S = 300
+_END_SECONDS = 60
 _MODEL = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
               num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, initializer_range=0.12,
               bos_token_id=1, eos_token_id=2)
@@ -141,7 +141,11 @@ class _Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=_PATIENCE_S)  # The end of its input is its end.
+        try:
+            self._process.communicate(timeout=_END_SECONDS)  # The end of its input is its end.
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._answers.close()
         self._log.close()
 
@@ -257,17 +261,20 @@ def main() -> None:
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.engine:
-        return _serve(json.loads(given.engine))
+        _serve(json.loads(given.engine))
+        return
     names = tuple(given.names) or ("vllm",)
     for name in names:
         if not any(row.name.startswith(name) for row in rows()):
             parser.error(f"no row's name begins with '{name}'; there are {', '.join(row.name for row in rows())}")
     wanted = [row for row in rows() if row.name.startswith(names)]
     if given.list:
+        if not given.json:
+            print(f"{'row':<21} {'unit':>12} {'goal':>6}  limit")
         for row in wanted:
             print(json.dumps({"name": row.name, "unit": row.unit, "goal": row.goal, "limit_is": row.limit_is})
                   if given.json else f"{row.name:<21} {row.unit:>12} {row.goal:6.2f}  {row.limit_is}")
-        return None
+        return
     if importlib.util.find_spec("vllm") is None:
         sys.exit("aquifer bench: the rows of vllm need vLLM in the Python that runs them, and "
                  f"{sys.executable} has none; next step: pip install vllm, or set AQUIFER_PYTHON")
@@ -278,7 +285,6 @@ def main() -> None:
         print(row.json() if given.json else row.text(), flush=True)
     if given.check and any(row.ratio < row.goal for row in measured):
         sys.exit("aquifer bench: a goal was missed")
-    return None
 
 
 if __name__ == "__main__":

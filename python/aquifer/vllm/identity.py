@@ -103,7 +103,7 @@ def _way_to(path: str) -> Iterator[str]:
         waiting.append(os.path.dirname(part))
 
 
-def check_as_at_start(paths: Iterable[str]) -> None:
+def _check_as_at_start(paths: Iterable[str]) -> None:
     """Raises ValueError unless these are what they were when the engine started, so that they are what it has read
     since. A link on the way that was turned, and a folder that was put in another's place, count as well."""
     end, given = _started() + _CLOCK_SECONDS, set(paths)
@@ -111,10 +111,18 @@ def check_as_at_start(paths: Iterable[str]) -> None:
     for path in {part for each in given for part in _way_to(each)}:
         facts = os.lstat(path)
         # Folders on the way get new entries all the time. One that was only moved has another time of change alone.
-        has_entries = stat.S_ISDIR(facts.st_mode) and path not in given and facts.st_mtime > end
-        if facts.st_ctime > end and not has_entries:
+        is_only_written_in = stat.S_ISDIR(facts.st_mode) and path not in given and facts.st_mtime > end
+        if facts.st_ctime > end and not is_only_written_in:
             raise ValueError(f"{path} was written to after the engine started, so it may have loaded something else; "
                              "start it again, or have it load from a path that is older than it")
+
+
+def digest_as_at_start(folder: str, files: list[str]) -> bytes:
+    """Of files in a folder, into which nothing was written since the engine started, either."""
+    _check_as_at_start([folder, *files])
+    digest = files_digest(files)
+    _check_as_at_start([folder, *files])  # It may have taken minutes.
+    return digest
 
 
 def _files_below(folder: str, has_code: bool) -> list[str]:
@@ -125,14 +133,6 @@ def _files_below(folder: str, has_code: bool) -> list[str]:
     if has_code:
         found += map(str, pathlib.Path(folder).rglob("*.py"))
     return found
-
-
-def _digest_of_local(folder: str, has_code: bool) -> bytes:
-    files = _files_below(folder, has_code)
-    check_as_at_start(files)
-    digest = files_digest(files)
-    check_as_at_start(files)  # It may have taken minutes.
-    return digest
 
 
 def _is_commit(revision: Optional[str]) -> bool:
@@ -148,7 +148,7 @@ def _digest_of_hub(model: Any, download_dir: Optional[str]) -> bytes:
     commit = getattr(model.revision, "resolved", None)  # vLLM looks once where a branch is, before it loads.
     if commit is None:
         branch = os.path.join(store, "refs", model.revision or constants.DEFAULT_REVISION)
-        check_as_at_start([branch])
+        _check_as_at_start([branch])
         commit = pathlib.Path(branch).read_text().strip()
     code = f"{model.model}\0{commit}".encode() if model.trust_remote_code else b""
     return files_digest(_files_below(os.path.join(store, "snapshots", commit), False)) + code
@@ -178,7 +178,7 @@ def _weights(vllm_config: Any, model: Any) -> bytes:
     # Which files of a checkpoint are read.
     choice = json.dumps([load_format, load.ignore_patterns]).encode()
     if os.path.isdir(model.model):
-        return choice + _digest_of_local(model.model, model.trust_remote_code)
+        return choice + digest_as_at_start(model.model, _files_below(model.model, model.trust_remote_code))
     from vllm import envs
     if envs.VLLM_USE_MODELSCOPE:
         raise ValueError("it comes from ModelScope by name; download it, and name the folder")
