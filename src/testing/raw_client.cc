@@ -80,6 +80,11 @@ bool RawClient::IsCutOff() {
   }
 }
 
+bool RawClient::IsHungUp() const {
+  pollfd ended{.fd = socket_.descriptor(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&ended, 1, static_cast<int>(kPatienceNanos / 1'000'000)) == 1;
+}
+
 void RawClient::StopReading() { ::shutdown(socket_.descriptor(), SHUT_RD); }
 
 void RawClient::WriteEmpty(FrameKind kind, uint64_t number) {

@@ -39,6 +39,8 @@ class RawClient {
   // What the node has sent on the socket and nobody has received.
   size_t BytesToReceive() const;
   bool IsCutOff();
+  // The same, and nothing is received.
+  bool IsHungUp() const;
   Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
   void HangUp() { socket_.EndSending(); }
   void StopReading();
