@@ -23,6 +23,7 @@ _PROMPT_TOKENS = 8192
 _ROUNDS, _QUICK_ROUNDS = 11, 5
 _CROWD, _CROWD_TOKENS, _CROWD_OUTPUT = 8, 384, 48
 _END_SECONDS = 60
+_PAUSE_SECONDS = 1.0  # An engine's threads spin for a while when there is no more to do, and its stores end.
 _MODEL = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
               num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, initializer_range=0.12,
               bos_token_id=1, eos_token_id=2)
@@ -223,7 +224,12 @@ def _compare_crowds(plain: _Engine, ours: _Engine, rounds: int, hooks: Row, thro
     for engine in (plain, ours):
         engine.ask("crowd", 1000)  # Warms everything up.
     before = ours.hook_seconds()
-    pairs = [(plain.ask("crowd", seed), ours.ask("crowd", seed)) for seed in range(1, rounds + 1)]
+    pairs = []
+    for seed in range(1, rounds + 1):
+        time.sleep(_PAUSE_SECONDS)
+        without = plain.ask("crowd", seed)
+        time.sleep(_PAUSE_SECONDS)
+        pairs.append((without, ours.ask("crowd", seed)))
     hooks.limit = 1.0
     hooks.ours = 100 * (ours.hook_seconds() - before) / sum(seconds for _, seconds in pairs)
     hooks.ratio = hooks.limit / hooks.ours
