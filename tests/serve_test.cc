@@ -127,6 +127,14 @@ class ServeTenants : public Serve {
   }
   void WriteMaster() { WriteClosed(master_, std::string(64, 'c')); }
   void WriteConfig(const std::string& text) { std::ofstream(config_, std::ios::trunc) << text; }
+  // The node reads it, changes nothing, and says why.
+  void ReloadInVain(const std::string& config, const std::string& why) {
+    WriteConfig(config);
+    node_->Signal(SIGHUP);
+    ASSERT_TRUE(node_->AwaitLine("reload: ")) << node_->said();
+    EXPECT_TRUE(node_->said().ends_with("reload: nothing was changed: " + why + "\n"))
+        << node_->said();
+  }
   std::string TenantsLine() const { return fmt::format("tenants = \"{}\"\n", tenants_); }
   std::string MasterLine() const { return fmt::format("master_key_file = \"{}\"\n", master_); }
   // Data keys are made below this, and not in the host's own place.
@@ -336,13 +344,10 @@ TEST_F(ServeTenants, ANodeThatEncryptsNothingTakesNoTenantsThatAreToBeEncrypted)
   const std::string wanted[] = {MasterLine(), TenantsLine() + MasterLine(),
                                 TenantsLine() + MasterLine() + "encryption = \"on\"\n"};
   for (const std::string& config : wanted) {
-    WriteConfig(config + "drain_budget = \"17s\"\n");
-    node_->Signal(SIGHUP);
-    ASSERT_TRUE(node_->AwaitLine("reload: ")) << node_->said();
-    EXPECT_TRUE(node_->said().ends_with(
-        "reload: nothing was changed: with this configuration what leaves DRAM must be encrypted, "
-        "and this node encrypts nothing; restart it to change that\n"))
-        << node_->said();
+    ASSERT_NO_FATAL_FAILURE(ReloadInVain(
+        config + "drain_budget = \"17s\"\n",
+        "with this configuration what leaves DRAM must be encrypted, and this node encrypts "
+        "nothing; restart it to change that"));
     EXPECT_THAT(Knock("red", "r"), HasSubstr("access denied"));
     EXPECT_EQ(SocketMode(), 0600u);
     EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8}) << "who is in stays in";
@@ -368,13 +373,10 @@ TEST_F(ServeTenants, ANodeThatEncryptsTakesNoConfigurationWithoutThat) {
   WriteTenants({{"blue", "b"}});
   for (const std::string& config :
        {TenantsLine() + MasterLine() + "encryption = \"off\"\n", std::string()}) {
-    WriteConfig(config);
-    node_->Signal(SIGHUP);
-    ASSERT_TRUE(node_->AwaitLine("reload: ")) << node_->said();
-    EXPECT_TRUE(node_->said().ends_with(
-        "reload: nothing was changed: with this configuration nothing would be encrypted, and this "
-        "node encrypts what leaves DRAM; restart it to change that\n"))
-        << node_->said();
+    ASSERT_NO_FATAL_FAILURE(ReloadInVain(
+        config,
+        "with this configuration nothing would be encrypted, and this node encrypts what leaves "
+        "DRAM; restart it to change that"));
     EXPECT_EQ(Knock("red", "r"), "let in");
     EXPECT_THAT(Knock("blue", "b"), HasSubstr("access denied"));
   }

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -99,3 +100,18 @@ def layout():
 def chain_of(cache, layout, tokens):
     keys = aquifer.derive_keys(layout.root(cache.tenant), tokens, layout.tokens_per_block)
     return aquifer.Chain(cache.register(layout), keys)
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """Call it: a vLLM engine has started by then. Times of files are in the past, but for what is done later."""
+    from aquifer.vllm import identity
+    monkeypatch.setattr(identity, "_CLOCK_SECONDS", 0.0)
+    started = []
+
+    def start():
+        time.sleep(0.1)  # A file's time is a little older than the clock's.
+        started.append(time.time())
+        monkeypatch.setattr(identity, "_started", lambda: started[0])
+        time.sleep(0.1)
+    return start

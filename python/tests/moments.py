@@ -29,5 +29,19 @@ class FakeMoment:
         return 500.0 * (self.number - earlier.number)
 
 
+class Moments:
+    """Of a device; they come when a test says so, or at once where nobody is ahead of it."""
+
+    def __init__(self):
+        self.moments = []
+        self.ahead = False
+
+    def moment(self):
+        self.moments.append(FakeMoment(len(self.moments)))
+        if not self.ahead:
+            self.moments[-1].come()
+        return self.moments[-1]
+
+
 def asked(moment):
     assert moment.asked.wait(30)

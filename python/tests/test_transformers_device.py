@@ -13,25 +13,18 @@ import aquifer
 import aquifer.transformers
 from aquifer import storing, weights
 from models import make_model, prompt
-from moments import FakeMoment, asked
+from moments import FakeMoment, Moments, asked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK = 256  # Of these models, by the product's rule.
 
 
-class Device:
-    """Makes a Recall's moments; they come when a test says so, or at once."""
+class Device(Moments):
+    """Makes a Recall's moments."""
 
     def __init__(self, recall, monkeypatch):
-        self.moments = []
-        self.ahead = False
+        super().__init__()
         monkeypatch.setattr(recall, "_moment", self.moment)
-
-    def moment(self):
-        self.moments.append(FakeMoment(len(self.moments)))
-        if not self.ahead:
-            self.moments[-1].come()
-        return self.moments[-1]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from aquifer.tensors import Family  # noqa: E402
 from aquifer.vllm import device  # noqa: E402
 from aquifer.vllm.messages import Prefill, StepMetadata  # noqa: E402
 from aquifer.vllm.shape import map_tensors, read_shape  # noqa: E402
-from moments import FakeMoment, asked  # noqa: E402
+from moments import Moments, asked  # noqa: E402
 from test_vllm_sides import (BLOCK, FIRST, NAMES, PAGE, PAGES, SECOND, Hand, fill, made_request,  # noqa: E402
                              made_shape, named, store, text)  # noqa: F401
 
@@ -242,18 +242,8 @@ def test_pages_are_cut_and_grouped(node, page, kernel_page, have):
 
 # ---- A device that is behind ----
 
-class FakeDevice(device.HostDevice):
+class FakeDevice(Moments, device.HostDevice):
     """A GPU that gets to a moment when a test says so."""
-
-    def __init__(self):
-        self.moments = []
-        self.ahead = True
-
-    def moment(self):
-        self.moments.append(FakeMoment(len(self.moments)))
-        if not self.ahead:
-            self.moments[-1].come()
-        return self.moments[-1]
 
 
 @pytest.fixture
@@ -261,7 +251,6 @@ def behind(node):
     """A Hand whose device is behind it, once it is told to be."""
     hand = Hand(node.socket)
     hand.device = hand.worker._device = FakeDevice()
-    hand.device.ahead = False
     yield hand
     for moment in hand.device.moments:
         moment.come()

@@ -144,20 +144,6 @@ def test_an_image_that_is_mounted_in_anothers_place_is_hashed(folder, monkeypatc
 
 # ---- What the engine has loaded ----
 
-@pytest.fixture
-def running(folder, monkeypatch):
-    """An engine that has started by now. Times of files are in the past then, but for what is done later."""
-    monkeypatch.setattr(identity, "_CLOCK_SECONDS", 0.0)
-    started = []
-
-    def start():
-        time.sleep(0.1)  # A file's time is a little older than the clock's.
-        started.append(time.time())
-        monkeypatch.setattr(identity, "_started", lambda: started[0])
-        time.sleep(0.1)
-    return start
-
-
 def refused(*args, **changes):
     with pytest.raises(ValueError, match="written to after the engine started"):
         identity.model_digest(config(*args, **changes))

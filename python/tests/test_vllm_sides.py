@@ -533,17 +533,22 @@ def test_where_a_cpu_has_adapters_requests_without_one_are_recalled_and_not_stor
     adapted.close()
 
 
-def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
-    """The engine has the old ones in memory, or reads the new ones when it had to make room: nobody knows."""
-    lora = adapter("one", "adapter_model.safetensors", b"old")
-    old = known(hand, lora)
-    adapter("one", "adapter_model.safetensors", b"new")
+def check_left_alone(hand, lora):
+    """Neither recalled nor stored."""
     for name in ("first", "second"):
         request = made_request(name, text(4, 1), lora_request=lora)
         assert hand.begin_load(request, SECOND) == 0
         request.num_computed_tokens = request.num_tokens
         assert hand.scheduler.finished(request, SECOND) is False
         settled()
+
+
+def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
+    """The engine has the old ones in memory, or reads the new ones when it had to make room: nobody knows."""
+    lora = adapter("one", "adapter_model.safetensors", b"old")
+    old = known(hand, lora)
+    adapter("one", "adapter_model.safetensors", b"new")
+    check_left_alone(hand, lora)
     # Another folder under the same number: for the engine that is what it has read.
     assert hand.scheduler._adapter(adapter("other", "adapter_model.safetensors", b"old")) is None
     # Loaded as another adapter, it is known, and not as the old one.
@@ -552,28 +557,20 @@ def test_an_adapter_whose_files_change_is_left_alone(hand, adapter):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_an_adapter_that_is_written_under_a_running_engine_is_left_alone(hand, adapter, monkeypatch, tmp_path, moved):
+def test_an_adapter_that_is_written_under_a_running_engine_is_left_alone(hand, adapter, monkeypatch, tmp_path, running,
+                                                                         moved):
     """The engine may have loaded what was there before, long before a request names it."""
     lora, told = adapter("one", "adapter_model.safetensors", b"one"), []
     monkeypatch.setattr(adapters.logger, "warning", lambda said, *args: told.append(said % args))
     adapter("other", "adapter_model.safetensors", b"other")
-    time.sleep(0.1)  # A file's time is a little older than the clock's.
-    started = time.time()
-    monkeypatch.setattr(identity, "_started", lambda: started)
-    monkeypatch.setattr(identity, "_CLOCK_SECONDS", 0.0)
-    time.sleep(0.1)
+    running()
     if moved:  # Its files are older than the engine.
         (tmp_path / "one").rename(tmp_path / "older")
         (tmp_path / "other").rename(tmp_path / "one")
         (tmp_path / "one" / "done").write_text("")
     else:
         adapter("one", "adapter_model.safetensors", b"new")
-    for name in ("first", "second"):
-        request = made_request(name, text(4, 1), lora_request=lora)
-        assert hand.begin_load(request, SECOND) == 0
-        request.num_computed_tokens = request.num_tokens
-        assert hand.scheduler.finished(request, SECOND) is False
-        settled()
+    check_left_alone(hand, lora)
     assert len(told) == 1 and "after the engine started" in told[0] and "start it again" in told[0]
 
 

@@ -430,9 +430,11 @@ class Core final : private TierListener, private LoadWaiter {
   Noted Note(BlockRef ref) const;
   // It is there, complete, and still the same.
   bool Holds(const Noted& noted) const;
-  // Calls `visit` with what is there of up to `max` blocks from `*next` up its chain, deepest
-  // first. False when that was all; otherwise it goes on at `*next`.
-  bool WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const;
+  // A block of a chain; kNoBlock: it is gone, and only known by its key.
+  using Visit = std::function<void(BlockRef ref, const Key& key, uint32_t position)>;
+  // Calls `visit` with up to `max` blocks from `*next` up its chain, deepest first. False when that
+  // was all; otherwise it goes on at `*next`.
+  bool WalkUp(size_t max, BlockName* next, const Visit& visit) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

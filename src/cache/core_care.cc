@@ -162,7 +162,9 @@ void PrestageJob::Finish() {
 bool PrestageJob::Collect() {
   const bool ask = core().durable_ != nullptr && core().durable_->notes_usable() && !noteless_;
   if (chain_.keys.empty() && ask) return CollectKeys();
-  const auto note = [this](BlockRef ref) { blocks_.push_back(core().Note(ref)); };
+  const auto note = [this](BlockRef ref, const Key&, uint32_t) {
+    if (ref != kNoBlock) blocks_.push_back(core().Note(ref));
+  };
   if (chain_.keys.empty() && core().WalkUp(kWalkSlice, &walk_, note)) return true;
   collected_ = true;
   return false;

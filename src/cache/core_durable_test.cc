@@ -1,5 +1,6 @@
 // The cache on durable tiers: what it finds there, loads, writes and deletes, and what becomes of
-// all that when a store is slow, hangs, fails or loses things.
+// all that when a store is slow, hangs, fails or loses things. Sessions:
+// core_durable_sessions_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/session_note.h"
-#include "testing/core_fixture.h"
-#include "testing/fake_durable_tier.h"
+#include "testing/core_durable_fixture.h"
 #include "testing/memory_blob_store.h"
 #include "tier/test_keys.h"
 
@@ -21,85 +20,7 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kSecond = 1'000 * kMillisecond;
 
-class CoreDurableTest : public CoreFixture {
- protected:
-  CoreDurableTest() { sources_.push_back(SourceOf("store", &store_, &tier_)); }
-
-  static DurableTierSource SourceOf(const std::string& name, FakeStore* store,
-                                    FakeDurableTier** made) {
-    DurableTierSource source;
-    source.name = name;
-    source.make = [name, store,
-                   made](const DurableTierParts& parts) -> Result<std::unique_ptr<DurableTier>> {
-      auto tier =
-          std::make_unique<FakeDurableTier>(name, store, parts.listener, parts.owner, parts.clock);
-      *made = tier.get();
-      return std::unique_ptr<DurableTier>(std::move(tier));
-    };
-    return source;
-  }
-
-  static CoreOptions DurableCache(uint64_t dram_blocks = 64, bool nvme = false) {
-    CoreOptions options = SmallCache(dram_blocks, nvme);
-    TenantOptions tenant;
-    tenant.name = "local";
-    tenant.durability = Durability::kDurable;
-    options.cache.tenants = {tenant};
-    return options;
-  }
-
-  void MakeDurable(const CoreOptions& options) {
-    world_ = std::make_unique<ManualWorld>(options, nullptr, sources_);
-    Attach();
-  }
-  // Another node, of which nothing is on this disk, uses the same stores.
-  void MakeAnother(const CoreOptions& options) {
-    client_.reset();
-    world_.reset();
-    MakeDurable(options);
-  }
-
-  std::unique_ptr<MatchRequest> Match(const Chain& chain) {
-    auto match = std::make_unique<MatchRequest>();
-    match->chain = Slice(chain);
-    client_->Do(&Core::Match, match.get());
-    return match;
-  }
-  Status FlushTo(TierKind tier, int64_t timeout_nanos = kSecond) {
-    FlushRequest flush;
-    flush.tier = tier;
-    flush.timeout_nanos = timeout_nanos;
-    client_->Do(&Core::Flush, &flush);
-    return flush.status;
-  }
-  DurableStats StatsOfStore() { return world_->core().Snapshot().durable.at(0); }
-  size_t BlobsOf(const Chain& chain) const {
-    size_t there = 0;
-    for (const Key& key : chain.keys()) {
-      there += static_cast<size_t>(
-          std::count_if(store_.blobs.begin(), store_.blobs.end(),
-                        [&](const auto& blob) { return blob.first.key == key; }));
-    }
-    return there;
-  }
-  std::map<BlockId, FakeStore::Blob>::iterator BlobOf(const Key& key) {
-    return std::find_if(store_.blobs.begin(), store_.blobs.end(),
-                        [&](const auto& blob) { return blob.first.key == key; });
-  }
-  void NameSession(const Chain& chain, const std::string& session,
-                   Durability durability = Durability::kNone) {
-    SessionForecast forecast;
-    forecast.session = session;
-    forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
-    forecast.durability = durability;
-    world_->core().Hint(client_->number(), forecast, chain.keys().back());
-    world_->meter().EndTask();
-  }
-
-  FakeStore store_;
-  FakeDurableTier* tier_ = nullptr;  // Of the running cache.
-  std::vector<DurableTierSource> sources_;
-};
+using CoreDurableTest = CoreDurableFixture;
 
 TEST_F(CoreDurableTest, AnEmptyNodeRecallsAllThatAFlushAcknowledged) {
   MakeDurable(DurableCache());
@@ -326,11 +247,8 @@ TEST_F(CoreDurableTest, WhatACrashKeptFromTheStoreIsWrittenAfterIt) {
 
 TEST_F(CoreDurableTest, AFlushRightAfterARestartWaitsForWhatOnlyNvmeHas) {
   MakeDurable(DurableCache(64, true));
-  store_.fail_writes = Code::kUnavailable;
   const Chain chain(layout_, {.seed = 1, .blocks = 20});
-  ASSERT_EQ(Store(chain), 20u);
-  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
-  Restart();
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
   EXPECT_EQ(FlushTo(TierKind::kDurable).code(), Code::kLate);
   Restart();
   EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);
@@ -496,218 +414,6 @@ TEST_F(CoreDurableTest, WhatLeavesWhileItIsBeingWrittenIsErasedOnlyWhereItWasDel
   EXPECT_EQ(BlobsOf(chain), 3u);
 }
 
-TEST_F(CoreDurableTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 30});
-  ASSERT_EQ(Store(chain), 30u);
-  NameSession(chain, "s1");
-  ASSERT_TRUE(Flush().ok());
-  EXPECT_EQ(store_.notes.size(), 1u);
-  const Chain next = chain.Fork(30, 5, 10);  // Another turn.
-  ASSERT_EQ(Store(next), 10u);
-  NameSession(next, "s1");
-  ASSERT_TRUE(Flush().ok());
-  client_.reset();
-  world_.reset();
-  world_ = std::make_unique<ManualWorld>(DurableCache(), nullptr, sources_);
-  // A client that has registered nothing, as an administrator's.
-  ManualClient plain(world_.get(), {.tenant = "local"});
-  PrestageRequest prestage;
-  prestage.session = "s1";
-  plain.Do(&Core::Prestage, &prestage);
-  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
-  EXPECT_EQ(prestage.found, 40u);
-  EXPECT_EQ(prestage.staged, 40u);
-  Attach();
-  const uint64_t reads = store_.reads;
-  EXPECT_EQ(Recall(next), 40u);
-  EXPECT_EQ(store_.reads, reads);
-  PrestageRequest unknown;
-  unknown.session = "s2";
-  plain.Do(&Core::Prestage, &unknown);
-  EXPECT_EQ(unknown.status.code(), Code::kNotFound);
-}
-
-TEST_F(CoreDurableTest, ASessionThatIsKnownHereComesBackFromTheStoreToo) {
-  MakeDurable(DurableCache(64));
-  const Chain chain(layout_, {.seed = 1, .blocks = 30});
-  NameSession(chain, "s1");  // Before it is stored.
-  ASSERT_EQ(Store(chain), 30u);
-  ASSERT_TRUE(Flush().ok());
-  EXPECT_EQ(store_.notes.size(), 1u);
-  for (uint64_t seed = 2; seed <= 5; ++seed) {
-    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 30})), 30u);
-    ASSERT_TRUE(Flush().ok());
-  }
-  PrestageRequest prestage;
-  prestage.session = "s1";
-  client_->Do(&Core::Prestage, &prestage);
-  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
-  EXPECT_EQ(prestage.staged, 30u);
-  EXPECT_GT(store_.reads, 0u);
-  EXPECT_EQ(Recall(chain), 30u);
-}
-
-TEST_F(CoreDurableTest, ALongSessionIsNotedInPieces) {
-  CoreOptions options = DurableCache(1536);
-  MakeDurable(options);
-  const Chain chain(layout_, {.seed = 1, .blocks = 1100});
-  ASSERT_EQ(Store(chain), 1100u);
-  NameSession(chain, "s1");
-  ASSERT_TRUE(Flush().ok());
-  EXPECT_EQ(store_.notes.size(), 2u);
-  MakeAnother(options);
-  PrestageRequest prestage;
-  prestage.session = "s1";
-  client_->Do(&Core::Prestage, &prestage);
-  EXPECT_EQ(prestage.staged, 1100u);
-}
-
-TEST_F(CoreDurableTest, ANoteNamesNoMoreThanIsDurable) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  store_.fail_writes = Code::kUnavailable;
-  ASSERT_EQ(Store(chain), 8u);
-  NameSession(chain, "s1");
-  world_->Advance(3 * kSecond);
-  EXPECT_EQ(store_.notes_written, 0u);
-  store_.fail_writes = Code::kOk;
-  ASSERT_TRUE(world_->RunUntil([&] { return store_.notes_written == 1; }));
-  EXPECT_EQ(BlobsOf(chain), 8u);
-}
-
-TEST_F(CoreDurableTest, ANoteOutlastsAnOutageOfTheStore) {
-  MakeDurable(DurableCache());
-  tier_->SetInService(false);
-  const Chain chain(layout_, {.seed = 1, .blocks = 10});
-  ASSERT_EQ(Store(chain), 10u);
-  NameSession(chain, "s1");
-  NameSession(Chain(layout_, {.seed = 2, .blocks = 4}), "never stored");
-  world_->Advance(200 * kSecond);
-  EXPECT_EQ(Counter("session_notes_skipped"), 1u);
-  tier_->SetInService(true);
-  EXPECT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
-  EXPECT_EQ(store_.notes.size(), 1u);
-}
-
-TEST_F(CoreDurableTest, ANoteWaitsForItsLastBlockHoweverSmallTheBudget) {
-  sources_[0].write_bytes_per_second = kBlockBytes / 2;
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 40});
-  ASSERT_EQ(Store(chain), 40u);
-  NameSession(chain, "s1");
-  world_->Advance(70 * kSecond);
-  EXPECT_LT(BlobsOf(chain), 40u);
-  world_->Advance(30 * kSecond);
-  EXPECT_EQ(BlobsOf(chain), 40u);
-  EXPECT_EQ(store_.notes.size(), 1u);
-}
-
-TEST_F(CoreDurableTest, AFlushTellsThatANoteWasNotTaken) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  store_.fail_notes = true;
-  NameSession(chain, "s1");
-  EXPECT_EQ(Flush().code(), Code::kUnavailable);
-  EXPECT_EQ(BlobsOf(chain), 4u);
-  EXPECT_EQ(Flush().code(), Code::kUnavailable);
-  store_.fail_notes = false;
-  EXPECT_TRUE(Flush().ok());
-  EXPECT_EQ(store_.notes.size(), 1u);
-}
-
-TEST_F(CoreDurableTest, OfTwoNotesTheNewerCounts) {
-  FakeStore second;
-  FakeDurableTier* second_tier = nullptr;
-  sources_.push_back(SourceOf("second", &second, &second_tier));
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 10});
-  ASSERT_EQ(Store(chain), 10u);
-  NameSession(chain, "s1");
-  ASSERT_TRUE(Flush().ok());
-  tier_->SetInService(false);
-  const Chain next = chain.Fork(10, 5, 10);
-  ASSERT_EQ(Store(next), 10u);
-  NameSession(next, "s1");
-  ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
-  const auto prestage = [&] {
-    PrestageRequest prestage;
-    prestage.session = "s1";
-    client_->Do(&Core::Prestage, &prestage);
-    return prestage.status.ok() ? prestage.staged : 0;
-  };
-  MakeAnother(DurableCache());
-  EXPECT_EQ(prestage(), 20u);
-  MakeAnother(DurableCache());
-  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 100);
-  tier_->SetInService(false);
-  EvictRequest evict;
-  evict.session = "s1";
-  EXPECT_EQ(prestage(), 20u);
-  client_->Do(&Core::Evict, &evict);  // The first one hears nothing of it.
-  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
-  MakeAnother(DurableCache());
-  EXPECT_EQ(prestage(), 0u);
-}
-
-TEST_F(CoreDurableTest, ATierThatHangsKeepsNobodyFromTheNoteOfAnother) {
-  FakeStore second;
-  FakeDurableTier* second_tier = nullptr;
-  sources_.push_back(SourceOf("second", &second, &second_tier));
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 10});
-  ASSERT_EQ(Store(chain), 10u);
-  NameSession(chain, "s1");
-  ASSERT_TRUE(Flush().ok());
-  MakeAnother(DurableCache());
-  store_.hang_notes = true;
-  PrestageRequest prestage;
-  prestage.session = "s1";
-  prestage.timeout_nanos = 5 * kSecond;
-  client_->Do(&Core::Prestage, &prestage);
-  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
-  EXPECT_EQ(prestage.staged, 10u);
-}
-
-TEST_F(CoreDurableTest, AnEvictOfASessionWaitsForItsNote) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  NameSession(chain, "s1");
-  ASSERT_TRUE(Flush().ok());
-  store_.fail_notes = true;
-  EvictRequest evict;
-  evict.session = "s1";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
-  EXPECT_EQ(store_.blobs.size(), 0u);
-  EXPECT_EQ(store_.notes_written, 1u);
-  store_.fail_notes = false;
-  world_->Advance(3 * kSecond);  // It is tried again by itself.
-  EXPECT_EQ(store_.notes_written, 2u);
-}
-
-TEST_F(CoreDurableTest, ASessionThatIsDeletedWhileItIsNotedStaysDeleted) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 4});
-  ASSERT_EQ(Store(chain), 4u);
-  ASSERT_TRUE(Flush().ok());
-  store_.latency_nanos = 500 * kMillisecond;
-  NameSession(chain, "s1");
-  world_->Advance(100 * kMillisecond);
-  EXPECT_EQ(store_.notes_written, 0u);  // On its way.
-  EvictRequest evict;
-  evict.session = "s1";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-  EXPECT_EQ(store_.notes_written, 2u);
-  ASSERT_EQ(store_.notes.size(), 1u);
-  const auto note = DecodeSessionNote(store_.notes.begin()->second);
-  ASSERT_TRUE(note.ok());
-  EXPECT_TRUE(note->keys.empty());
-}
-
 TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 20});
@@ -721,11 +427,8 @@ TEST_F(CoreDurableTest, ADrainWritesWhatIsToBeDurable) {
 
 TEST_F(CoreDurableTest, ADrainRightAfterARestartWritesWhatOnlyNvmeHas) {
   MakeDurable(DurableCache(64, true));
-  store_.fail_writes = Code::kUnavailable;
   const Chain chain(layout_, {.seed = 1, .blocks = 20});
-  ASSERT_EQ(Store(chain), 20u);
-  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);  // NVMe has it by now.
-  Restart();
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
   store_.fail_writes = Code::kOk;
   DrainRequest drain;
   client_->Do(&Core::Drain, &drain);

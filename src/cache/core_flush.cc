@@ -128,13 +128,11 @@ void DrainJob::Finish(Status status) {
 }
 
 void DrainJob::Cancel() {
-  EndFlushes();
+  Drop();
   Finish(Status(Code::kLate, "not everything was written in time; drain again, with more time"));
 }
 
-void DrainJob::Drop() { EndFlushes(); }
-
-void DrainJob::EndFlushes() {
+void DrainJob::Drop() {
   core().write_down_->EndFlush(flush_);
   if (!durable_flush_.empty()) core().durable_->EndFlush(durable_flush_);
 }

@@ -341,4 +341,11 @@ void Core::OnHealth(bool in_service, const Status& why) {
   if (loader_->pending() > 0) loader_->Pump();
 }
 
+void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
+  write_down_->OnLoaded(ref, status);
+  if (!status.ok()) return;
+  eraser_->Pump();
+  write_down_->Pump();
+}
+
 }  // namespace aquifer

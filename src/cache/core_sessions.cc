@@ -39,32 +39,26 @@ bool Core::Holds(const Noted& noted) const {
          entry.key.Prefix64() == noted.key_bits;
 }
 
-bool Core::WalkUp(size_t max, BlockName* next, const std::function<void(BlockRef)>& visit) const {
+bool Core::WalkUp(size_t max, BlockName* next, const Visit& visit) const {
   const Index& index = residency_->index();
   for (size_t step = 0; step < max; ++step) {
     const BlockRef ref = index.Find(*next);
     const LostLink* const gone = ref == kNoBlock ? residency_->LinkAbove(*next) : nullptr;
     if (ref == kNoBlock && gone == nullptr) return false;
-    if (ref != kNoBlock) visit(ref);
-    if ((gone == nullptr ? index.at(ref).position : gone->position) == 0) return false;
+    const uint32_t position = gone == nullptr ? index.at(ref).position : gone->position;
+    visit(ref, next->key, position);
+    if (position == 0) return false;
     next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
   }
   return true;
 }
 
 bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
-  const Index& index = residency_->index();
-  for (size_t step = 0; step < max; ++step) {
-    const BlockRef ref = index.Find(*next);
-    const LostLink* const gone = ref == kNoBlock ? residency_->LinkAbove(*next) : nullptr;
-    *whole = false;
-    if (ref == kNoBlock && gone == nullptr) return false;
-    keys->push_back(next->key);
-    *whole = (gone == nullptr ? index.at(ref).position : gone->position) == 0;
-    if (*whole) return false;
-    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
-  }
-  return true;
+  *whole = false;
+  return WalkUp(max, next, [&](BlockRef, const Key& key, uint32_t position) {
+    keys->push_back(key);
+    *whole = position == 0;
+  });
 }
 
 void Core::RememberSession(const std::string& name, const BlockName& head) {
@@ -170,13 +164,6 @@ void HintJob::Apply(BlockRef ref) {
   // The record on NVMe has the old one, which would count again after a restart.
   if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
   if (core().durable_ != nullptr) core().durable_->OnExpiryChanged(ref);
-}
-
-void Core::OnLoaded(size_t, BlockRef ref, const Status& status) {
-  write_down_->OnLoaded(ref, status);
-  if (!status.ok()) return;
-  eraser_->Pump();
-  write_down_->Pump();
 }
 
 void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {

@@ -102,8 +102,9 @@ bool Core::SessionKeys(std::string_view tenant, const std::string& session, size
     if (known == nullptr) return false;
     *next = known->head;
   }
-  return WalkUp(max, &**next,
-                [this, keys](BlockRef ref) { keys->push_back(residency_->at(ref).key); });
+  return WalkUp(max, &**next, [keys](BlockRef ref, const Key& key, uint32_t) {
+    if (ref != kNoBlock) keys->push_back(key);
+  });
 }
 
 }  // namespace aquifer

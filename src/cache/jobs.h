@@ -359,7 +359,6 @@ class DrainJob final : public RequestJob<DrainRequest, 8> {
   void DrainNvme();
   void DrainDurable(const Status& nvme);
   void FinishAfter(const Status& written);
-  void EndFlushes();
   void Finish(Status status);
 
   bool timer_set_ = false;

@@ -1,18 +1,15 @@
 #include "cli/bench_vllm.h"
 
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "cli/commands.h"
-
-extern char** environ;  // NOLINT: POSIX gives it this name and no header.
+#include "cli/run_program.h"
 
 namespace aquifer {
 namespace {
@@ -30,25 +27,18 @@ std::string PythonPath() {
 }  // namespace
 
 int BenchVllm(std::vector<std::string> words) {
-  words.insert(words.begin(), {PythonPath(), "-m", "aquifer.vllm.bench"});
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t pid = -1;
-  const int error = posix_spawnp(&pid, argv[0], nullptr, nullptr, argv.data(), environ);
-  if (error != 0) {
+  const std::string python = PythonPath();
+  words.insert(words.begin(), {python, "-m", "aquifer.vllm.bench"});
+  const Result<int> ended = RunProgram(std::move(words), /*quiet=*/false);
+  if (!ended.ok()) {
     fmt::print(
         stderr,
-        "aquifer bench: the rows of vllm need Python with the packages aquifer and vllm, and "
-        "{} cannot be started: {}; next step: set AQUIFER_PYTHON\n",
-        words[0], std::strerror(error));
+        "aquifer bench: the rows of vllm need Python with the packages aquifer and vllm, and {} "
+        "cannot be started: {}; next step: set AQUIFER_PYTHON\n",
+        python, ended.status().message());
     return kExitFailed;
   }
-  int ended = 0;
-  while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(ended) ? WEXITSTATUS(ended) : kExitFailed;
+  return WIFEXITED(*ended) ? WEXITSTATUS(*ended) : kExitFailed;
 }
 
 }  // namespace aquifer

@@ -2,7 +2,7 @@
 // is chosen and the command line was right, it runs and sets `*exit_status`.
 #pragma once
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): it is theirs.
 class App;
 }  // namespace CLI
 

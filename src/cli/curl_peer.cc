@@ -1,45 +1,27 @@
 #include "cli/curl_peer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <fstream>
 #include <utility>
 
 #include "base/clock.h"
 #include "cli/bench_memory.h"
+#include "cli/run_program.h"
 #include "net/sigv4.h"
-
-extern char** environ;  // NOLINT: POSIX gives it this name and no header.
 
 namespace aquifer {
 namespace {
 
 Result<double> RunSeconds(std::vector<std::string> words) {
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   const Stopwatch watch;
-  pid_t pid = -1;
-  const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
+  const Result<int> ended = RunProgram(std::move(words), /*quiet=*/true);
+  if (!ended.ok()) {
     return Status(Code::kNotFound, "there is no curl; next step: apt-get install curl");
   }
-  int ended = 0;
-  while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(ended) || WEXITSTATUS(ended) != 0) {
-    return Status(Code::kUnavailable, fmt::format("curl failed with status {}", ended));
+  if (!WIFEXITED(*ended) || WEXITSTATUS(*ended) != 0) {
+    return Status(Code::kUnavailable, fmt::format("curl failed with status {}", *ended));
   }
   return watch.Seconds();
 }

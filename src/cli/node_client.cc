@@ -4,11 +4,10 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "client/find_node.h"
@@ -16,6 +15,7 @@
 #include "net/frame_socket.h"
 #include "node/http_routes.h"
 #include "node/http_server.h"
+#include "store/host_port.h"
 
 namespace aquifer {
 namespace {
@@ -56,23 +56,9 @@ Result<std::string> ReadToken(const std::string& path) {
   return token;
 }
 
-struct HostAndPort {
-  std::string host;  // A name, or an address without brackets.
-  std::string port;
-};
-
-Result<HostAndPort> ParseAddress(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostAndPort address{.host = text.substr(0, colon), .port = {}};
-  if (colon != std::string::npos) address.port = text.substr(colon + 1);
-  const bool brackets = address.host.starts_with('[') && address.host.ends_with(']');
-  if (brackets) address.host = address.host.substr(1, address.host.size() - 2);
-  // Colons are for IPv6, which has brackets.
-  const bool six = address.host.find(':') != std::string::npos;
-  uint16_t port = 0;
-  const char* const end = address.port.data() + address.port.size();
-  const bool number = std::from_chars(address.port.data(), end, port).ptr == end && port != 0;
-  if (!address.host.empty() && brackets == six && number) return address;
+Result<HostPort> ParseAddress(const std::string& text) {
+  const std::optional<HostPort> address = ParseHostPort(text);
+  if (address.has_value() && address->port != 0) return *address;
   return Status(
       Code::kInvalid,
       fmt::format("--http: '{}' is not an address; write it like 127.0.0.1:9470 or [::1]:9470",
@@ -125,9 +111,9 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
   if (!options.socket.empty()) {
     return Status(Code::kInvalid, "give either --socket or --http");
   }
-  AQ_ASSIGN_OR_RETURN(HostAndPort address, ParseAddress(options.http));
-  client.host_ = std::move(address.host);
-  client.port_ = std::move(address.port);
+  AQ_ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.http));
+  client.host_ = address.host;
+  client.port_ = std::to_string(address.port);
   client.where_ = options.http;
   if (!options.token_file.empty()) {
     AQ_ASSIGN_OR_RETURN(client.token_, ReadToken(options.token_file));

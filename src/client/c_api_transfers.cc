@@ -95,7 +95,7 @@ class Copier {
   }
 
   // Before a batch goes that is not done: nothing of it is under way from then on.
-  void Abandon(const aquifer::MoveBatch& batch) {
+  void Abandon(const aquifer::MoveBatch& batch) const {
     if (mover_ != nullptr && !batch.done()) mover_->Abandon();
   }
 
@@ -108,6 +108,17 @@ class Copier {
 void CancelAndWait(Cache* client, aquifer::Request* request) {
   client->Cancel(request);
   client->Wait(*request);
+}
+
+// What was asked for and not come to is given back. Where a call was left without memory, the GPU
+// is to forget its windows, too, which go then.
+template <class Windows, class GiveUp>
+void GiveUpAll(const Copier& copier, Windows* windows, const GiveUp& give_up) {
+  for (const auto& window : *windows) copier.Abandon(window.batch);
+  Guarded([&]() -> Status {
+    for (auto& window : *windows) give_up(&window);
+    return Status();
+  });
 }
 
 // ---- Load ----
@@ -125,14 +136,8 @@ class Loader {
         deadline_(TimeoutOf(args.timeout_nanos, aquifer::kDefaultTimeoutNanos)),
         window_(WindowBlocks(map_)) {}
 
-  // What Run() asked for and did not come to is given back. Where it was left without memory, the
-  // GPU is to forget the windows, too, which go now.
   ~Loader() {
-    for (const Window& window : windows_) copier_.Abandon(window.batch);
-    Guarded([this]() -> Status {
-      for (Window& window : windows_) GiveUp(&window);
-      return Status();
-    });
+    GiveUpAll(copier_, &windows_, [this](Window* window) { GiveUp(window); });
   }
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -279,14 +284,10 @@ class Storer {
         deadline_(TimeoutOf(args.timeout_nanos, kStoreNanos)),
         window_(WindowBlocks(map_)) {}
 
-  // As of a Loader: what was reserved and not filled, or not committed in time, is not kept until
-  // the node takes it away.
+  // What was reserved and not filled, or not committed in time, is not kept until the node takes it
+  // away.
   ~Storer() {
-    for (const Window& window : windows_) copier_.Abandon(window.batch);
-    Guarded([this]() -> Status {
-      for (Window& window : windows_) GiveUp(&window);
-      return Status();
-    });
+    GiveUpAll(copier_, &windows_, [this](Window* window) { GiveUp(window); });
   }
   Storer(const Storer&) = delete;
   Storer& operator=(const Storer&) = delete;

@@ -1,0 +1,232 @@
+// Sessions that durable tiers know by name: what is noted there, when, and what of it is recalled.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/session_note.h"
+#include "testing/core_durable_fixture.h"
+
+namespace aquifer {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kSecond = 1'000 * kMillisecond;
+
+using CoreDurableSessionsTest = CoreDurableFixture;
+
+TEST_F(CoreDurableSessionsTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 30});
+  ASSERT_EQ(Store(chain), 30u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+  const Chain next = chain.Fork(30, 5, 10);  // Another turn.
+  ASSERT_EQ(Store(next), 10u);
+  NameSession(next, "s1");
+  ASSERT_TRUE(Flush().ok());
+  client_.reset();
+  world_.reset();
+  world_ = std::make_unique<ManualWorld>(DurableCache(), nullptr, sources_);
+  // A client that has registered nothing, as an administrator's.
+  ManualClient plain(world_.get(), {.tenant = "local"});
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  plain.Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.found, 40u);
+  EXPECT_EQ(prestage.staged, 40u);
+  Attach();
+  const uint64_t reads = store_.reads;
+  EXPECT_EQ(Recall(next), 40u);
+  EXPECT_EQ(store_.reads, reads);
+  PrestageRequest unknown;
+  unknown.session = "s2";
+  plain.Do(&Core::Prestage, &unknown);
+  EXPECT_EQ(unknown.status.code(), Code::kNotFound);
+}
+
+TEST_F(CoreDurableSessionsTest, ASessionThatIsKnownHereComesBackFromTheStoreToo) {
+  MakeDurable(DurableCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 30});
+  NameSession(chain, "s1");  // Before it is stored.
+  ASSERT_EQ(Store(chain), 30u);
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+  for (uint64_t seed = 2; seed <= 5; ++seed) {
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 30})), 30u);
+    ASSERT_TRUE(Flush().ok());
+  }
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 30u);
+  EXPECT_GT(store_.reads, 0u);
+  EXPECT_EQ(Recall(chain), 30u);
+}
+
+TEST_F(CoreDurableSessionsTest, ALongSessionIsNotedInPieces) {
+  CoreOptions options = DurableCache(1536);
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 1100});
+  ASSERT_EQ(Store(chain), 1100u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 2u);
+  MakeAnother(options);
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_EQ(prestage.staged, 1100u);
+}
+
+TEST_F(CoreDurableSessionsTest, ANoteNamesNoMoreThanIsDurable) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  store_.fail_writes = Code::kUnavailable;
+  ASSERT_EQ(Store(chain), 8u);
+  NameSession(chain, "s1");
+  world_->Advance(3 * kSecond);
+  EXPECT_EQ(store_.notes_written, 0u);
+  store_.fail_writes = Code::kOk;
+  ASSERT_TRUE(world_->RunUntil([&] { return store_.notes_written == 1; }));
+  EXPECT_EQ(BlobsOf(chain), 8u);
+}
+
+TEST_F(CoreDurableSessionsTest, ANoteOutlastsAnOutageOfTheStore) {
+  MakeDurable(DurableCache());
+  tier_->SetInService(false);
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  NameSession(Chain(layout_, {.seed = 2, .blocks = 4}), "never stored");
+  world_->Advance(200 * kSecond);
+  EXPECT_EQ(Counter("session_notes_skipped"), 1u);
+  tier_->SetInService(true);
+  EXPECT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableSessionsTest, ANoteWaitsForItsLastBlockHoweverSmallTheBudget) {
+  sources_[0].write_bytes_per_second = kBlockBytes / 2;
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  NameSession(chain, "s1");
+  world_->Advance(70 * kSecond);
+  EXPECT_LT(BlobsOf(chain), 40u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(chain), 40u);
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableSessionsTest, AFlushTellsThatANoteWasNotTaken) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  store_.fail_notes = true;
+  NameSession(chain, "s1");
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  EXPECT_EQ(BlobsOf(chain), 4u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  store_.fail_notes = false;
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(store_.notes.size(), 1u);
+}
+
+TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  tier_->SetInService(false);
+  const Chain next = chain.Fork(10, 5, 10);
+  ASSERT_EQ(Store(next), 10u);
+  NameSession(next, "s1");
+  ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+  const auto prestage = [&] {
+    PrestageRequest prestage;
+    prestage.session = "s1";
+    client_->Do(&Core::Prestage, &prestage);
+    return prestage.status.ok() ? prestage.staged : 0;
+  };
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 20u);
+  MakeAnother(DurableCache());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 100);
+  tier_->SetInService(false);
+  EvictRequest evict;
+  evict.session = "s1";
+  EXPECT_EQ(prestage(), 20u);
+  client_->Do(&Core::Evict, &evict);  // The first one hears nothing of it.
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  MakeAnother(DurableCache());
+  EXPECT_EQ(prestage(), 0u);
+}
+
+TEST_F(CoreDurableSessionsTest, ATierThatHangsKeepsNobodyFromTheNoteOfAnother) {
+  FakeStore second;
+  FakeDurableTier* second_tier = nullptr;
+  sources_.push_back(SourceOf("second", &second, &second_tier));
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.hang_notes = true;
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  prestage.timeout_nanos = 5 * kSecond;
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.status.ok()) << prestage.status.ToString();
+  EXPECT_EQ(prestage.staged, 10u);
+}
+
+TEST_F(CoreDurableSessionsTest, AnEvictOfASessionWaitsForItsNote) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  store_.fail_notes = true;
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  EXPECT_EQ(store_.notes_written, 1u);
+  store_.fail_notes = false;
+  world_->Advance(3 * kSecond);  // It is tried again by itself.
+  EXPECT_EQ(store_.notes_written, 2u);
+}
+
+TEST_F(CoreDurableSessionsTest, ASessionThatIsDeletedWhileItIsNotedStaysDeleted) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  store_.latency_nanos = 500 * kMillisecond;
+  NameSession(chain, "s1");
+  world_->Advance(100 * kMillisecond);
+  EXPECT_EQ(store_.notes_written, 0u);  // On its way.
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(store_.notes_written, 2u);
+  ASSERT_EQ(store_.notes.size(), 1u);
+  const auto note = DecodeSessionNote(store_.notes.begin()->second);
+  ASSERT_TRUE(note.ok());
+  EXPECT_TRUE(note->keys.empty());
+}
+
+}  // namespace
+}  // namespace aquifer

@@ -1,0 +1,15 @@
+// A program that is run to its end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aquifer/status.h"
+
+namespace aquifer {
+
+// words[0] is looked for in PATH. `quiet`: nobody hears what it says. What it ended with, as of
+// waitpid(); kNotFound: it cannot be started, and why.
+Result<int> RunProgram(std::vector<std::string> words, bool quiet);
+
+}  // namespace aquifer
