@@ -15,6 +15,9 @@ namespace {
 // writes 2 GB/s. Twice as much when nobody reads.
 constexpr uint64_t kWriteBytesWithReads = uint64_t{8} << 20;
 constexpr uint64_t kWriteBytesAlone = uint64_t{16} << 20;
+// With less room than this left, and more to write, the next segment is opened: its header is on
+// the drive by the time that it is needed. A quarter of a segment, where that is less.
+constexpr uint64_t kOpenAheadBytes = uint64_t{32} << 20;
 // Maps are built on the owner's thread; a round of so many takes under 100 us.
 constexpr size_t kMapsPerRound = 8;
 constexpr size_t kSweptPerTask = 256;
@@ -178,13 +181,15 @@ void NvmeDrive::OnOpened(uint32_t index, const Status& status) {
   segment.records.clear();
   segment.live_bytes = 0;
   segment.map_dirty = segment.map_unmirrored = false;
-  open_ = std::make_unique<SegmentWriter>(SegmentWriter::Options{.segment = index,
-                                                                 .file = segment.file,
-                                                                 .segment_bytes = segment.bytes,
-                                                                 .use = segment.use,
-                                                                 .sync = options().sync},
-                                          &io_, this);
-  if (!writable()) SealOpen();
+  auto writer =
+      std::make_unique<SegmentWriter>(SegmentWriter::Options{.segment = index,
+                                                             .file = segment.file,
+                                                             .segment_bytes = segment.bytes,
+                                                             .use = segment.use,
+                                                             .sync = options().sync},
+                                      &io_, this);
+  (open_ == nullptr ? open_ : next_) = std::move(writer);
+  if (!writable()) SealAll();
   Changed();
 }
 
@@ -192,8 +197,12 @@ void NvmeDrive::SealOpen() {
   if (open_ == nullptr) return;
   SegmentWriter* const writer = open_.get();
   segments_[writer->options().segment].state = State::kSealing;
-  sealing_.push_back(std::move(open_));
+  sealing_.push_back(std::exchange(open_, std::move(next_)));
   writer->Seal();
+}
+
+void NvmeDrive::SealAll() {
+  while (open_ != nullptr) SealOpen();
 }
 
 void NvmeDrive::OnSealed(SegmentWriter* writer) {
@@ -249,9 +258,17 @@ bool NvmeDrive::TakeFrom(std::deque<AppendItem*>* queue) {
     open_->Append(from);
     PumpChunks();
     took = true;
+    if (!from->empty()) OpenAhead();
   }
   MaybeReclaim();
   return took;
+}
+
+void NvmeDrive::OpenAhead() {
+  if (open_ == nullptr || next_ != nullptr) return;
+  const uint64_t bytes = open_->options().segment_bytes;
+  const bool nearly_full = bytes - open_->used_bytes() < std::min(kOpenAheadBytes, bytes / 4);
+  if (nearly_full) StartOpening(false);
 }
 
 uint64_t NvmeDrive::WriteBudget() const {
@@ -515,7 +532,9 @@ uint64_t NvmeDrive::used_bytes() const {
   for (const Segment& segment : segments_) {
     if (segment.state != State::kFree && segment.state != State::kGone) used += segment.bytes;
   }
-  if (open_ != nullptr) used -= open_->options().segment_bytes - open_->used_bytes();
+  for (const SegmentWriter* writer : {open_.get(), next_.get()}) {
+    if (writer != nullptr) used -= writer->options().segment_bytes - writer->used_bytes();
+  }
   return used;
 }
 

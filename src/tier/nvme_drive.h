@@ -221,7 +221,10 @@ class NvmeDrive final : public SegmentWriter::Host {
   void OnOpened(uint32_t segment, const Status& status);
   // The record is dead from now on; its bit is to be written.
   void Unlist(const BlockPlace& place, uint64_t payload_bytes);
+  // `next_`, if there is one, is open then.
   void SealOpen();
+  void SealAll();
+  void OpenAhead();
   void PumpChunks();
   uint64_t WriteBudget() const;
   void ReleaseSegment(uint32_t segment);
@@ -282,6 +285,7 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   uint32_t opening_ = UINT32_MAX;
   std::unique_ptr<SegmentWriter> open_;
+  std::unique_ptr<SegmentWriter> next_;  // Opened ahead. Only beside `open_`.
   std::vector<std::unique_ptr<SegmentWriter>> sealing_;
   std::deque<SegmentWriter::Chunk> chunks_;  // Payload not at the drive yet.
   uint64_t write_bytes_in_flight_ = 0;

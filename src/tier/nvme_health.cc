@@ -70,7 +70,7 @@ void NvmeDrive::GoOut(const Status& why) {
   if (map_cycle_running_) unmarked_ = true;  // Whoever waits for these bits is sent away.
   io_.MarkAllHung();
   // What hangs may hang for ever, so the segment under it is not written to any more.
-  SealOpen();
+  SealAll();
   FailChunks(why);
   FailMoves(why);
   ArmTimer();
@@ -88,7 +88,7 @@ void NvmeDrive::GoReadOnly(const Status& why) {
   write_fault_ = true;
   why_ = why;
   next_probe_nanos_ = now() + options().probe_interval_nanos;
-  SealOpen();
+  SealAll();
   FailChunks(why);
   FailMoves(why);
   ArmTimer();

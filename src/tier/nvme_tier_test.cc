@@ -129,6 +129,55 @@ TEST(NvmeTierTest, WritesGoToAllDrivesInTurn) {
   for (const auto& media : harness.media) EXPECT_GE(media->List().size(), 1u);
 }
 
+// Two groups of records and a bit, which is nearly a segment of these.
+constexpr uint64_t kNearlySegment = 25;
+NvmeTierOptions SegmentsOfTwoGroups() {
+  NvmeTierOptions options = Small();
+  options.segment_bytes *= 2;
+  options.capacity_bytes *= 2;
+  return options;
+}
+
+std::vector<Status> WriteAll(NvmeHarness* harness,
+                             const std::vector<std::unique_ptr<TestBlock>>& blocks) {
+  std::vector<const TestBlock*> all;
+  for (const auto& block : blocks) all.push_back(block.get());
+  return harness->Write(all);
+}
+
+TEST(NvmeTierTest, TheNextSegmentIsOpenBeforeTheLastIsFull) {
+  NvmeHarness harness(SegmentsOfTwoGroups());
+  size_t payloads = 0;
+  size_t payloads_before = 0;
+  harness.disks[0]->SetFault([&](const IoRequest& request) {
+    if (request.file == 0 && request.data.size() == 8192) ++payloads;
+    if (request.file == 1 && request.kind == IoKind::kCreate) payloads_before = payloads;
+    return Status();
+  });
+  for (const Status& status : WriteAll(&harness, Blocks(0, 2 * kNearlySegment, 8192))) {
+    EXPECT_TRUE(status.ok());
+  }
+  EXPECT_GT(payloads_before, 0u);
+  EXPECT_LT(payloads_before, payloads);
+}
+
+TEST(NvmeTierTest, ADriveThatFailsWithTwoSegmentsOpenLosesNothing) {
+  NvmeHarness harness(SegmentsOfTwoGroups());
+  const auto blocks = Blocks(0, kNearlySegment, 8192);
+  for (const Status& status : WriteAll(&harness, blocks)) EXPECT_TRUE(status.ok());
+  ASSERT_EQ(harness.Counter("segments_opened"), 2u);
+  ASSERT_EQ(harness.Counter("segments_sealed"), 0u);
+  harness.disks[0]->SetReadOnly(true);
+  EXPECT_FALSE(harness.Write(TestBlock(1000, 8192)).ok());
+  EXPECT_EQ(harness.Counter("segments_sealed"), 2u);
+  harness.disks[0]->SetReadOnly(false);
+  harness.Advance(60'000'000'000);
+  EXPECT_TRUE(harness.Write(TestBlock(1001, 8192)).ok());
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+  harness.Restart();
+  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
 TEST(NvmeTierTest, ATierMayGoWhileItsDriveStillWorks) {
   NvmeHarness harness(Small());
   const TestBlock block(1, 8192);

@@ -10,7 +10,7 @@
 namespace aquifer {
 namespace {
 
-// A group is closed at this size: large enough that its page is 0.1 % of it, small enough that the
+// A group is closed at this size of payload: large enough that its page is 0.1 % of it, small enough that the
 // first record of a batch of large blocks need not wait for the last.
 constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 // What goes to the drive in one piece, so that a large block does not hold it for long.
@@ -151,7 +151,7 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
     const uint64_t bytes = item->source.size();
     const uint64_t records = uint64_t{next_record_} + queued_records_ + 1;
     if (at + bytes + FooterBytes(records) > options_.segment_bytes) break;
-    if (!group->slots.empty() && at + bytes > cursor_ + kGroupBytes) break;
+    if (!group->slots.empty() && at + bytes > cursor_ + kPageBytes + kGroupBytes) break;
     queue->pop_front();
     item->OnTaken();
     ++queued_records_;
