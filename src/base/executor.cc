@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/short_turns.h"
 #include "base/thread_name.h"
 
 namespace aquifer {
@@ -112,6 +113,7 @@ class QueueThread final : public ThreadExecutor {
 
   void Loop() {
     NameThisThread(options_.name);
+    RunInShortTurns();
     running_here = this;
     bool stop = false;
     while (!stop) {

@@ -1,6 +1,5 @@
 #include "io/uring_disk.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -17,6 +16,8 @@
 #include "base/check.h"
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "base/short_turns.h"
+#include "base/thread_name.h"
 #include "io/errno_status.h"
 #include "io/group_ledger.h"
 #include "io/io_progress.h"
@@ -155,7 +156,8 @@ class UringDisk final : public Disk {
   };
 
   void ThreadMain(std::promise<Status>* opened) {
-    pthread_setname_np(pthread_self(), "aq-uring");
+    NameThisThread("aq-uring");
+    RunInShortTurns();
     const size_t max_open = OpenFiles::MaxOpen(depth_);
     auto ring = Ring::Open(depth_ + 1, static_cast<uint32_t>(max_open));
     if (!ring.ok()) {
