@@ -25,7 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Record record;
   if (DecodeRecord(bytes, &record) != RecordVerdict::kOk) return 0;
   AQ_CHECK(record.meta.raw_bytes > 0 && record.meta.raw_bytes <= kMaxBlockBytes);
-  AQ_CHECK(record.meta.stored_bytes == record.meta.raw_bytes);
+  const bool whole = record.meta.stored_bytes == record.meta.raw_bytes;
+  AQ_CHECK(record.meta.stored_bytes > 0 && record.meta.stored_bytes <= record.meta.raw_bytes);
+  AQ_CHECK(whole == (record.meta.codec == Codec::kNone));
   AQ_CHECK(record.payload_offset % 4096 == 0);
   std::array<std::byte, kRecordBytes> again;
   EncodeRecord(record, again);
