@@ -48,7 +48,10 @@ TEST(OpenTest, WrongOptionsAreRefusedByName) {
     return testing::AssertionSuccess();
   };
   EXPECT_TRUE(refuses("dram_bytes", [](auto* options, auto*) { options->dram_bytes = 0; }));
-  EXPECT_TRUE(refuses("worker_threads", [](auto* options, auto*) { options->worker_threads = 0; }));
+  for (const uint32_t threads : {0u, 1025u, UINT32_MAX}) {
+    EXPECT_TRUE(refuses("worker_threads",
+                        [&](auto* options, auto*) { options->worker_threads = threads; }));
+  }
   EXPECT_TRUE(refuses("tenant", [](auto*, auto* client) { client->tenant.clear(); }));
   EXPECT_TRUE(
       refuses("tenant", [](auto*, auto* client) { client->tenant = std::string(65, 't'); }));

@@ -30,6 +30,8 @@ void RunInShortTurns() {
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
   constexpr uint32_t kOrdinary = 0;  // SCHED_OTHER: who asked for another has a reason.
   if (attributes.policy != kOrdinary) return;
+  constexpr uint64_t kNotForThoseItStarts = 1;  // SCHED_FLAG_RESET_ON_FORK.
+  attributes.flags |= kNotForThoseItStarts;
   attributes.runtime_nanos = kTurnNanos;
   // Not allowed, as in some sandboxes: it is a nicety.
   syscall(SYS_sched_setattr, 0, &attributes, 0);

@@ -45,6 +45,8 @@ namespace aquifer {
 
 class Job;
 
+inline constexpr uint32_t kMaxWorkerThreads = 1024;
+
 struct CoreOptions {
   CacheOptions cache;
   uint64_t extent_bytes = uint64_t{64} << 20;

@@ -54,7 +54,8 @@ Result<std::unique_ptr<RunningCore>> RunningCore::Start(const Options& options) 
                          .waiter = options.waiter},
                         SystemClock());
   running->workers_ = NewThreadWorkerPool(
-      static_cast<int>(std::max(1u, options.cache.worker_threads)), "aq-worker");
+      static_cast<int>(std::clamp(options.cache.worker_threads, 1u, kMaxWorkerThreads)),
+      "aq-worker");  // What is beyond, the core refuses.
   ThreadExecutor* const owner = running->owner_.get();
   CacheEnvironment environment;
   environment.clock = SystemClock();

@@ -61,7 +61,8 @@ Result<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const DiskOptions& op
   const std::string& path = options.directory;
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error && !std::filesystem::is_directory(path)) {
+  std::error_code ignored;
+  if (error && !std::filesystem::is_directory(path, ignored)) {
     return Unusable(path, fmt::format("cannot be made: {}", error.message()),
                     "make it, or choose another directory");
   }

@@ -85,6 +85,15 @@ TEST_P(OpenDiskTest, AFileInTheWayIsSaid) {
   EXPECT_THAT(disk.status().message(), HasSubstr("cannot be made"));
 }
 
+TEST_P(OpenDiskTest, ANameThatLeadsNowhereIsSaid) {
+  DiskOptions options = Options();
+  options.directory = scratch_.Sub("loop");
+  std::filesystem::create_symlink("loop", options.directory);
+  EXPECT_EQ(OpenDisk(options, executor_.get()).status().code(), Code::kUnavailable);
+  options.directory = scratch_.Sub(std::string(256, 'n'));  // No file has such a long name.
+  EXPECT_EQ(OpenDisk(options, executor_.get()).status().code(), Code::kUnavailable);
+}
+
 TEST_P(OpenDiskTest, ADirectoryHasOneUserInThisProcess) {
   auto first = Open();
   ASSERT_TRUE(first.ok());

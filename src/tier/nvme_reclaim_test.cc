@@ -199,6 +199,19 @@ TEST(NvmeReclaimTest, TheSegmentWithTheLeastLiveBytesGoesFirst) {
   EXPECT_FALSE(harness.tier()->Probe(blocks[2 * per_segment - 2]->id()).ok());
 }
 
+TEST(NvmeReclaimTest, OfSegmentsThatHoldAboutTheSameTheOldestGoesFirst) {
+  NvmeHarness harness(Small(6));
+  const auto blocks = FillSegments(&harness, 3);
+  const size_t newest = blocks.size() - 3;  // The last ones are in a segment that is still open.
+  ASSERT_TRUE(harness.Erase(blocks[newest]->id()).ok());
+  uint64_t next = 1000;
+  while (harness.Counter("segments_reclaimed") == 0) {
+    ASSERT_TRUE(harness.Write(TestBlock(next++, 5000)).ok());
+  }
+  EXPECT_FALSE(harness.tier()->Probe(blocks[1]->id()).ok());
+  EXPECT_TRUE(harness.tier()->Probe(blocks[newest - 1]->id()).ok());
+}
+
 // Workers that can be made to wait.
 struct HeldWorkers final : WorkerPool {
   explicit HeldWorkers(Executor* runs) : executor(runs) {}

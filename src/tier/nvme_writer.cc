@@ -10,8 +10,8 @@
 namespace aquifer {
 namespace {
 
-// A group is closed at this size of payload: large enough that its page is 0.1 % of it, small enough that the
-// first record of a batch of large blocks need not wait for the last.
+// A group is closed at this size of payload: large enough that its page is 0.1 % of it, small
+// enough that the first record of a batch of large blocks need not wait for the last.
 constexpr uint64_t kGroupBytes = uint64_t{4} << 20;
 // What goes to the drive in one piece, so that a large block does not hold it for long.
 constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
