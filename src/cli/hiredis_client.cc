@@ -110,4 +110,9 @@ Status HiredisClient::Ask(const std::string& command) {
   return Status();
 }
 
+std::string HiredisClient::Describe() const {
+  return fmt::format("{} of {}, {} commands ahead on each", options_.threads, options_.connections,
+                     options_.ahead);
+}
+
 }  // namespace aquifer

@@ -30,6 +30,7 @@ class HiredisClient {
   Status Set(std::span<const std::string> keys, std::span<const std::span<std::byte>> values);
   Status Get(std::span<const std::string> keys, size_t value_bytes);
   Status Ask(const std::string& command);
+  std::string Describe() const;
 
  private:
   struct Link;

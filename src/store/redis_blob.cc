@@ -146,10 +146,7 @@ void RedisBlob::AskManifest() {
   const RespReader::Target place = Place(0, WantedBytes());
   command.aimed = true;
   command.into = {std::span<std::byte>(found_bytes_), place[0], place[1]};
-  // All of a small blob; of one with pieces only the head.
-  command.answer_bytes = WantedBytes() <= request_->head.size() + options_.piece_bytes
-                             ? WantedBytes()
-                             : request_->head.size();
+  command.answer_bytes = InlineBytesOf(WantedBytes(), request_->head.size(), options_.piece_bytes);
   Send(std::move(command));
 }
 

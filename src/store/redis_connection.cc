@@ -13,9 +13,11 @@ namespace {
 constexpr size_t kMostParts = 64;  // Of one system call.
 // What one connection moves before others have their turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
-// What is asked for ahead. A server puts all answers that it is asked for into memory of its own
-// before they are sent: with 64 MiB ahead it needed twice the time for each.
-constexpr uint64_t kMostAwaitedBytes = uint64_t{1} << 20;
+// Payload that is sent, or asked for, ahead of answers. A server puts all answers that it is asked
+// for into memory of its own before they are sent: with 64 MiB ahead it needed twice the time for
+// each. What is sent to it waits in its socket, and with as much there as fits it needed two fifths
+// more time for each value.
+constexpr uint64_t kMostUnderWayBytes = uint64_t{1} << 20;
 
 std::string AuthCommand(const RedisLogin& login) {
   if (login.user.empty()) return RespCommand({"AUTH", login.password});
@@ -24,6 +26,10 @@ std::string AuthCommand(const RedisLogin& login) {
 
 std::span<const std::byte> BytesOf(const std::string& text) {
   return std::as_bytes(std::span(text));
+}
+
+uint64_t PayloadOf(const RedisCommand& command) {
+  return command.payload_bytes() + command.answer_bytes;
 }
 
 uint64_t SizeOf(const RedisCommand& command) {
@@ -66,10 +72,10 @@ bool RedisConnection::WantsRoom() const {
 size_t RedisConnection::NextParts(std::span<iovec> parts) const {
   size_t used = 0;
   uint64_t skip = first_sent_bytes_;
-  uint64_t awaited = awaited_bytes_;
+  uint64_t under_way = under_way_bytes_;
   for (const RedisCommand& command : unsent_) {
-    if (skip == 0 && awaited > 0 && awaited + command.answer_bytes > kMostAwaitedBytes) break;
-    awaited += command.answer_bytes;
+    if (skip == 0 && under_way > 0 && under_way + PayloadOf(command) > kMostUnderWayBytes) break;
+    under_way += PayloadOf(command);
     for (const std::span<const std::byte> part :
          {BytesOf(command.text), command.payload[0], command.payload[1], BytesOf(command.end)}) {
       const size_t skipped = std::min<uint64_t>(skip, part.size());
@@ -89,7 +95,7 @@ void RedisConnection::Advance(size_t bytes) {
   first_sent_bytes_ += bytes;
   while (!unsent_.empty() && first_sent_bytes_ >= SizeOf(unsent_.front())) {
     first_sent_bytes_ -= SizeOf(unsent_.front());
-    awaited_bytes_ += unsent_.front().answer_bytes;
+    under_way_bytes_ += PayloadOf(unsent_.front());
     sent_.push_back(std::move(unsent_.front()));
     unsent_.pop_front();
   }
@@ -151,7 +157,7 @@ Status RedisConnection::HearAnswers() {
     }
     RedisCommand command = std::move(sent_.front());
     sent_.pop_front();
-    awaited_bytes_ -= command.answer_bytes;
+    under_way_bytes_ -= PayloadOf(command);
     aimed_ = false;
     if (state_ == State::kLogin) {
       AQ_RETURN_IF_ERROR(HearLogin(reply));

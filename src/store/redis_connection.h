@@ -103,8 +103,8 @@ class RedisConnection {
   std::deque<RedisCommand> unsent_;
   uint64_t first_sent_bytes_ = 0;  // Of the first of unsent_.
   std::deque<RedisCommand> sent_;
-  uint64_t awaited_bytes_ = 0;  // About what will be answered to sent_.
-  bool aimed_ = false;          // The reader knows where the answer to sent_.front() goes.
+  uint64_t under_way_bytes_ = 0;  // Of payload in sent_, and about what it will be answered with.
+  bool aimed_ = false;            // The reader knows where the answer to sent_.front() goes.
   bool has_more_ = false;
   bool no_room_ = false;
   int64_t progress_nanos_;

@@ -15,6 +15,8 @@ constexpr uint32_t kMagic = 0x42525141;  // "AQRB"
 constexpr uint32_t kVersion = 1;
 constexpr size_t kSummedBytes = 48;
 constexpr uint32_t kMostInlineHead = uint32_t{64} << 10;
+// A rest up to this part of a piece stays with the manifest.
+constexpr uint32_t kRestPart = 128;
 // All pieces are named in one command when they are published.
 constexpr uint64_t kMostPieces = 4096;
 constexpr uint32_t kMostPieceBytes = uint32_t{64} << 20;
@@ -31,17 +33,21 @@ uint64_t RedisManifest::PieceBytes(uint64_t piece) const {
   return std::min<uint64_t>(piece_bytes, blob_bytes - PieceOffset(piece));
 }
 
+uint64_t InlineBytesOf(uint64_t blob_bytes, uint64_t head_bytes, uint32_t piece_bytes) {
+  const uint64_t head = head_bytes <= kMostInlineHead ? head_bytes : 0;
+  const uint64_t most_rest = piece_bytes / kRestPart;
+  if (blob_bytes <= head + piece_bytes + most_rest) return blob_bytes;
+  const uint64_t rest = (blob_bytes - head) % piece_bytes;
+  return head + (rest <= most_rest ? rest : 0);
+}
+
 Result<RedisManifest> PlanManifest(uint64_t blob_bytes, uint64_t head_bytes, uint32_t piece_bytes,
                                    Random* random) {
   RedisManifest manifest;
   manifest.blob_bytes = blob_bytes;
   random->Fill(manifest.write_id);
-  const uint64_t head = head_bytes <= kMostInlineHead ? head_bytes : 0;
-  if (blob_bytes <= head + piece_bytes) {
-    manifest.inline_bytes = static_cast<uint32_t>(blob_bytes);
-    return manifest;
-  }
-  manifest.inline_bytes = static_cast<uint32_t>(head);
+  manifest.inline_bytes = static_cast<uint32_t>(InlineBytesOf(blob_bytes, head_bytes, piece_bytes));
+  if (manifest.inline_bytes == blob_bytes) return manifest;
   manifest.piece_bytes = piece_bytes;
   if (Sound(manifest)) return manifest;
   return Status(Code::kInvalid,

@@ -39,6 +39,10 @@ struct RedisManifest {
   uint64_t PieceBytes(uint64_t piece) const;
 };
 
+// How many bytes of a blob stay with the manifest: its head, and a rest that is not worth a piece;
+// of a small blob all.
+uint64_t InlineBytesOf(uint64_t blob_bytes, uint64_t head_bytes, uint32_t piece_bytes);
+
 // How a blob of so many bytes is cut; the first `head_bytes` stay with the manifest.
 Result<RedisManifest> PlanManifest(uint64_t blob_bytes, uint64_t head_bytes, uint32_t piece_bytes,
                                    Random* random);

@@ -47,17 +47,14 @@ std::vector<std::string> VersityCommand(const S3ServerOptions& options, uint16_t
 
 std::vector<std::string> MinioCommand(const S3ServerOptions& options, uint16_t port,
                                       const std::string& directory) {
-  return {"env",
-          fmt::format("MINIO_ROOT_USER={}", kAccessKey),
-          fmt::format("MINIO_ROOT_PASSWORD={}", kSecretKey),
-          fmt::format("MINIO_REGION={}", options.region),
-          "MINIO_BROWSER=off",
-          S3Server::ProgramPath(S3Program::kMinio),
-          "server",
-          "--quiet",
-          "--address",
-          fmt::format("127.0.0.1:{}", port),
-          directory + "/data"};
+  std::vector<std::string> words = {"env", fmt::format("MINIO_ROOT_USER={}", kAccessKey),
+                                    fmt::format("MINIO_ROOT_PASSWORD={}", kSecretKey),
+                                    fmt::format("MINIO_REGION={}", options.region),
+                                    "MINIO_BROWSER=off"};
+  words.insert(words.end(), options.environment.begin(), options.environment.end());
+  words.insert(words.end(), {S3Server::ProgramPath(S3Program::kMinio), "server", "--quiet",
+                             "--address", fmt::format("127.0.0.1:{}", port), directory + "/data"});
+  return words;
 }
 
 }  // namespace

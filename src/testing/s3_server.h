@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "store/bucket.h"
 #include "testing/child_process.h"
@@ -28,6 +29,7 @@ struct S3ServerOptions {
   // Versity only: what it knows of objects is in attributes of their files, and not in files beside
   // them, where it loses some when several write one at once. Not every filesystem has attributes.
   bool in_attributes = false;
+  std::vector<std::string> environment{};  // MinIO only: "NAME=value" each, besides its own.
 };
 
 class S3Server {
