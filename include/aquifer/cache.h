@@ -398,8 +398,13 @@ struct CacheOptions {
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
   uint64_t nvme_segment_bytes = 0;  // 0: chosen from nvme_bytes.
   // How fast NVMe is written to, what it rewrites to make room included; 0: no limit. Only what a
-  // Flush() or Drain() waits for is written beyond it, and slows down what comes later.
+  // Flush() or Drain() waits for is written beyond it, and slows down what comes later. Where more
+  // is stored than that, the blocks most likely to be asked for again are written.
   uint64_t write_bytes_per_second = 0;
+  // How much of what is stored is written to NVMe, to make drives last: above 0, at most 1. Those
+  // blocks are that are most likely to be asked for again, as kLearned knows it; and what a Flush()
+  // or Drain() waits for, and what is pinned or to be durable, is in any case.
+  double nvme_written_part = 1;
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
   EvictionPolicy eviction = EvictionPolicy::kLearned;

@@ -84,8 +84,9 @@ Status CheckOptions(const CoreOptions& options) {
     return Status(Code::kInvalid, fmt::format("dram_bytes is {}: give at least one extent, {}",
                                               cache.dram_bytes, options.extent_bytes));
   }
-  if (cache.worker_threads == 0) {
-    return Status(Code::kInvalid, "worker_threads is 0: give at least 1");
+  if (cache.worker_threads == 0 || cache.worker_threads > kMaxWorkerThreads) {
+    return Status(Code::kInvalid, fmt::format("worker_threads is {}: give 1 to {}",
+                                              cache.worker_threads, kMaxWorkerThreads));
   }
   if (cache.overdue_nanos <= 0) {
     return Status(Code::kInvalid, "overdue_nanos is not positive: give a time, such as 60 s");
@@ -111,6 +112,15 @@ Status CheckOptions(const CoreOptions& options) {
   if (cache.nvme_segment_bytes % kPageBytes != 0) {
     return Status(Code::kInvalid,
                   "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
+  }
+  if (!(cache.nvme_written_part > 0) || cache.nvme_written_part > 1) {
+    return Status(Code::kInvalid,
+                  "nvme_written_part is not above 0 and at most 1: give 1 for all blocks");
+  }
+  if (cache.nvme_written_part < 1 && cache.eviction == EvictionPolicy::kLru) {
+    return Status(Code::kInvalid,
+                  "nvme_written_part needs eviction kLearned: LRU does not know which blocks are "
+                  "likely to be asked for again; give 1, or write_bytes_per_second");
   }
   return CheckTenants(cache.tenants);
 }
@@ -172,13 +182,11 @@ Result<std::unique_ptr<EvictionOrder>> Core::NewOrder(uint32_t max_blocks, uint8
   if (options_.cache.eviction == EvictionPolicy::kLru || !used) {
     return NewLeafRecency({.max_blocks = max_blocks});
   }
-  AQ_ASSIGN_OR_RETURN(
-      auto learned, NewLearnedOrder({.max_blocks = max_blocks,
-                                     .compare_with_lru = tier == kTierDram,
-                                     .run_elsewhere = [workers = environment_.workers](Task task) {
-                                       workers->Run(std::move(task));
-                                     }}));
-  return std::unique_ptr<EvictionOrder>(std::move(learned));
+  return NewLearnedOrder({.max_blocks = max_blocks,
+                          .compare_with_lru = tier == kTierDram,
+                          .run_elsewhere = [workers = environment_.workers](Task task) {
+                            workers->Run(std::move(task));
+                          }});
 }
 
 Status Core::Build() {
@@ -206,9 +214,15 @@ Status Core::Build() {
 
   const uint64_t nvme_bytes = cache.nvme_directories.empty() ? 0 : cache.nvme_bytes;
   const uint32_t max_blocks = BlocksToIndex(options_);
-  AQ_ASSIGN_OR_RETURN(auto index, Index::Create({.max_blocks = max_blocks,
-                                                 .hash_seed = environment_.random->Next64(),
-                                                 .meter = environment_.meter}));
+  Result<std::unique_ptr<Index>> index = Index::Create({.max_blocks = max_blocks,
+                                                        .hash_seed = environment_.random->Next64(),
+                                                        .meter = environment_.meter});
+  if (!index.ok()) {
+    return Status(index.status().code(),
+                  fmt::format("no memory to keep track of {} blocks: lower nvme_bytes ({}) or "
+                              "dram_bytes ({})",
+                              max_blocks, nvme_bytes, cache.dram_bytes));
+  }
   AQ_ASSIGN_OR_RETURN(auto dram_order, NewOrder(max_blocks, kTierDram));
   AQ_ASSIGN_OR_RETURN(auto nvme_order, NewOrder(max_blocks, kTierNvme));
   Quota dram_quota({.capacity_bytes = cache.dram_bytes});
@@ -218,7 +232,8 @@ Status Core::Build() {
       ResidencyParts{.catalog = &catalog_,
                      .dram = dram_.get(),
                      .clock = environment_.clock,
-                     .index = std::move(index),
+                     .prefill = &prefill_,
+                     .index = *std::move(index),
                      .dram_order = std::move(dram_order),
                      .nvme_order = std::move(nvme_order),
                      .dram_quota = std::move(dram_quota),
@@ -226,6 +241,7 @@ Status Core::Build() {
                      .extent_bytes = options_.extent_bytes,
                      .name_seed = environment_.random->Next64(),
                      .lasting_tiers = DurableTiers::LastingBits(environment_.durable_tiers)});
+  residency_->SetReload(nvme_speed_.Cost(environment_.clock->NowNanos()));
   AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
   loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
                                      environment_.clock, cache.dram_bytes / 4);
@@ -245,7 +261,7 @@ Status Core::Build() {
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
                         .budget = BudgetOf(cache),
-                        .admission = {},
+                        .admission = {.written_part = cache.nvme_written_part},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
   catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
@@ -330,6 +346,7 @@ void Core::Tick() {
   const bool expired = residency_->DropExpired(resting_ ? 4 * kExpirySlice : kExpirySlice);
   const bool unpinned = residency_->ExpirePins(kPinExpirySlice);
   LookForOverdue();
+  if (nvme_ != nullptr) residency_->SetReload(nvme_speed_.Cost(environment_.clock->NowNanos()));
   eraser_->Pump();
   write_down_->Pump();
   if (loader_->pending() > 0) loader_->Pump();

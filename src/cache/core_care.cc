@@ -40,7 +40,9 @@ void PinJob::Run() {
     if (ref == kNoBlock || !core().Readable(ref)) continue;
     if (asked().seconds == 0) {
       core().residency_->Unpin(ref, owner);
-    } else if (!core().residency_->Pin(ref, owner, core().UnixIn(asked().seconds))) {
+    } else if (core().residency_->Pin(ref, owner, core().UnixIn(asked().seconds))) {
+      core().write_down_->Want(ref);
+    } else {
       request()->status =
           Status(Code::kNoSpace, "too many pins; take some away, or give them less time");
       return End(cursor_);
@@ -495,7 +497,7 @@ void EvictJob::WaitForDurable(const Status& status) {
       core().durable_->Barrier(
           tenant(), [finish, note](const Status& there) { finish(there.ok() ? note : there); });
     };
-    return durable.notes().Forget(tenant(), asked().session, noted);
+    return durable.ForgetSession(tenant(), asked().session, noted);
   }
   if (!asked().everything) return durable.Barrier(tenant(), finish);
   // Once nothing is being written there any more.

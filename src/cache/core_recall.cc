@@ -74,6 +74,7 @@ void MatchJob::Reset() {
   const uint16_t layout = core().LayoutOf(client(), match.chain.layout);
   const uint32_t tokens = core().catalog_.layout(layout).tokens_per_block;
   tokens_per_block_ = tokens;
+  saving_ = core().residency_->SavingInDram(tenant(), layout, match.chain.group);
   costs_ = {kDramCost, core().nvme_speed_.Cost(core().environment_.clock->NowNanos())};
   for (size_t i = 0; core().durable_ != nullptr && i < core().durable_->size(); ++i) {
     costs_[kTierFirstDurable + i] = core().durable_->Cost(static_cast<uint8_t>(i));
@@ -300,6 +301,7 @@ bool MatchJob::AskSlice() {
   const AskedChain chain = {.blocks = static_cast<uint32_t>(names_.size()),
                             .full_blocks = static_cast<uint32_t>(names_.size()),
                             .input_tokens = uint64_t{tokens_per_block_} * names_.size(),
+                            .saving = saving_,
                             .name = [this](uint32_t position) { return names_[position]; }};
   return core().residency_->Ask(chain, kAskSlice, &asked_orders_);
 }
@@ -313,6 +315,7 @@ void MatchJob::TouchSlice() {
     const Index& index = core().residency_->index();
     if (index.Exists(ref) && index.at(ref).state == BlockState::kResident) {
       core().residency_->Touch(ref);
+      core().write_down_->OnUsed(ref);
     }
   }
   if (!refs_.empty()) return RunAgain();
@@ -360,6 +363,7 @@ void FetchJob::FetchSlice() {
     const BlockRef ref = refs[i - begin];
     if (ref != kNoBlock && index.Exists(ref) && index.at(ref).state == BlockState::kResident) {
       core().residency_->Touch(ref);
+      core().write_down_->OnUsed(ref);
     }
   }
   cursor_ = end;

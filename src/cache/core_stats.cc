@@ -192,6 +192,7 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
   AddDurable(true, &stats);
   const WriteDownStats& written = write_down_->stats();
   const LoaderStats& loads = loader_->stats();
+  const EvictionStats policy = residency_->dram_stats();
   AddRequests(counters_, &stats);
   AddLeft([this](Leave why) { return residency_->left(why); }, &stats);
   const std::pair<std::string, uint64_t> others[] = {
@@ -206,7 +207,18 @@ CacheStats Core::StatsOfAll(uint16_t tenant) const {
       {"write_down_bytes", written.written_bytes},
       {"write_down_retries", written.failed_blocks},
       {"write_down_refused", written.refused_blocks},
+      {"write_down_admitted", written.admitted_blocks},
+      {"write_down_set_aside", written.set_aside_blocks},
+      {"write_down_taken_back", written.taken_back_blocks},
       {"write_down_waiting", write_down_->waiting()},
+      {"write_down_aside", write_down_->aside()},
+      {"policy_asked", policy.asked_blocks},
+      {"policy_hits", policy.hits},
+      {"policy_lru_hits", policy.lru_hits},
+      {"policy_weighed_hits", static_cast<uint64_t>(policy.weighed_hits)},
+      {"policy_weighed_lru_hits", static_cast<uint64_t>(policy.weighed_lru_hits)},
+      {"policy_takeovers", policy.takeovers},
+      {"policy_lru_decides", policy.lru_decides ? 1u : 0u},
       {"engines", engines_.size()},
       {"layouts", catalog_.layouts()},
       {"lent_slots", lent_},

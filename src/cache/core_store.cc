@@ -314,8 +314,8 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     const Checksum checksum = FinishChecksum(filling(ref).sums, group.block_bytes);
     FreeFilling(ref);
     residency_->Publish(ref, checksum);
-    write_down_->Add(ref);
     if (durable_ != nullptr) durable_->OnCommitted(ref);
+    write_down_->Add(ref);  // Which looks whether it is to be durable.
     op->published = true;
     Count(entry.tenant, &CoreCounters::committed);
     Count(entry.tenant, &CoreCounters::committed_bytes, group.block_bytes);

@@ -121,6 +121,7 @@ class MatchJob final : public RequestJob<MatchRequest, 0> {
   std::vector<BlockRef> refs_;   // Of those, what is on this host.
   std::vector<uint64_t> names_;  // All that was asked for: the request may be gone by then.
   uint32_t tokens_per_block_ = 0;
+  ChainSaving saving_;  // Of its blocks in DRAM.
   Residency::AskedOrders asked_orders_;
   std::array<TierCost, kMaxTiers> costs_;  // By the index's numbers for tiers.
   std::vector<uint8_t> run_costs_;         // Which of those, by run.
@@ -215,6 +216,8 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
     flush_ = {};
     durable_flush_.clear();
     add_cursor_ = 0;
+    others_ = 0;
+    counting_ = false;
     timer_set_ = false;
   }
   void Run() override;
@@ -227,12 +230,19 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
 
   // It goes to the durable tiers too, or only there.
   bool WantsDurable();
+  // There is no drive, and not all of the tenant's is to be durable: only what is can be waited
+  // for.
+  bool WaitsForSessions();
   void FlushDurable();
+  // Says whether that was all.
+  void CountOthers();
   void Finish(Status status);
 
   FlushWaits::Id flush_;
   DurableTiers::FlushId durable_flush_;
   BlockRef add_cursor_ = 0;  // How far the tenant's blocks that nobody added have been added.
+  size_t others_ = 0;        // That are in memory alone.
+  bool counting_ = false;
   bool timer_set_ = false;
 };
 

@@ -14,7 +14,8 @@ namespace {
 
 // A block and, where it is missing, the one above it take an entry of the index each.
 constexpr int kMaxForgotten = 3;
-constexpr int kMaxFalseSiblings = 64;  // In one task; whoever stores comes again for the rest.
+constexpr double kLeastSaved = 1.0 / 64;  // Of computing it, where a drive is hardly faster.
+constexpr int kMaxFalseSiblings = 64;     // In one task; whoever stores comes again for the rest.
 constexpr size_t kMaxLostLinks = size_t{1} << 17;  // Some 200 bytes each.
 
 }  // namespace
@@ -23,6 +24,7 @@ Residency::Residency(ResidencyParts parts)
     : catalog_(parts.catalog),
       dram_(parts.dram),
       clock_(parts.clock),
+      prefill_(parts.prefill),
       index_(std::move(parts.index)),
       dram_order_(std::move(parts.dram_order)),
       nvme_order_(std::move(parts.nvme_order)),
@@ -89,6 +91,7 @@ BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
     // A pool that holds a slot has been numbered.
     features.tenant = *catalog_->Pool(entry.tenant, SlotBytesOf(ref));
   }
+  features.owner = entry.tenant;
   features.layout = entry.layout;
   features.position = entry.position;
   features.children = entry.children;
@@ -99,7 +102,46 @@ BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
     if (found->second.priority != 0) features.priority = found->second.priority;
     features.session = found->second.session;
   }
+  // What it takes to have it again, less what it takes to get it from here. (That a durable tier
+  // has it is not counted: that may take as long as computing it.)
+  const double compute_ms = ComputingOf(entry.tenant, entry.layout, entry.group).At(entry.position);
+  const double reload_ms = ReloadMs(features.bytes);
+  if (tier == kTierNvme) {
+    features.saved_ms = std::max(compute_ms - reload_ms, compute_ms * kLeastSaved);
+  } else {
+    features.saved_ms = entry.in_tier(kTierNvme) ? std::min(compute_ms, reload_ms) : compute_ms;
+  }
   return features;
+}
+
+// A block's tokens make blocks of all groups: each has its share of what they take.
+ChainSaving Residency::ComputingOf(uint16_t tenant, uint16_t layout, uint16_t group) const {
+  const LayoutRecord& record = catalog_->layout(layout);
+  ChainSaving computing{.owner = tenant, .block_bytes = record.groups[group].block_bytes};
+  const auto prefill = prefill_ == nullptr ? std::nullopt : prefill_->Latest(tenant, layout);
+  if (!prefill || record.tokens_per_block == 0) return computing;
+  uint64_t bytes = 0;
+  for (const GroupRecord& each : record.groups) bytes += each.block_bytes;
+  const double share = static_cast<double>(computing.block_bytes) / static_cast<double>(bytes);
+  const double tokens = record.tokens_per_block;
+  // Without the step: it is taken once, whatever of the chain is there.
+  computing.first_ms = share * (prefill->Milliseconds(tokens, 0) - prefill->step_ms);
+  computing.deeper_ms = share * prefill->ms_per_token_pair * tokens * tokens;
+  return computing;
+}
+
+// Nearly all that is in DRAM is on NVMe, too, where there is one.
+ChainSaving Residency::SavingInDram(uint16_t tenant, uint16_t layout, uint16_t group) const {
+  ChainSaving saving = ComputingOf(tenant, layout, group);
+  const double reload_ms = ReloadMs(saving.block_bytes);
+  if (nvme_order_->size() == 0 || reload_ms >= saving.first_ms) return saving;
+  saving.first_ms = reload_ms;
+  saving.deeper_ms = 0;
+  return saving;
+}
+
+void Residency::ReweighInDram(BlockRef ref) {
+  if (at(ref).in_tier(kTierDram)) dram_order_->Reweigh(ref, Features(ref, kTierDram));
 }
 
 // --- Slots
@@ -234,6 +276,7 @@ void Residency::ArriveInDram(BlockRef ref, SlotId slot) {
 
 void Residency::ArriveOnNvme(BlockRef ref) {
   SetTier(ref, kTierNvme, true);
+  ReweighInDram(ref);
   for (uint32_t pin = 0; pin < at(ref).pins; ++pin) nvme_order_->Hold(ref);
 }
 
@@ -257,6 +300,7 @@ void Residency::LeaveNvme(BlockRef ref, Leave why) {
   const bool durable = (at(ref).residency & kDurableTiers) != 0 && why != Leave::kCorrupt;
   if (!at(ref).in_tier(kTierDram)) return Drop(ref, durable ? Leave::kToDurable : why);
   SetTier(ref, kTierNvme, false);
+  ReweighInDram(ref);
   ClearStale(ref);
   nvme_quota_.Uncharge(at(ref).tenant, SlotBytesOf(ref));
 }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,7 +29,9 @@
 #include "index/index.h"
 #include "policy/eviction_order.h"
 #include "policy/pin_table.h"
+#include "policy/prefill_model.h"
 #include "policy/quota.h"
+#include "policy/tier_speed.h"
 #include "tier/dram_tier.h"
 
 namespace aquifer {
@@ -50,6 +53,7 @@ struct ResidencyParts {
   Catalog* catalog = nullptr;
   DramTier* dram = nullptr;
   Clock* clock = nullptr;
+  const PrefillModels* prefill = nullptr;  // What computing blocks takes; null: nobody knows.
   std::unique_ptr<Index> index;
   std::unique_ptr<EvictionOrder> dram_order;  // Its "tenants" are the catalog's pools.
   std::unique_ptr<EvictionOrder> nvme_order;
@@ -145,6 +149,14 @@ class Residency {
   [[nodiscard]] bool SetStale(BlockRef ref);
   void ClearStale(BlockRef ref) { index_->SetFlags(ref, 0, kFlagStale); }
   bool stale(BlockRef ref) const { return (at(ref).flags & kFlagStale) != 0; }
+  // NVMe has it not, and is not to have it as things are.
+  void SetAside(BlockRef ref, bool aside) {
+    index_->SetFlags(ref, aside ? kFlagSetAside : 0, kFlagSetAside);
+  }
+  bool set_aside(BlockRef ref) const {
+    return (at(ref).flags & kFlagSetAside) != 0 && !at(ref).in_tier(kTierNvme);
+  }
+
   // --- Durable tiers, by their numbers from 0
 
   // The tier has it, as far as is known, or has it no more.
@@ -185,6 +197,14 @@ class Residency {
     bool dram_done = false;
   };
   bool Ask(const AskedChain& chain, size_t max_blocks, AskedOrders* asked);
+  // What such a chain's blocks save when DRAM has them.
+  ChainSaving SavingInDram(uint16_t tenant, uint16_t layout, uint16_t group) const;
+  // What loading from NVMe takes as it is now.
+  void SetReload(const TierCost& nvme) { reload_ = nvme; }
+  // How likely it is that the block is asked for after it has left DRAM; nothing: it is not known.
+  std::optional<double> ReuseProbability(BlockRef ref) const {
+    return nvme_order_->ReuseProbability(OrderName(NameOf(ref)));
+  }
   void Touch(BlockRef ref);
   void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
   void SetExpiry(BlockRef ref, uint32_t unix_seconds) { index_->SetExpiry(ref, unix_seconds); }
@@ -271,6 +291,7 @@ class Residency {
   uint64_t dram_blocks() const { return dram_order_->size(); }
   uint64_t only_in_dram() const { return static_cast<uint64_t>(only_in_dram_); }
   uint64_t metadata_bytes() const;
+  EvictionStats dram_stats() const { return dram_order_->stats(); }
 
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
   std::function<void(const BlockId&, Leave)> on_erase;
@@ -285,6 +306,7 @@ class Residency {
   static constexpr uint8_t kFlagDurableHeld =
       0x10;                                        // Waits in DRAM to be written to a durable tier.
   static constexpr uint8_t kFlagUnfetched = 0x08;  // Prestaged, and not fetched since.
+  static constexpr uint8_t kFlagSetAside = 0x04;
   static constexpr uint8_t kWaitsInDram = kFlagDirtyHeld | kFlagDurableHeld;
   static constexpr uint8_t kDurableTiers = 0xFF & ~((1u << kTierFirstDurable) - 1);
   static constexpr uint32_t kNoReclaim = UINT32_MAX;
@@ -308,6 +330,13 @@ class Residency {
   bool ClearUnfetched(BlockRef ref);
   void LeaveDurable(BlockRef ref, Leave why);
   BlockFeatures Features(BlockRef ref, uint8_t tier) const;
+  // What computing such a chain's blocks takes.
+  ChainSaving ComputingOf(uint16_t tenant, uint16_t layout, uint16_t group) const;
+  double ReloadMs(uint64_t bytes) const {
+    return reload_.ms_per_op + reload_.ms_per_byte * static_cast<double>(bytes);
+  }
+  // Another tier has it, or has it no more: what DRAM saves is another.
+  void ReweighInDram(BlockRef ref);
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
@@ -352,6 +381,7 @@ class Residency {
   Catalog* const catalog_;
   DramTier* const dram_;
   Clock* const clock_;
+  const PrefillModels* const prefill_;
   const std::unique_ptr<Index> index_;
   const std::unique_ptr<EvictionOrder> dram_order_;
   const std::unique_ptr<EvictionOrder> nvme_order_;
@@ -364,6 +394,7 @@ class Residency {
   std::map<uint32_t, uint16_t> withheld_;  // Who pays for which extent.
   uint64_t withheld_bytes_ = 0;
   Quota nvme_quota_;
+  TierCost reload_;
   PinTable pins_;
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
   LostLinks lost_links_;

@@ -1,6 +1,7 @@
 #include "cache/write_down.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -23,6 +24,9 @@ constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
 constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
 constexpr size_t kPumpSlice = 64;
+// Of what is stored so much may wait that the budget takes so long to write it. It is a while, so
+// that a burst is taken whole; but what waits for long in DRAM is in nobody's use.
+constexpr uint64_t kMaxWaitSeconds = 10;
 constexpr size_t kFlushSlice = 24;  // Each is an answer to a caller: one to three us.
 
 uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
@@ -39,7 +43,9 @@ WriteDown::WriteDown(const WriteDownSettings& settings, Residency* residency, Er
       eraser_(eraser),
       executor_(executor),
       clock_(clock),
-      budget_(settings.budget) {}
+      budget_(settings.budget),
+      chooses_(!budget_.unlimited() || settings.admission.written_part < 1),
+      threshold_(settings.admission) {}
 
 WriteDown::~WriteDown() { *alive_ = false; }
 
@@ -50,16 +56,9 @@ void WriteDown::SetTarget(Tier* target) {
 
 void WriteDown::Add(BlockRef ref) {
   if (!settings_.enabled) return;
-  BlockFeatures block;
-  block.position = residency_->at(ref).position;
-  block.turns = residency_->at(ref).uses;
-  block.bytes = residency_->RawBytes(ref);
-  if (!ShouldWriteDown(settings_.admission, block)) {
-    ++stats_.refused_blocks;
-    losses_.AddRefused(residency_->at(ref).tenant);
-    return;
-  }
-  Enqueue(ref, unwritten_.NextSequence());
+  const uint64_t sequence = unwritten_.NextSequence();
+  if (!chooses_ || Admit(ref)) return Enqueue(ref, sequence);
+  SetAside(ref, sequence);
 }
 
 void WriteDown::Renew(BlockRef ref) {
@@ -79,15 +78,35 @@ void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
   } else if (status.ok()) {
     Enqueue(ref, item.sequence);
   } else {
-    queue_.emplace(item.sequence, item);
+    Put(item);
   }
   CheckFlushes();
 }
 
+void WriteDown::Put(const Item& item) {
+  if (queue_.emplace(item.sequence, item).second) queued_bytes_ += item.bytes;
+}
+
+WriteDown::Queue::iterator WriteDown::TakeOut(Queue::iterator item) {
+  queued_bytes_ -= item->second.bytes;
+  return queue_.erase(item);
+}
+
+WriteDown::Item WriteDown::ItemOf(BlockRef ref, uint64_t sequence) const {
+  const BlockEntry& entry = residency_->at(ref);
+  return {.ref = ref,
+          .sequence = sequence,
+          .checksum = entry.checksum,
+          .tenant = entry.tenant,
+          .bytes = residency_->SlotBytesOf(ref),
+          .held_bytes = 0,
+          .since_nanos = clock_->NowNanos()};
+}
+
 void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
-  const uint16_t tenant = residency_->at(ref).tenant;
-  Item item{ref, sequence, residency_->at(ref).checksum, tenant, 0, clock_->NowNanos()};
-  const uint64_t bytes = residency_->SlotBytesOf(ref);
+  Item item = ItemOf(ref, sequence);
+  const uint16_t tenant = item.tenant;
+  const uint64_t bytes = item.bytes;
   const bool usable = target_ != nullptr && target_->in_service();
   if (usable && residency_->at(ref).in_tier(kTierDram) &&
       held_bytes_ + bytes <= settings_.max_held_bytes &&
@@ -97,7 +116,7 @@ void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
     At(&held_by_, tenant) += bytes;
     residency_->HoldDirty(ref);
   }
-  queue_.emplace(item.sequence, item);
+  Put(item);
   unwritten_.Add(tenant, item.sequence);
   if (queue_.size() > 2 * residency_->dram_blocks() + kSpareItems) TrimSome();
 }
@@ -110,10 +129,125 @@ void WriteDown::TrimSome() {
       continue;
     }
     const Item item = next->second;
-    next = queue_.erase(next);
+    next = TakeOut(next);
     Discard(item);
   }
   trim_cursor_ = next == queue_.end() ? 0 : next->first;
+}
+
+// --- Set aside
+
+bool WriteDown::Admit(BlockRef ref) {
+  const BlockRef parent = residency_->index().Parent(ref);
+  const bool goes_on_from_aside = parent != kNoBlock && residency_->set_aside(parent);
+  const std::optional<double> reuse = residency_->ReuseProbability(ref);
+  bool admitted = true;
+  if (residency_->at(ref).pins == 0 && !residency_->durable_wanted(ref)) {
+    const uint64_t most_waiting =
+        budget_.unlimited() ? UINT64_MAX
+                            : std::min(kMaxWaitSeconds * settings_.budget.bytes_per_second,
+                                       settings_.max_held_bytes / 2);
+    // What nobody asked for yet is part of an answer, and fares as what it goes on from.
+    admitted = reuse ? threshold_.Admit(*reuse, AffordablePart(queued_bytes_, most_waiting))
+                     : !goes_on_from_aside;
+  }
+  ++(admitted ? stats_.admitted_blocks : stats_.set_aside_blocks);
+  if (admitted && goes_on_from_aside) Want(parent);
+  return admitted;
+}
+
+void WriteDown::SetAside(BlockRef ref, uint64_t sequence) {
+  const Item item = ItemOf(ref, sequence);
+  residency_->SetAside(ref, true);
+  unwritten_.Add(item.tenant, item.sequence);
+  const auto [known, added] = aside_[item.tenant].try_emplace(ref, item);
+  if (added) {
+    ++aside_blocks_;
+  } else {  // Of a block that is gone.
+    Settle(known->second);
+    known->second = item;
+  }
+  if (aside_blocks_ > 2 * residency_->dram_blocks() + kSpareItems) TrimAside();
+}
+
+void WriteDown::TakeBack(AsideOfTenant* whose, AsideOfTenant::iterator item) {
+  const Item taken = item->second;
+  --aside_blocks_;
+  if (Same(taken)) {
+    ++stats_.taken_back_blocks;
+    residency_->SetAside(taken.ref, false);
+    Enqueue(taken.ref, taken.sequence);
+  } else {
+    Settle(taken);
+  }
+  whose->erase(item);
+}
+
+void WriteDown::TakeBackFlushed() {
+  size_t steps = 0;
+  for (const uint16_t of : flushes_.Whose()) {
+    const bool all = of == FlushWaits::kEveryone;
+    for (auto whose = all ? aside_.begin() : aside_.find(of); whose != aside_.end();) {
+      while (!whose->second.empty()) {
+        if (steps++ == kPumpSlice) return PumpSoon();
+        TakeBack(&whose->second, whose->second.begin());
+      }
+      whose = aside_.erase(whose);
+      if (!all) break;
+    }
+  }
+}
+
+void WriteDown::OnUsed(BlockRef ref) {
+  if (!residency_->set_aside(ref)) return;
+  const std::optional<double> reuse = residency_->ReuseProbability(ref);
+  if (reuse && threshold_.Passes(*reuse)) Want(ref);
+}
+
+void WriteDown::Want(BlockRef ref) {
+  if (!residency_->set_aside(ref)) return;
+  if (wanted_.empty()) PostToSelf(&WriteDown::ClimbSome);
+  wanted_.push_back(ref);
+}
+
+// Up the chain, as far as it was set aside. A ref may name another block by now: then that is
+// written, which does no harm.
+void WriteDown::ClimbSome() {
+  for (size_t step = 0; step < kPumpSlice && !wanted_.empty(); ++step) {
+    const BlockRef ref = wanted_.back();
+    wanted_.pop_back();
+    if (!residency_->index().Exists(ref) || !residency_->set_aside(ref)) continue;
+    const BlockRef parent = residency_->index().Parent(ref);
+    const auto whose = aside_.find(residency_->at(ref).tenant);
+    if (whose == aside_.end()) continue;  // It is gone, and somebody still uses it.
+    const auto item = whose->second.find(ref);
+    if (item == whose->second.end()) continue;
+    TakeBack(&whose->second, item);
+    if (whose->second.empty()) aside_.erase(whose);
+    threshold_.Reverse();
+    if (parent != kNoBlock) wanted_.push_back(parent);
+  }
+  if (!wanted_.empty()) return PostToSelf(&WriteDown::ClimbSome);
+  Pump();
+}
+
+void WriteDown::TrimAside() {
+  auto whose = aside_.lower_bound(aside_cursor_.first);
+  for (size_t step = 0; step < kTrimSlice && whose != aside_.end(); ++step) {
+    AsideOfTenant& items = whose->second;
+    const BlockRef from = whose->first == aside_cursor_.first ? aside_cursor_.second : 0;
+    auto item = items.lower_bound(from);
+    if (item == items.end()) {
+      whose = items.empty() ? aside_.erase(whose) : std::next(whose);
+      aside_cursor_ = {whose == aside_.end() ? uint16_t{0} : whose->first, 0};
+      continue;
+    }
+    aside_cursor_ = {whose->first, item->first + 1};
+    if (Same(item->second)) continue;
+    Settle(item->second);
+    items.erase(item);
+    --aside_blocks_;
+  }
 }
 
 void WriteDown::PostToSelf(void (WriteDown::*step)()) {
@@ -163,7 +297,7 @@ void WriteDown::ReleaseSomeHolds() {
 
 void WriteDown::Requeue(const Item& item) {
   if (residency_->at(item.ref).in_tier(kTierNvme)) std::ignore = residency_->SetStale(item.ref);
-  queue_.emplace(item.sequence, item);
+  Put(item);
 }
 
 bool WriteDown::Same(const Item& item) const {
@@ -271,6 +405,7 @@ void WriteDown::Pump() {
   if (now < paused_until_nanos_) return PumpAt(paused_until_nanos_);
   size_t busy = 0;
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
+  if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
   size_t steps = 0;
   auto next = queue_.lower_bound(std::exchange(pump_from_, 0));
   while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kPumpSlice) {
@@ -292,14 +427,14 @@ void WriteDown::Pump() {
           }
           budget_.ChargeBytes(now, bytes);
         }
-        next = queue_.erase(next);
+        next = TakeOut(next);
         if (!AddTo(write, item)) {
           budget_.RefundBytes(now, bytes);
           Forget(item);
           Settle(item);
         }
       } else {
-        next = queue_.erase(next);
+        next = TakeOut(next);
         Discard(item);
       }
     }
@@ -461,7 +596,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
 
 // --- Flush
 
-std::map<uint64_t, WriteDown::Item>::iterator WriteDown::NextFlushed(uint64_t sequence) {
+WriteDown::Queue::iterator WriteDown::NextFlushed(uint64_t sequence) {
   return queue_.find(unwritten_.NextFlushed(
       flushes_, sequence, [this](uint64_t waiting) { return queue_.contains(waiting); }));
 }
@@ -488,13 +623,17 @@ void WriteDown::SortSome() {
   for (size_t step = 0; step < kSlice && sorting_; ++step) {
     if (!queue_.empty() && queue_.begin()->first < sort_end_) {
       const Item item = queue_.begin()->second;
-      queue_.erase(queue_.begin());
+      TakeOut(queue_.begin());
       if (!Current(item)) {
         Discard(item);
         continue;
       }
       by_value_.push_back({residency_->DramValue(item.ref), item});
       std::push_heap(by_value_.begin(), by_value_.end());
+    } else if (sort_end_ > 0 && !aside_.empty()) {
+      AsideOfTenant& whose = aside_.begin()->second;
+      if (!whose.empty()) TakeBack(&whose, whose.begin());
+      if (whose.empty()) aside_.erase(aside_.begin());
     } else if (!by_value_.empty()) {
       sort_end_ = 0;
       std::pop_heap(by_value_.begin(), by_value_.end());
@@ -503,7 +642,7 @@ void WriteDown::SortSome() {
       Settle(item);
       item.sequence = unwritten_.NextSequence();
       unwritten_.Add(item.tenant, item.sequence);
-      queue_.emplace_hint(queue_.end(), item.sequence, item);
+      Put(item);
     } else {
       sorting_ = false;
     }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "testing/core_fixture.h"
 
@@ -202,6 +204,161 @@ TEST_F(WriteDownTest, WhatTheDriveRewritesToMakeRoomIsPartOfTheBudget) {
   EXPECT_GT(moved, 2u << 20);
   const auto allowed = static_cast<uint64_t>((seconds + 1) * kRate) + (1 << 20) / 2;
   EXPECT_LE(Counter("write_down_bytes") + moved, allowed);
+}
+
+// --- Where not all can be written
+
+// Conversations that come back every minute, and between them prompts that never do: one of eight
+// blocks each second.
+class ChosenWritesTest : public WriteDownTest {
+ protected:
+  static constexpr uint64_t kOnceBlocks = 8;
+  static constexpr uint64_t kStoredBytesPerSecond = kOnceBlocks * kBlockBytes;
+
+  static CoreOptions Choosing(uint64_t bytes_per_second, double part) {
+    CoreOptions options = SmallCache(512);
+    options.cache.nvme_bytes = uint64_t{512} << 20;
+    options.cache.write_bytes_per_second = bytes_per_second;
+    options.cache.nvme_written_part = part;
+    return options;
+  }
+
+  Chain Once(uint64_t second) const {
+    return Chain(layout_, {.seed = 1'000'000 + second, .blocks = kOnceBlocks});
+  }
+  Chain Returning(uint64_t number) const { return Chain(layout_, {.seed = number, .blocks = 3}); }
+
+  void Ask(const Chain& chain) {
+    MatchRequest match;
+    match.chain = Slice(chain);
+    client_->Do(&Core::Match, &match);
+    Recall(chain);
+    Store(chain);
+  }
+
+  void RunFor(uint64_t seconds) {
+    zeros_ = true;
+    const uint64_t end = second_ + seconds;
+    for (; second_ < end; ++second_) {
+      Ask(Once(second_));
+      if (second_ % 4 == 0) Ask(Returning(second_ / 4 % 15));
+      world_->Advance(1'000'000'000);
+    }
+  }
+
+  // After a restart: how many blocks of the chain are there. They are the first ones.
+  size_t OnNvme(const Chain& chain) {
+    std::vector<Code> codes;
+    const size_t served = Recall(chain, &codes);
+    for (size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(codes[i] == Code::kOk, i < served) << i;
+    return served;
+  }
+
+  uint64_t second_ = 0;
+};
+
+TEST_F(ChosenWritesTest, ABudgetThatIsTooSmallWritesWhatIsLikelyToReturn) {
+  for (const uint64_t less : {2, 8}) {
+    SCOPED_TRACE(less);
+    const uint64_t budget = kStoredBytesPerSecond / less;
+    Make(Choosing(budget, 1));
+    second_ = 0;
+    RunFor(1500);
+    const uint64_t before = Counter("write_down_bytes");
+    RunFor(300);
+    const uint64_t written = Counter("write_down_bytes");
+    EXPECT_LE(written, budget * (second_ + 1));
+    EXPECT_GE(written - before, 280 * budget);  // It is used, too.
+    EXPECT_GT(Counter("write_down_set_aside"), 1000u);
+    EXPECT_GT(Counter("write_down_admitted"), 100u);
+    Restart();
+    size_t once = 0;
+    for (uint64_t second = second_ - 300; second < second_; ++second) once += OnNvme(Once(second));
+    EXPECT_LE(once, 300 * kOnceBlocks / less + 100);
+    for (uint64_t number = 0; number < 15; ++number) EXPECT_EQ(OnNvme(Returning(number)), 3u);
+  }
+}
+
+TEST_F(ChosenWritesTest, AFlushWritesWhatWasSetAsideAllTheSame) {
+  Make(Choosing(kStoredBytesPerSecond / 8, 1));
+  RunFor(1500);
+  EXPECT_GT(Counter("write_down_aside"), 100u);
+  EXPECT_GT(Counter("blocks_only_in_dram"), 100u);
+  EXPECT_EQ(Flush().code(), Code::kNoSpace);  // Some were evicted unwritten before.
+  EXPECT_EQ(Counter("write_down_aside"), 0u);
+  EXPECT_EQ(Counter("blocks_only_in_dram"), 0u);
+  RunFor(20);
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  for (uint64_t second = second_ - 20; second < second_; ++second) {
+    EXPECT_EQ(OnNvme(Once(second)), kOnceBlocks);
+  }
+}
+
+TEST_F(ChosenWritesTest, ADrainWritesThemToo) {
+  Make(Choosing(kStoredBytesPerSecond / 8, 1));
+  RunFor(1200);
+  EXPECT_GT(Counter("blocks_only_in_dram"), 100u);
+  DrainRequest drain;
+  drain.timeout_nanos = 100 * kDefaultTimeoutNanos;
+  client_->Do(&Core::Drain, &drain);
+  EXPECT_EQ(drain.left, 0u);
+  EXPECT_EQ(Counter("write_down_aside"), 0u);
+}
+
+TEST_F(ChosenWritesTest, APinHasTheBlocksWritten) {
+  Make(Choosing(kStoredBytesPerSecond / 8, 1));
+  RunFor(1500);
+  ASSERT_GT(Counter("write_down_aside"), 100u);
+  PinRequest pin;
+  const Chain chain = Once(second_ - 1);
+  pin.chain = Slice(chain);
+  pin.chain.keys = pin.chain.keys.last(1);  // What it goes on from is written with it.
+  pin.seconds = 600;
+  client_->Do(&Core::Pin, &pin);
+  ASSERT_EQ(pin.pinned, 1u);
+  const Chain other = Once(second_ - 2);
+  world_->Advance(60'000'000'000);
+  ASSERT_EQ(Counter("write_down_waiting"), 0u);
+  Restart();
+  EXPECT_EQ(OnNvme(chain), kOnceBlocks);
+  EXPECT_EQ(OnNvme(other), 0u);
+}
+
+TEST_F(ChosenWritesTest, ThePartThatIsToBeWrittenIs) {
+  Make(Choosing(0, 0.3));
+  RunFor(1000);
+  const uint64_t before = Counter("write_down_blocks");
+  const uint64_t admitted = Counter("write_down_admitted");
+  RunFor(500);
+  EXPECT_LE(Counter("write_down_blocks") - before, 500 * kOnceBlocks * 4 / 10);
+  EXPECT_GT(Counter("write_down_admitted"), admitted);
+  Restart();
+  for (uint64_t number = 0; number < 15; ++number) EXPECT_EQ(OnNvme(Returning(number)), 3u);
+}
+
+TEST_F(ChosenWritesTest, WithoutALimitEverythingIsWritten) {
+  Make(Choosing(0, 1));
+  RunFor(300);
+  EXPECT_EQ(Counter("write_down_aside"), 0u);
+  EXPECT_EQ(Counter("write_down_set_aside"), 0u);
+  Restart();
+  for (uint64_t second = 0; second < second_; ++second) {
+    EXPECT_EQ(OnNvme(Once(second)), kOnceBlocks);
+  }
+}
+
+TEST_F(ChosenWritesTest, APartNeedsAnOrderThatKnowsWhatReturns) {
+  CoreOptions options = Choosing(0, 0.5);
+  options.cache.eviction = EvictionPolicy::kLru;
+  CacheEnvironment environment;
+  const auto core = Core::New(options, environment);
+  EXPECT_EQ(core.status().code(), Code::kInvalid);
+  for (const double part : {0.0, -1.0, 1.5}) {
+    options.cache.eviction = EvictionPolicy::kLearned;
+    options.cache.nvme_written_part = part;
+    EXPECT_EQ(Core::New(options, environment).status().code(), Code::kInvalid) << part;
+  }
 }
 
 }  // namespace

@@ -29,9 +29,9 @@ class FullTier {
     return tier;
   }
 
-  explicit FullTier(std::unique_ptr<LearnedOrder> order) : order_(std::move(order)) {}
+  explicit FullTier(std::unique_ptr<EvictionOrder> order) : order_(std::move(order)) {}
 
-  const LearnedOrder& order() const { return *order_; }
+  const EvictionOrder& order() const { return *order_; }
 
   // A chain of blocks that nobody asked for before.
   void AskNew() {
@@ -62,7 +62,7 @@ class FullTier {
     return victim;
   }
 
-  const std::unique_ptr<LearnedOrder> order_;
+  const std::unique_ptr<EvictionOrder> order_;
   std::array<uint64_t, kChainBlocks> names_{};
   uint64_t seed_ = 1;
   int64_t now_nanos_ = 0;

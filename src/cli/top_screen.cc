@@ -112,6 +112,8 @@ std::vector<std::string> TrafficLines(const Change& change, const json& status) 
   const double late = change.Counter("fetch_late");
   const double failed = change.Counter("fetch_failed");
   const double all = hits + late + failed + change.Counter("fetch_misses");
+  const double asked = change.Counter("policy_asked");
+  const bool lru_decides = status.at("counters").value("policy_lru_decides", 0) != 0;
   const json& fetch = status.at("requests").at("fetch");
   const json& queues = status.at("queues");
   return {
@@ -125,6 +127,9 @@ std::vector<std::string> TrafficLines(const Change& change, const json& status) 
       fmt::format("store   {:>8}/s  {}   refused {}/s", Rate(change.Counter("committed")),
                   ByteRate(change.OfTenants("committed_bytes")),
                   Rate(change.Counter("reserve_refused"))),
+      fmt::format("policy  {:>8}   dram had {} of what was asked for, lru would have had {}",
+                  lru_decides ? "lru" : "learned", PartText(change.Counter("policy_hits"), asked),
+                  PartText(change.Counter("policy_lru_hits"), asked)),
       fmt::format("nvme    {:>12} read, {} written", ByteRate(change.Counter("nvme_bytes_read")),
                   ByteRate(change.Counter("nvme_bytes_written"))),
       fmt::format("waiting {} requests, {} loads, {} to be written",

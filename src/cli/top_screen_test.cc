@@ -90,6 +90,24 @@ TEST(TopScreenTest, HitsInDurableTiersAreHits) {
   EXPECT_THAT(TenantsText(now.tenants), HasSubstr("300     100    75.0 %"));
 }
 
+TEST(TopScreenTest, WhoDecidesWhatIsKeptIsSaidAndHowLruWouldFare) {
+  TopSample now = Sample(10'000, 0, 100);
+  EXPECT_THAT(StatusText(now.status), HasSubstr("learned\n"));
+  EXPECT_THAT(TopScreen(nullptr, now, {}), HasSubstr("policy   learned   dram had - of"));
+  json& counters = now.status["counters"];
+  counters["policy_asked"] = 400;
+  counters["policy_hits"] = 100;
+  counters["policy_lru_hits"] = 110;
+  counters["policy_takeovers"] = 2;
+  counters["policy_lru_decides"] = 1;
+  EXPECT_THAT(StatusText(now.status),
+              HasSubstr("lru decides; dram had 25.0 % of 400 blocks asked for, lru would have had "
+                        "27.5 %; lru took over 2 times"));
+  EXPECT_THAT(TopScreen(nullptr, now, {}),
+              HasSubstr("policy       lru   dram had 25.0 % of what was asked for, lru would have "
+                        "had 27.5 %"));
+}
+
 TEST(TopScreenTest, WhoIsNewSinceTheLastLookBeganThen) {
   const TopSample before = Sample(10'000, 1000, 0);
   TopSample now = Sample(12'000, 1000, 0);
@@ -159,11 +177,27 @@ TEST(CtlTextTest, WhatIsOverIsNotShownAsIfItWereNow) {
     return TiersText({{"tiers", json::array()}, {"durable", json::array({tier})}});
   };
   EXPECT_THAT(text(), AllOf(HasSubstr("OUT OF SERVICE"), HasSubstr("far: s3://kv: it hangs\n")));
+  tier["unswept_tenants"] = 2;
+  EXPECT_THAT(text(), HasSubstr("    2 deleted tenants are still to be swept from it\n"));
+  tier["unswept_tenants"] = 0;
+  EXPECT_THAT(text(), Not(HasSubstr("swept")));
   tier["in_service"] = true;
   EXPECT_THAT(text(),
               AllOf(HasSubstr("in service"), HasSubstr("far: s3://kv (last trouble: it hangs)\n")));
   tier["why"] = "";
   EXPECT_THAT(text(), HasSubstr("far: s3://kv\n"));
+}
+
+TEST(CtlTextTest, WhoDeletesATenantHearsWhichStoresAreStillToBeSwept) {
+  json answer = {{"evicted", 16}, {"key_destroyed", true}};
+  EXPECT_THAT(TenantDeletedText(answer),
+              AllOf(HasSubstr("16 blocks are gone from this node; the key is destroyed"),
+                    Not(HasSubstr("swept"))));
+  answer["unswept"] = {"cold"};
+  EXPECT_THAT(TenantDeletedText(answer), HasSubstr("1 store is still to be swept"));
+  answer["unswept"] = {"cold", "far"};
+  EXPECT_THAT(TenantDeletedText(answer),
+              AllOf(HasSubstr("2 stores are still to be swept"), HasSubstr(": cold, far;")));
 }
 
 TEST(CtlTextTest, SessionsTellWhereTheNextPageBegins) {

@@ -56,7 +56,6 @@ enum class BlockState : uint8_t {
 // What the cache wants remembered of a block; the index attaches no meaning to them.
 inline constexpr uint8_t kFlagDurableWanted = 1;  // Must reach the durable tier.
 inline constexpr uint8_t kFlagDeleted = 2;        // Somebody asked for that; others still use it.
-inline constexpr uint8_t kFlagRecovered = 4;      // Came from a tier, not from an engine.
 
 // The identity of BlockId, with the tenant as the cache's number for it.
 struct BlockName {

@@ -233,8 +233,9 @@ TEST(IndexTest, TheCachesOwnFieldsAreKept) {
   const auto index = MakeIndex(10);
   const BlockRef ref = MustInsert(index.get(), ChainBlock(0));
   index->SetSlot(ref, 12);
-  index->SetFlags(ref, kFlagDurableWanted | kFlagRecovered);
-  index->SetFlags(ref, kFlagDeleted, kFlagRecovered);
+  constexpr uint8_t kOtherFlag = 4;
+  index->SetFlags(ref, kFlagDurableWanted | kOtherFlag);
+  index->SetFlags(ref, kFlagDeleted, kOtherFlag);
   index->SetOwnerData(ref, 34);
   index->SetExpiry(ref, 78);
   index->Touch(ref, 90);

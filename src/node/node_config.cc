@@ -259,6 +259,11 @@ Status ReadWriteBudget(const TomlValue& value, NodeConfig* config) {
   return Status();
 }
 
+Status ReadWrittenPart(const TomlValue& value, NodeConfig* config) {
+  AQ_ASSIGN_OR_RETURN(config->nvme_written_part, value.Number(0.01, 1));
+  return Status();
+}
+
 Status ReadPolicy(const TomlValue& value, NodeConfig* config) {
   constexpr std::array<std::string_view, 2> kNames = {"learned", "lru"};
   AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
@@ -380,6 +385,7 @@ constexpr Setting kKeys[] = {
     {"nvme", "sync", false, &ReadSync, &Same<&C::nvme_sync>},
     {"nvme", "segment", false, &ReadSegment, &Same<&C::nvme_segment_bytes>},
     {"nvme", "write_budget", false, &ReadWriteBudget, &Same<&C::nvme_write_bytes_per_second>},
+    {"nvme", "written_part", false, &ReadWrittenPart, &Same<&C::nvme_written_part>},
     {"", kTier, false, &ReadTierList, &Same<&C::tiers>},
 };
 

@@ -70,6 +70,7 @@ struct NodeConfig {
   bool nvme_sync = false;
   uint64_t nvme_segment_bytes = 0;           // 0: chosen from the size.
   uint64_t nvme_write_bytes_per_second = 0;  // 0: no limit.
+  double nvme_written_part = 1;
 
   EvictionPolicy policy = EvictionPolicy::kLearned;
 

@@ -67,6 +67,7 @@ engine = "threads"
 sync = true
 segment = "128MiB"
 write_budget = "200MB"
+written_part = 0.65
 [[tier]]
 name = "far"
 kind = "object"
@@ -95,6 +96,7 @@ bucket = "kv-cache"
   EXPECT_TRUE(config.nvme_sync);
   EXPECT_EQ(config.nvme_segment_bytes, 128 * kMiB);
   EXPECT_EQ(config.nvme_write_bytes_per_second, 200'000'000u);
+  EXPECT_EQ(config.nvme_written_part, 0.65);
   // Nothing that a reader forgot: every key differs from the default.
   const ReloadChanges changes = CompareForReload(NodeConfig{}, config);
   EXPECT_EQ(changes.applied.size() + changes.need_restart.size(),
@@ -162,6 +164,7 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("[nvme]\nsync = 1"), HasSubstr("true or false"));
   EXPECT_THAT(Refusal("[nvme]\nsegment = 5000000"), HasSubstr("multiple of 4KiB"));
   EXPECT_THAT(Refusal("[nvme]\nwrite_budget = 5"), HasSubstr("unlimited"));
+  EXPECT_THAT(Refusal("[nvme]\nwritten_part = 0"), HasSubstr("from 0.01 to 1"));
   std::string many = "[nvme]\ndirectories = [";
   for (int i = 0; i < 17; ++i) many += "\"/d" + std::to_string(i) + "\", ";
   EXPECT_THAT(Refusal(many + "]"),

@@ -333,6 +333,9 @@ std::string NvmeText(const NodePlan& plan) {
   if (cache.write_bytes_per_second != 0) {
     text += fmt::format(", written at most {}/s", SizeText(cache.write_bytes_per_second));
   }
+  if (cache.nvme_written_part < 1) {
+    text += fmt::format(", {:.0f} % of blocks", 100 * cache.nvme_written_part);
+  }
   return text;
 }
 
@@ -351,8 +354,17 @@ std::string EnvironmentText(const char* name) {
 // What XDG says of relative paths: ignore them.
 std::string AbsoluteOrNone(const std::string& path) { return path.starts_with('/') ? path : ""; }
 
+Status CheckWrittenPart(const NodeConfig& config) {
+  if (config.nvme_written_part == 1 || config.policy == EvictionPolicy::kLearned) return Status();
+  return Status(
+      Code::kInvalid,
+      "nvme.written_part: policy \"lru\" does not know which blocks are likely to return; "
+      "write 1, or policy = \"learned\"");
+}
+
 // What this host cannot do is refused like what is wrong in itself. Messages begin with the key.
 Status PlanPlaces(const NodeHost& host, NodePlan* plan) {
+  AQ_RETURN_IF_ERROR(CheckWrittenPart(plan->config));
   AQ_RETURN_IF_ERROR(PlanDram(host, plan));
   AQ_RETURN_IF_ERROR(PlanNvme(host, plan));
   AQ_ASSIGN_OR_RETURN(plan->socket, ChooseSocket(plan->config, host));
@@ -389,6 +401,7 @@ Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host) {
   plan.cache.nvme_sync = config.nvme_sync;
   plan.cache.nvme_segment_bytes = config.nvme_segment_bytes;
   plan.cache.write_bytes_per_second = config.nvme_write_bytes_per_second;
+  plan.cache.nvme_written_part = config.nvme_written_part;
   plan.cache.worker_threads = config.worker_threads;
   plan.cache.overdue_nanos = config.overdue_seconds * kNanosPerSecond;
   AQ_RETURN_IF_ERROR(WithPlace(config.places, PlanPlaces(host, &plan)));

@@ -293,6 +293,7 @@ TEST_F(NodePlanTest, TheCacheGetsWhatTheFileSays) {
   config_.nvme_sync = true;
   config_.nvme_segment_bytes = 64 * kMiB;  // Without drives it does not matter.
   config_.nvme_write_bytes_per_second = 5 * kMiB;
+  config_.nvme_written_part = 0.65;
   config_.worker_threads = 7;
   config_.overdue_seconds = 9;
   const CacheOptions cache = Plan().cache;
@@ -301,8 +302,19 @@ TEST_F(NodePlanTest, TheCacheGetsWhatTheFileSays) {
   EXPECT_TRUE(cache.nvme_sync);
   EXPECT_EQ(cache.nvme_segment_bytes, 64 * kMiB);
   EXPECT_EQ(cache.write_bytes_per_second, 5 * kMiB);
+  EXPECT_EQ(cache.nvme_written_part, 0.65);
   EXPECT_EQ(cache.worker_threads, 7u);
   EXPECT_EQ(cache.overdue_nanos, 9'000'000'000);
+}
+
+TEST_F(NodePlanTest, WritingOnlyAPartNeedsThePolicyThatLearns) {
+  config_.nvme_written_part = 0.65;
+  EXPECT_THAT(DescribePlan(Plan(), ""), HasSubstr("policy       learned"));
+  config_.policy = EvictionPolicy::kLru;
+  EXPECT_THAT(Refusal().message(),
+              AllOf(HasSubstr("nvme.written_part"), HasSubstr("likely to return")));
+  config_.nvme_written_part = 1;
+  EXPECT_EQ(Plan().cache.eviction, EvictionPolicy::kLru);
 }
 
 TEST_F(NodePlanTest, HttpForOtherHostsIsAWarning) {

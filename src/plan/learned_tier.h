@@ -49,7 +49,7 @@ class LearnedTier {
     uint32_t children = 0;
   };
 
-  LearnedTier(const LearnedTierOptions& options, std::unique_ptr<LearnedOrder> order)
+  LearnedTier(const LearnedTierOptions& options, std::unique_ptr<EvictionOrder> order)
       : options_(options), order_(std::move(order)) {}
 
   uint32_t Find(uint64_t block) const;
@@ -59,7 +59,7 @@ class LearnedTier {
   void EvictOne();
 
   const LearnedTierOptions options_;
-  const std::unique_ptr<LearnedOrder> order_;
+  const std::unique_ptr<EvictionOrder> order_;
   std::vector<Resident> residents_;                 // By ref.
   std::vector<uint32_t> free_;                      // Refs.
   std::unordered_map<uint64_t, uint32_t> refs_;     // By block, of those that are there.

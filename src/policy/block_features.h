@@ -34,6 +34,10 @@ struct BlockFeatures {
   uint32_t turns = 0;     // How often it was used since it was stored: 0 is new.
   uint64_t bytes = 0;
   int64_t born_nanos = 0;  // When it was stored.
+  // What having it in the tier saves when it is asked for, as its owner's engines say; 0: not
+  // known.
+  double saved_ms = 0;
+  uint16_t owner = 0;  // `tenant` may be a part of one.
 };
 
 }  // namespace aquifer

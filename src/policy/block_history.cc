@@ -6,6 +6,13 @@ namespace aquifer {
 namespace {
 
 constexpr int kMaxGhostSteps = 64;  // Over blocks that the tier has.
+constexpr int kMaxRecentSteps = 512;
+constexpr uint64_t kPageBytes = 4096;
+
+uint16_t PagesOf(uint64_t bytes) {
+  const uint64_t pages = bytes / kPageBytes + (bytes % kPageBytes == 0 ? 0 : 1);
+  return static_cast<uint16_t>(std::clamp<uint64_t>(pages, 1, UINT16_MAX));
+}
 
 }  // namespace
 
@@ -48,7 +55,7 @@ void BlockHistory::SplitSlot() {
   if (slots_ == 2 * slots_before_) slots_before_ = slots_;
 }
 
-uint32_t BlockHistory::Add(uint64_t name, int64_t now_nanos) {
+uint32_t BlockHistory::Add(uint64_t name, uint64_t bytes, int64_t now_nanos) {
   uint32_t record = free_;
   if (record != kNoRecord) {
     free_ = at(record).newer;
@@ -61,6 +68,7 @@ uint32_t BlockHistory::Add(uint64_t name, int64_t now_nanos) {
   BlockRecord& added = at(record);
   added = {};
   added.name = name;
+  added.pages = PagesOf(bytes);
   if (name != 0) {
     uint32_t& head = slot(SlotOf(name));
     added.hash_next = head;
@@ -98,7 +106,7 @@ void BlockHistory::Link(uint32_t record, int64_t now_nanos) {
   newest_ = record;
   if (oldest_in_[0] == kNoRecord) oldest_in_[0] = record;
   linked.in_recent = true;
-  ++recent_;
+  recent_pages_ += linked.pages;
   if (oldest_recent_ == kNoRecord) oldest_recent_ = record;
 }
 
@@ -109,7 +117,7 @@ void BlockHistory::Unlink(uint32_t record) {
     oldest_in_[linked.bucket] = more ? linked.newer : kNoRecord;
   }
   if (linked.in_recent) {
-    --recent_;
+    recent_pages_ -= linked.pages;
     if (oldest_recent_ == record) oldest_recent_ = linked.newer;
   }
   if (ghost_cursor_ == record) ghost_cursor_ = linked.newer;
@@ -152,18 +160,20 @@ uint32_t BlockHistory::OldestGhost() {
   return kNoRecord;
 }
 
-void BlockHistory::SetRecent(uint32_t count) {
-  while (recent_ > count) {
+void BlockHistory::SetRecent(uint64_t pages) {
+  int steps = 0;
+  for (; recent_pages_ > pages && steps < kMaxRecentSteps; ++steps) {
     BlockRecord& out = at(oldest_recent_);
     out.in_recent = false;
     oldest_recent_ = out.newer;
-    --recent_;
+    recent_pages_ -= out.pages;
   }
-  while (recent_ < count && recent_ < size_) {
-    const uint32_t in = oldest_recent_ == kNoRecord ? newest_ : at(oldest_recent_).older;
-    at(in).in_recent = true;
-    oldest_recent_ = in;
-    ++recent_;
+  for (; recent_pages_ < pages && steps < kMaxRecentSteps; ++steps) {
+    const uint32_t next = oldest_recent_ == kNoRecord ? newest_ : at(oldest_recent_).older;
+    if (next == kNoRecord || recent_pages_ + at(next).pages > pages) return;
+    at(next).in_recent = true;
+    oldest_recent_ = next;
+    recent_pages_ += at(next).pages;
   }
 }
 

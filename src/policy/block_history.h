@@ -2,7 +2,7 @@
 // it had or was asked for, by name, in the order in which they were last used.
 //
 // One list from the newest to the oldest serves three ends: every age bucket is a stretch of it, so
-// that growing older is moving a border; its newest part, as many as the tier has blocks, is
+// that growing older is moving a border; its newest part, as many bytes as the tier has, is
 // exactly what plain leaf-first LRU would hold now (a request's blocks are used tail first, so
 // whatever is last in the list is a leaf); and two blocks can be compared by their last use.
 //
@@ -31,6 +31,7 @@ struct BlockRecord {
   uint32_t ref = kNoRecord;  // kNoRecord: a ghost.
   uint32_t tokens = 0;       // Of the last request that used it, with its answer.
   uint16_t full_blocks = 0;  // Of the same.
+  uint16_t pages = 1;        // Of 4 KiB; what is larger than 256 MiB counts as that.
   BlockClass block_class{};
   uint8_t bucket = 0;
   uint8_t touches = 0;
@@ -51,8 +52,8 @@ class BlockHistory {
   const BlockRecord& at(uint32_t record) const { return chunks_[record / kChunk][record % kChunk]; }
 
   uint32_t Find(uint64_t name) const;
-  // Used now. The name is not known yet; 0 is never found again.
-  uint32_t Add(uint64_t name, int64_t now_nanos);
+  // Used now. The name is not known yet; 0 is never found again. `bytes` may be unknown, 0.
+  uint32_t Add(uint64_t name, uint64_t bytes, int64_t now_nanos);
   void Remove(uint32_t record);
   // Moves it to the front of the list; its bucket is the first.
   void Use(uint32_t record, int64_t now_nanos);
@@ -65,8 +66,8 @@ class BlockHistory {
   // The ghost used longest ago. kNoRecord: none was found so soon; ask again.
   uint32_t OldestGhost();
 
-  // How many LRU would have.
-  void SetRecent(uint32_t count);
+  // How much LRU would have. What is far off is made right by and by: a few hundred blocks a call.
+  void SetRecent(uint64_t pages);
 
   // When anything was used last.
   int64_t latest_nanos() const { return last_used_nanos_; }
@@ -93,7 +94,7 @@ class BlockHistory {
   uint32_t newest_ = kNoRecord;
   std::array<uint32_t, kAgeBuckets> oldest_in_;
   uint8_t growing_ = 0;  // The bucket that GrowOlder() looks at.
-  uint32_t recent_ = 0;
+  uint64_t recent_pages_ = 0;
   uint32_t oldest_recent_ = kNoRecord;
   uint32_t ghost_cursor_ = kNoRecord;  // No ghost is older.
   int64_t last_used_nanos_ = INT64_MIN;

@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "policy/block_features.h"
+#include "policy/block_weight.h"
 
 namespace aquifer {
 
@@ -28,6 +30,7 @@ struct AskedChain {
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;  // 0: not known.
   SessionHint session = SessionHint::kNone;
+  ChainSaving saving{};
   std::function<uint64_t(uint32_t position)> name;  // As in BlockFeatures.
 };
 
@@ -39,6 +42,19 @@ struct AskProgress {
   uint8_t turn = 0;
   int64_t gap_nanos = 0;       // Since the turn before.
   uint64_t tokens_before = 0;  // Of the turn before, and of its answer.
+};
+
+// Who decides, and what an order would have had if it were plain leaf-first LRU.
+struct EvictionStats {
+  uint64_t asked_blocks = 0;
+  uint64_t hits = 0;      // Of those, from the first of a request on.
+  uint64_t lru_hits = 0;  // What LRU would have had in as many bytes.
+  // The same by what they save: in blocks, of which each saves as much as the mean one.
+  double weighed_hits = 0;
+  double weighed_lru_hits = 0;
+  bool lru_decides = true;
+  uint64_t takeovers = 0;  // How often LRU had to.
+  uint64_t tables = 0;
 };
 
 class EvictionOrder {
@@ -66,6 +82,10 @@ class EvictionOrder {
   virtual void Hold(uint32_t ref) = 0;
   virtual void Unhold(uint32_t ref) = 0;
 
+  // Not used, but what having it saves is another now. What changes by itself, as engines report
+  // other times, counts from the next use on.
+  virtual void Reweigh(uint32_t /*ref*/, const BlockFeatures& /*features*/) {}
+
   // Held or not.
   virtual void Remove(uint32_t ref) = 0;
 
@@ -77,13 +97,15 @@ class EvictionOrder {
   // The same over all tenants that `may_pay` accepts.
   virtual uint32_t Victim(const std::function<bool(uint16_t tenant)>& may_pay) const = 0;
 
-  // Higher is more worth keeping. Comparable between blocks and tenants of one tier at one time, so
-  // that extents and segments can be ranked by what they hold.
+  // Higher is more worth keeping, by the byte. Comparable between blocks and tenants of one tier at
+  // one time, so that extents and segments can be ranked by what they hold.
   virtual double Value(uint32_t ref) const = 0;
 
   // How likely it is that somebody asks again for the block of that name, which the tier may have
-  // or not; 1 where nothing is known of it.
-  virtual double ReuseProbability(uint64_t /*name*/) const { return 1; }
+  // or not; nothing where nothing is known of it.
+  virtual std::optional<double> ReuseProbability(uint64_t /*name*/) const { return std::nullopt; }
+
+  virtual EvictionStats stats() const { return {}; }
 
   // Blocks in the order.
   virtual uint32_t size() const = 0;

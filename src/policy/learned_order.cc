@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ constexpr double kStayBlocks = 8192;  // That are asked for.
 constexpr double kStayFactor = 4;
 constexpr double kMaxStayBlocks = 1 << 22;
 constexpr double kHorizonBlocks = 1 << 20;  // What was longer ago counts half.
+constexpr double kMeanBlocks = 1 << 16;     // That are asked for make the mean one.
+constexpr uint32_t kNoShelf = UINT32_MAX;
 
 struct FreeMemory {
   void operator()(ShelvedBlock* blocks) const { std::free(blocks); }
@@ -73,10 +76,11 @@ uint32_t Saturate(uint64_t number) {
   return static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX));
 }
 
-class Learned final : public LearnedOrder {
+class Learned final : public EvictionOrder {
  public:
   Learned(const LearnedOrderOptions& options, ShelvedBlocks blocks)
       : options_(options), blocks_(std::move(blocks)), table_(FirstTable()) {
+    stats_.lru_decides = false;
     ++stats_.tables;
   }
 
@@ -88,16 +92,17 @@ class Learned final : public LearnedOrder {
   void SetLeaf(uint32_t ref, bool leaf) override;
   void Hold(uint32_t ref) override;
   void Unhold(uint32_t ref) override;
+  void Reweigh(uint32_t ref, const BlockFeatures& features) override;
   void Remove(uint32_t ref) override;
 
   bool Contains(uint32_t ref) const override { return ref < limit_ && blocks_[ref].present(); }
   uint32_t Victim(uint16_t tenant) const override;
   uint32_t Victim(const std::function<bool(uint16_t tenant)>& may_pay) const override;
   double Value(uint32_t ref) const override;
-  double ReuseProbability(uint64_t name) const override;
+  std::optional<double> ReuseProbability(uint64_t name) const override;
   uint32_t size() const override { return size_; }
   uint64_t bytes() const override;
-  LearnedOrderStats stats() const override { return stats_; }
+  EvictionStats stats() const override { return stats_; }
 
  private:
   static size_t CellOf(const BlockRecord& record) {
@@ -115,7 +120,9 @@ class Learned final : public LearnedOrder {
     return {table_, stats_.lru_decides ? &table_->by_age : &table_->by_value};
   }
 
-  uint32_t ShelfOf(uint16_t tenant, int priority);
+  // The shelf for such a block; `now_on` is tried first.
+  uint32_t ShelfOf(const BlockFeatures& features, uint32_t now_on);
+  uint32_t ShelfOf(const ShelfKind& kind);
   // Puts the block onto its shelf, or takes it off, as it may or may not go.
   void Settle(uint32_t ref);
   void TakeOff(uint32_t ref);
@@ -145,8 +152,10 @@ class Learned final : public LearnedOrder {
   ShelvedBlocks blocks_;  // By ref; max_blocks of them, untouched from limit_ on.
   uint32_t limit_ = 0;
   uint32_t size_ = 0;
+  uint64_t pages_ = 0;  // Of the blocks there are.
   BlockHistory history_;
   ReuseModel model_;
+  BlockWeights weights_;
   std::shared_ptr<Rebuild> rebuild_;                     // Under way; null: none.
   std::shared_ptr<Rebuild> table_;                       // In use.
   mutable std::vector<std::unique_ptr<Shelf>> shelves_;  // Ranked when they are looked at.
@@ -154,11 +163,12 @@ class Learned final : public LearnedOrder {
   uint32_t ghosts_ = 0;
   uint64_t requests_since_table_ = 0;
   int64_t asked_nanos_ = INT64_MIN;  // When anything was asked for last.
-  // Since it last changed who decides.
+  double mean_bytes_ = 0;            // Of a block that is asked for, by what it saves.
+  // Since it last changed who decides; in blocks, of which each counts by what it saves.
   double asked_ = 0;
   double behind_ = 0;  // LRU's hits that we did not have.
   double stay_ = 0;    // So long LRU decides, in blocks asked for.
-  LearnedOrderStats stats_;
+  EvictionStats stats_;
 };
 
 // --- Requests
@@ -188,13 +198,22 @@ void Learned::Compare(const AskedChain& chain) {
   const uint32_t hits = Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
   const uint32_t lru_hits =
       Leading(chain, [](const BlockRecord& record) { return bool{record.in_recent}; });
+  weights_.NoteAsked(chain.saving, chain.blocks);
+  const double asked_bytes = weights_.BytesOf(chain.saving, chain.blocks) / chain.blocks;
+  const double known_blocks = static_cast<double>(stats_.asked_blocks) + chain.blocks;
+  const double part = std::min(chain.blocks / std::min(known_blocks, kMeanBlocks), 1.0);
+  mean_bytes_ += part * (asked_bytes - mean_bytes_);
+  const double weighed_hits = weights_.BytesOf(chain.saving, hits) / mean_bytes_;
+  const double weighed_lru_hits = weights_.BytesOf(chain.saving, lru_hits) / mean_bytes_;
   stats_.asked_blocks += chain.blocks;
   stats_.hits += hits;
   stats_.lru_hits += lru_hits;
+  stats_.weighed_hits += weighed_hits;
+  stats_.weighed_lru_hits += weighed_lru_hits;
   if (!options_.compare_with_lru) return;
   if (stats_.lru_decides) return Stay(chain.blocks);
   asked_ += chain.blocks;
-  behind_ += static_cast<double>(lru_hits) - hits;
+  behind_ += weighed_lru_hits - weighed_hits;
   if (behind_ > kBehindBlocks + kBehindPart * asked_) {
     stay_ = std::clamp(stay_ * kStayFactor, kStayBlocks, kMaxStayBlocks);
     ++stats_.takeovers;
@@ -260,7 +279,7 @@ void Learned::AskOne(const AskedChain& chain, const AskProgress& progress, uint3
   uint32_t number = history_.Find(name);
   const bool fresh = number == kNoRecord;
   if (fresh) {
-    number = history_.Add(name, now_nanos);
+    number = history_.Add(name, chain.saving.block_bytes, now_nanos);
     history_.NoteGhost(number);
     ++ghosts_;
     if (position > 0) {
@@ -341,17 +360,27 @@ void Learned::TakeTable() {
 
 // --- Blocks of the tier
 
-uint32_t Learned::ShelfOf(uint16_t tenant, int priority) {
-  priority = std::clamp(priority, -kMaxPriority, kMaxPriority);
-  if (shelves_of_.size() <= tenant) shelves_of_.resize(size_t{tenant} + 1);
-  for (const uint32_t number : shelves_of_[tenant]) {
-    if (shelves_[number]->priority() == priority) return number;
+uint32_t Learned::ShelfOf(const BlockFeatures& features, uint32_t now_on) {
+  const ShelfKind kind = {.tenant = features.tenant,
+                          .priority = static_cast<int8_t>(
+                              std::clamp(int{features.priority}, -kMaxPriority, kMaxPriority)),
+                          .owner = features.owner,
+                          .weight = WeightClassOf(features.saved_ms, features.bytes)};
+  weights_.Note(kind.owner, kind.weight);
+  if (now_on != kNoShelf && shelves_[now_on]->kind() == kind) return now_on;
+  return ShelfOf(kind);
+}
+
+uint32_t Learned::ShelfOf(const ShelfKind& kind) {
+  if (shelves_of_.size() <= kind.tenant) shelves_of_.resize(size_t{kind.tenant} + 1);
+  std::vector<uint32_t>& own = shelves_of_[kind.tenant];
+  for (const uint32_t number : own) {
+    if (shelves_[number]->kind() == kind) return number;
   }
-  shelves_of_[tenant].push_back(static_cast<uint32_t>(shelves_.size()));
-  shelves_.push_back(
-      std::make_unique<Shelf>(tenant, static_cast<int8_t>(priority), blocks_.get(), &history_));
+  own.push_back(static_cast<uint32_t>(shelves_.size()));
+  shelves_.push_back(std::make_unique<Shelf>(kind, blocks_.get(), &history_));
   shelves_.back()->Rank(ranking());
-  return shelves_of_[tenant].back();
+  return own.back();
 }
 
 void Learned::Settle(uint32_t ref) {
@@ -398,25 +427,25 @@ void Learned::Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos
     --ghosts_;
   } else {
     // Two blocks may have one name, of which only the first is found.
-    number = history_.Add(number == kNoRecord ? features.name : 0, now_nanos);
+    number = history_.Add(number == kNoRecord ? features.name : 0, features.bytes, now_nanos);
     DescribeUnasked(features, &history_.at(number));
   }
   history_.at(number).ref = ref;
-  blocks_[ref] = {.record_plus_one = number + 1,
-                  .shelf = ShelfOf(features.tenant, features.priority),
-                  .leaf = true};
+  blocks_[ref] = {
+      .record_plus_one = number + 1, .shelf = ShelfOf(features, kNoShelf), .leaf = true};
   limit_ = std::max(limit_, ref + 1);
   ++size_;
-  history_.SetRecent(size_);
+  pages_ += history_.at(number).pages;
+  history_.SetRecent(pages_);
   Settle(ref);
 }
 
 void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) {
   ShelvedBlock& block = Present(ref);
-  AQ_CHECK(shelves_[block.shelf]->tenant() == features.tenant);
+  AQ_CHECK(shelves_[block.shelf]->kind().tenant == features.tenant);
   GrowOlder(now_nanos, 1);
   TakeOff(ref);
-  block.shelf = ShelfOf(features.tenant, features.priority);
+  block.shelf = ShelfOf(features, block.shelf);
   BlockRecord& record = history_.at(block.record());
   if (record.used_nanos < now_nanos) {
     // Used by who did not ask: a use all the same, unless it is of the request just now.
@@ -428,6 +457,15 @@ void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nan
   if (features.session != SessionHint::kNone) {
     record.block_class = model_.WithSession(record.block_class, features.session);
   }
+  Settle(ref);
+}
+
+void Learned::Reweigh(uint32_t ref, const BlockFeatures& features) {
+  ShelvedBlock& block = Present(ref);
+  const uint32_t shelf = ShelfOf(features, block.shelf);
+  if (shelf == block.shelf) return;
+  TakeOff(ref);
+  block.shelf = shelf;
   Settle(ref);
 }
 
@@ -452,9 +490,10 @@ void Learned::Remove(uint32_t ref) {
   const uint32_t number = Present(ref).record();
   TakeOff(ref);
   blocks_[ref] = {};
-  --size_;
-  history_.SetRecent(size_);
   BlockRecord& record = history_.at(number);
+  --size_;
+  pages_ -= record.pages;
+  history_.SetRecent(pages_);
   record.ref = kNoRecord;
   record.evicted = true;
   if (record.name == 0) {
@@ -479,31 +518,33 @@ void Learned::TrimGhosts() {
 
 double Learned::Value(uint32_t ref) const {
   const BlockRecord& record = RecordOf(ref);
-  const int priority{shelves_[blocks_[ref].shelf]->priority()};
+  const ShelfKind& kind = shelves_[blocks_[ref].shelf]->kind();
   if (stats_.lru_decides) {
-    return static_cast<double>(record.used_nanos + priority * kPriorityNanos);
+    return static_cast<double>(record.used_nanos + kind.priority * kPriorityNanos);
   }
   // Of those that are alike the one used longest ago is worth the least, by a trifle.
   const auto age = static_cast<double>(history_.latest_nanos() - record.used_nanos);
-  const double value = table_->by_value.table.value[CellOf(record)] / (1 + kAgeTrifle * age);
-  return priority == 0 ? value : value * std::pow(kPriorityFactor, priority);
+  const double hits = table_->by_value.table.value[CellOf(record)] / (1 + kAgeTrifle * age);
+  const double value = hits * weights_.Of(kind.owner, kind.weight);
+  return kind.priority == 0 ? value : value * std::pow(kPriorityFactor, kind.priority);
 }
 
-double Learned::ReuseProbability(uint64_t name) const {
+std::optional<double> Learned::ReuseProbability(uint64_t name) const {
   const uint32_t record = history_.Find(name);
-  return record == kNoRecord ? 1 : table_->by_value.table.reuse[CellOf(history_.at(record))];
+  if (record == kNoRecord) return std::nullopt;
+  return table_->by_value.table.reuse[CellOf(history_.at(record))];
 }
 
 uint32_t Learned::LeastOf(uint16_t tenant, int* may_rank) const {
   uint32_t least = kNoVictim;
   for (const uint32_t number : shelves_of_[tenant]) {
     Shelf& shelf = *shelves_[number];
+    if (shelf.empty()) continue;
     if (*may_rank > 0 && shelf.ranking() != ranking().get()) {
       shelf.Rank(ranking());
       --*may_rank;
     }
     const uint32_t first = shelf.Least();
-    if (first == kNoRecord) continue;
     if (least == kNoVictim || Value(first) < Value(least)) least = first;
   }
   return least;
@@ -534,13 +575,13 @@ uint64_t Learned::bytes() const {
 
 }  // namespace
 
-Result<std::unique_ptr<LearnedOrder>> NewLearnedOrder(const LearnedOrderOptions& options) {
+Result<std::unique_ptr<EvictionOrder>> NewLearnedOrder(const LearnedOrderOptions& options) {
   if (options.max_blocks == 0) return Status(Code::kInvalid, "max_blocks is zero");
   // calloc gives fresh zero pages for what is large: they cost nothing before they are touched.
   ShelvedBlocks blocks(
       static_cast<ShelvedBlock*>(std::calloc(options.max_blocks, sizeof(ShelvedBlock))));
   if (blocks == nullptr) return Status(Code::kNoSpace, "no memory for the eviction order");
-  return std::unique_ptr<LearnedOrder>(std::make_unique<Learned>(options, std::move(blocks)));
+  return std::unique_ptr<EvictionOrder>(std::make_unique<Learned>(options, std::move(blocks)));
 }
 
 }  // namespace aquifer

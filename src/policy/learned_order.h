@@ -1,10 +1,11 @@
-// The eviction order that learns: keeps the blocks that bring the most hits for the time that they
-// are kept, as reuse_model.h tells from the requests that came by; only leaves go, as always. A new
-// block may be worth less than all that is there, and then it is the next victim itself.
+// The eviction order that learns: keeps the blocks that save the most milliseconds for the bytes
+// and the time that they are kept. How often that is, reuse_model.h tells from the requests that
+// came by; how much, block_weight.h. Only leaves go, as always. A new block may be worth less than
+// all that is there, and then it is the next victim itself.
 //
-// It holds itself against plain leaf-first LRU all the time: what that would hold is known from the
-// order of use (block_history.h). When it is behind LRU by more than a sliver of the requests, LRU
-// decides until that is made good.
+// It holds itself against plain leaf-first LRU all the time: what that would hold in as many bytes
+// is known from the order of use (block_history.h). When what it saves is behind what LRU would by
+// more than a sliver of the requests, LRU decides until that is made good.
 //
 // What it costs the owner's thread is a few lookups a block; tables are made by `run_elsewhere` and
 // taken over when they are done. Its memory is 60 bytes for each block and for each of its ghosts,
@@ -31,21 +32,7 @@ struct LearnedOrderOptions {
   std::function<void(Task)> run_elsewhere{};
 };
 
-struct LearnedOrderStats {
-  uint64_t asked_blocks = 0;
-  uint64_t hits = 0;      // Of those, from the first of a request on.
-  uint64_t lru_hits = 0;  // What LRU would have had.
-  bool lru_decides = false;
-  uint64_t takeovers = 0;  // How often LRU had to.
-  uint64_t tables = 0;
-};
-
-class LearnedOrder : public EvictionOrder {
- public:
-  virtual LearnedOrderStats stats() const = 0;
-};
-
 // kInvalid: max_blocks is zero. kNoSpace: no memory.
-Result<std::unique_ptr<LearnedOrder>> NewLearnedOrder(const LearnedOrderOptions& options);
+Result<std::unique_ptr<EvictionOrder>> NewLearnedOrder(const LearnedOrderOptions& options);
 
 }  // namespace aquifer

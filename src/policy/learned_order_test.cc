@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-std::unique_ptr<LearnedOrder> MakeOrder(uint32_t max_blocks = 1000) {
+std::unique_ptr<EvictionOrder> MakeOrder(uint32_t max_blocks = 1000) {
   auto order = NewLearnedOrder({.max_blocks = max_blocks});
   EXPECT_TRUE(order.ok());
   return *std::move(order);
@@ -37,7 +37,8 @@ BlockFeatures Of(uint16_t tenant, uint64_t name = 0, int8_t priority = 0) {
 // A tier of one order that is asked for chains of blocks, which are numbers and names at once.
 class AskedTier {
  public:
-  AskedTier(LearnedOrder* order, uint32_t capacity) : order_(order), capacity_(capacity) {}
+  AskedTier(EvictionOrder* order, uint32_t capacity, const ChainSaving& saving = {})
+      : order_(order), capacity_(capacity), saving_(saving) {}
 
   // Returns how many were there, from the first on.
   size_t Ask(const std::vector<uint32_t>& blocks, int64_t now,
@@ -48,6 +49,7 @@ class AskedTier {
                               .full_blocks = static_cast<uint32_t>(blocks.size()),
                               .input_tokens = 16 * blocks.size(),
                               .session = session,
+                              .saving = saving_,
                               .name = [&](uint32_t i) { return NameOf(blocks[i]); }};
     AskProgress progress;
     while (order_->Ask(chain, &progress, 3, now)) {
@@ -55,6 +57,8 @@ class AskedTier {
     for (size_t i = blocks.size(); i-- > 0;) {
       BlockFeatures features = Of(0, NameOf(blocks[i]));
       features.position = static_cast<uint32_t>(i);
+      features.bytes = saving_.block_bytes;
+      features.saved_ms = saving_.At(features.position);
       if (order_->Contains(blocks[i])) {
         order_->Touch(blocks[i], features, now);
         continue;
@@ -63,6 +67,7 @@ class AskedTier {
       // Chains share nothing but what they begin with: whoever is not last has a child.
       order_->SetLeaf(blocks[i], i + 1 == blocks.size());
       if (i > 0) parent_[blocks[i]] = blocks[i - 1];
+      if (i > 0 && order_->Contains(blocks[i - 1])) order_->SetLeaf(blocks[i - 1], false);
       ++children_[i > 0 ? blocks[i - 1] : UINT32_MAX];
     }
     while (order_->size() > capacity_) {
@@ -79,8 +84,9 @@ class AskedTier {
   }
 
  private:
-  LearnedOrder* const order_;
+  EvictionOrder* const order_;
   const uint32_t capacity_;
+  const ChainSaving saving_;
   std::map<uint32_t, uint32_t> parent_;
   std::map<uint32_t, int> children_;
 };
@@ -211,9 +217,180 @@ TEST(LearnedOrderTest, IsNeverFarBehindLru) {
         chains.push_back(std::move(chain));
       }
     }
-    const LearnedOrderStats stats = order->stats();
+    const EvictionStats stats = order->stats();
     EXPECT_GE(stats.hits + stats.asked_blocks / 1000, stats.lru_hits) << seed;
   }
+}
+
+// --- What blocks save
+
+constexpr uint64_t kMiB = 1 << 20;
+
+BlockFeatures Saving(double saved_ms, uint64_t bytes) {
+  BlockFeatures features = Of(0);
+  features.saved_ms = saved_ms;
+  features.bytes = bytes;
+  return features;
+}
+
+TEST(LearnedOrderTest, OfEqualReuseWhatSavesLessByTheByteGoesFirst) {
+  const auto order = MakeOrder();
+  order->Add(1, Saving(8, 64 << 10), 10 * kSecond);  // A small model's, and slow to compute.
+  order->Add(2, Saving(80, 8 * kMiB), 11 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+  EXPECT_GT(order->Value(1), order->Value(2));
+}
+
+TEST(LearnedOrderTest, OfEqualSavingsTheLargeOneGoesFirst) {
+  const auto order = MakeOrder();
+  order->Add(1, Saving(5, 64 << 10), 10 * kSecond);
+  order->Add(2, Saving(5, 8 * kMiB), 11 * kSecond);
+  order->Add(3, Saving(5, 8 * kMiB), 12 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+  order->Remove(2);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 3u);
+}
+
+TEST(LearnedOrderTest, WhatIsUnknownCountsLikeTheMeanOfTheKnown) {
+  const auto order = MakeOrder();
+  order->Add(1, Saving(0, 8 * kMiB), 10 * kSecond);
+  order->Add(2, Saving(0, 64 << 10), 11 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);  // Nothing is known: as they were used.
+  order->Add(3, Saving(16, kMiB), 12 * kSecond);
+  order->Add(4, Saving(1, kMiB), 13 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 4u);
+  order->Remove(4);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+  order->Remove(1);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+}
+
+TEST(LearnedOrderTest, AnotherSavingCountsFromTheNextUseOnOrWhenItIsTold) {
+  const auto order = MakeOrder();
+  order->Add(1, Saving(4, kMiB), 10 * kSecond);
+  order->Add(2, Saving(4, kMiB), 11 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+  order->Reweigh(2, Saving(1, kMiB));
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+  order->Touch(2, Saving(8, kMiB), 12 * kSecond);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+  order->Hold(1);
+  order->Reweigh(1, Saving(2, kMiB));  // On no shelf now.
+  EXPECT_EQ(order->Victim(uint16_t{0}), 2u);
+  order->Unhold(1);
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+}
+
+// Of two tenants neither has more for what its engines say of their prefills.
+TEST(LearnedOrderTest, WhatATenantSaysOfItsBlocksPushesOutItsOwnOnly) {
+  const auto order = MakeOrder();
+  const auto add = [&](uint32_t ref, uint16_t tenant, double saved_ms) {
+    BlockFeatures features = Saving(saved_ms, kMiB);
+    features.tenant = features.owner = tenant;
+    order->Add(ref, features, (10 + ref) * kSecond);
+  };
+  add(1, 1, 1e9);
+  add(2, 2, 1);
+  add(3, 1, 1e9);
+  add(4, 2, 1);
+  EXPECT_EQ(order->Victim([](uint16_t) { return true; }), 1u);  // As they were used.
+  order->Remove(1);
+  EXPECT_EQ(order->Victim([](uint16_t) { return true; }), 2u);
+}
+
+// A use that is told is one; being weighed anew is none.
+TEST(LearnedOrderTest, BeingWeighedAnewIsNoUse) {
+  const auto order = MakeOrder();
+  order->Add(1, Saving(4, kMiB), 10 * kSecond);
+  order->Add(2, Saving(4, kMiB), 11 * kSecond);
+  order->Reweigh(1, Saving(1, kMiB));
+  order->Reweigh(1, Saving(4, kMiB));
+  EXPECT_EQ(order->Victim(uint16_t{0}), 1u);
+}
+
+TEST(LearnedOrderTest, WhereAllSaveTheSameTheVictimsAreThoseOfAnOrderThatKnowsNothingOfIt) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto known = MakeOrder(1 << 16);
+    const auto unknown = MakeOrder(1 << 16);
+    AskedTier weighed(known.get(), 300, {.block_bytes = kMiB, .first_ms = 3});
+    AskedTier plain(unknown.get(), 300);
+    SeededRandom random(seed);
+    std::vector<std::vector<uint32_t>> chains;
+    uint32_t fresh = 0;
+    for (int64_t step = 0; step < 4000; ++step) {
+      if (chains.empty() || random.Below(3) == 0) {
+        chains.emplace_back();
+        for (uint64_t i = 0; i < 1 + random.Below(12); ++i) chains.back().push_back(fresh++);
+      }
+      const auto& chain =
+          chains[chains.size() - 1 - random.Below(std::min<size_t>(chains.size(), 90))];
+      EXPECT_EQ(weighed.Ask(chain, step * kSecond), plain.Ask(chain, step * kSecond));
+      ASSERT_EQ(known->Victim(uint16_t{0}), unknown->Victim(uint16_t{0})) << step;
+    }
+    EXPECT_EQ(known->stats().takeovers, unknown->stats().takeovers);
+    EXPECT_NEAR(known->stats().weighed_hits, static_cast<double>(known->stats().hits), 1e-6);
+  }
+}
+
+// Attention makes what is deep in a chain dearer, and it goes first all the same.
+TEST(LearnedOrderTest, NoPrefixIsCutBecauseOfWeights) {
+  const auto order = MakeOrder(1 << 16);
+  AskedTier tier(order.get(), 200, {.block_bytes = kMiB, .first_ms = 1, .deeper_ms = 5});
+  SeededRandom random(1);
+  std::vector<std::vector<uint32_t>> chains;
+  uint32_t fresh = 0;
+  for (int64_t step = 0; step < 3000; ++step) {
+    if (chains.empty() || random.Below(2) == 0) {
+      chains.emplace_back();
+      for (uint64_t i = 0; i < 1 + random.Below(40); ++i) chains.back().push_back(fresh++);
+    }
+    tier.Ask(chains[random.Below(chains.size())], step * kSecond);
+    for (const auto& chain : chains) {
+      size_t there = 0;
+      while (there < chain.size() && order->Contains(chain[there])) ++there;
+      for (size_t i = there; i < chain.size(); ++i) ASSERT_FALSE(order->Contains(chain[i])) << step;
+    }
+  }
+}
+
+TEST(LearnedOrderTest, LruIsTakenToHaveAsManyBytesAndNotAsManyBlocks) {
+  const auto order = MakeOrder();
+  AskedTier small(order.get(), 1000, {.block_bytes = 4096});
+  AskedTier large(order.get(), 1000, {.block_bytes = 10 * 4096});
+  for (uint32_t block = 0; block < 10; ++block) small.Ask({block}, block * 10 * kSecond);
+  large.Ask({100}, 200 * kSecond);
+  order->Remove(100);
+  EXPECT_EQ(order->stats().lru_hits, 0u);
+  small.Ask({9}, 300 * kSecond);  // LRU would have the large block alone in so little memory.
+  EXPECT_EQ(order->stats().hits, 1u);
+  EXPECT_EQ(order->stats().lru_hits, 0u);
+  EXPECT_GT(order->stats().weighed_hits, 0);
+  EXPECT_LT(order->stats().weighed_hits, 1);  // It is a small one.
+}
+
+// A tier that keeps ten blocks which LRU would not, and lacks others that LRU would have, which are
+// asked for three times as often. Returns how often LRU had to decide.
+uint64_t Takeovers(double kept_ms, double lacking_ms) {
+  const auto order = MakeOrder(1 << 16);
+  AskedTier kept(order.get(), 1000, {.block_bytes = kMiB, .first_ms = kept_ms});
+  AskedTier lacking(order.get(), 1000, {.block_bytes = kMiB, .first_ms = lacking_ms});
+  int64_t now = 0;
+  for (uint32_t round = 0; round < 400; ++round) {
+    kept.Ask({round % 10}, now += 5 * kSecond);
+    for (uint32_t back = 0; back < 4; ++back) {
+      const uint32_t block = 1000 + round - back;
+      lacking.Ask({block}, now += 5 * kSecond);
+      order->Remove(block);
+    }
+  }
+  EXPECT_LT(order->stats().hits + 500, order->stats().lru_hits);
+  return order->stats().takeovers;
+}
+
+TEST(LearnedOrderTest, ItIsHeldAgainstLruByWhatHitsSave) {
+  EXPECT_GT(Takeovers(1, 1), 0u);
+  EXPECT_GT(Takeovers(0, 0), 0u);
+  EXPECT_EQ(Takeovers(400, 1), 0u);
 }
 
 TEST(LearnedOrderTest, TheSameQuestionAtOnceIsNoSecondUse) {

@@ -130,6 +130,8 @@ void PrefillModels::Add(const PrefillName& name, const PrefillSample& sample) {
   }
   found->second.model.Add(sample);
   found->second.last_added = ++added_;
+  const auto coefficients = found->second.model.coefficients();
+  if (coefficients) latest_[{name.layout, name.tenant}] = *coefficients;
 }
 
 std::optional<PrefillCoefficients> PrefillModels::Find(const PrefillName& name) const {
@@ -147,12 +149,18 @@ std::optional<PrefillCoefficients> PrefillModels::Find(const PrefillName& name) 
   return latest == nullptr ? std::nullopt : latest->model.coefficients();
 }
 
+std::optional<PrefillCoefficients> PrefillModels::Latest(uint16_t tenant, uint16_t layout) const {
+  const auto found = latest_.find({layout, tenant});
+  return found == latest_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void PrefillModels::Forget(uint32_t engine) {
   std::erase_if(models_, [&](const auto& item) { return item.first.engine == engine; });
 }
 
 void PrefillModels::ForgetLayout(uint16_t layout) {
   std::erase_if(models_, [&](const auto& item) { return item.first.layout == layout; });
+  latest_.erase(latest_.lower_bound({layout, 0}), latest_.upper_bound({layout, UINT16_MAX}));
 }
 
 }  // namespace aquifer

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace aquifer {
 
@@ -88,6 +89,9 @@ class PrefillModels {
   // That engine's; else that of the engine heard of last with the same tenant and layout; else
   // none.
   std::optional<PrefillCoefficients> Find(const PrefillName& name) const;
+  // That of the engine heard of last with the tenant and layout, also when it is gone since: what
+  // computing a block takes.
+  std::optional<PrefillCoefficients> Latest(uint16_t tenant, uint16_t layout) const;
   // The engine is gone.
   void Forget(uint32_t engine);
   void ForgetLayout(uint16_t layout);
@@ -102,6 +106,7 @@ class PrefillModels {
 
   const PrefillModelsOptions options_;
   std::map<PrefillName, Entry> models_;
+  std::map<std::pair<uint16_t, uint16_t>, PrefillCoefficients> latest_;  // By layout and tenant.
   uint64_t added_ = 0;
 };
 

@@ -140,6 +140,23 @@ TEST(PrefillModelsTest, NoTenantHearsOfAnothersEngines) {
   EXPECT_FALSE(models.Find({.tenant = 2, .layout = 1, .engine = 2}).has_value());
 }
 
+TEST(PrefillModelsTest, WhatWasHeardLastOfALayoutOutlivesTheEngine) {
+  PrefillModels models({.model = {.min_samples = 2}});
+  const PrefillSample slow{.tokens = 1000, .context = 0, .elapsed_ms = 100};
+  const PrefillSample fast{.tokens = 1000, .context = 0, .elapsed_ms = 10};
+  models.Add({.tenant = 1, .layout = 1, .engine = 1}, slow);
+  EXPECT_FALSE(models.Latest(1, 1).has_value());
+  models.Add({.tenant = 1, .layout = 1, .engine = 1}, slow);
+  for (int i = 0; i < 2; ++i) models.Add({.tenant = 1, .layout = 1, .engine = 2}, fast);
+  EXPECT_NEAR(models.Latest(1, 1)->Milliseconds(1000, 0), 10, 0.1);
+  models.Forget(2);
+  EXPECT_NEAR(models.Latest(1, 1)->Milliseconds(1000, 0), 10, 0.1);
+  EXPECT_FALSE(models.Latest(2, 1).has_value());
+  EXPECT_FALSE(models.Latest(1, 2).has_value());
+  models.ForgetLayout(1);
+  EXPECT_FALSE(models.Latest(1, 1).has_value());
+}
+
 TEST(PrefillModelsTest, ATenantOfManyEnginesPushesOutItsOwn) {
   PrefillModels models({.model = {.min_samples = 1}, .max_models = 4});
   const PrefillSample sample{.tokens = 1000, .context = 0, .elapsed_ms = 10};

@@ -1,7 +1,7 @@
-// The blocks of one tenant and priority that may be evicted now, in the order of an IndexTable: a
-// list for each cell that has any, and a bit for each list by the rank of its cell, so that the
-// least valuable block is one look through a hundred words away. When the table is replaced only
-// the bits are made anew.
+// The blocks of one tenant, priority and weight that may be evicted now, in the order of an
+// IndexTable: a list for each cell that has any, and a bit for each list by the rank of its cell,
+// so that the least valuable block is one look through a hundred words away. When the table is
+// replaced only the bits are made anew.
 //
 // Within a list blocks are in the order of their last use, but for a few that came late.
 #pragma once
@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "policy/block_history.h"
+#include "policy/block_weight.h"
 #include "policy/reuse_model.h"
 
 namespace aquifer {
@@ -39,14 +40,23 @@ struct ShelvedBlock {
 };
 static_assert(sizeof(ShelvedBlock) == 20);
 
+// Whose blocks a shelf holds, and of which kind.
+struct ShelfKind {
+  uint16_t tenant = 0;
+  int8_t priority = 0;
+  uint16_t owner = 0;  // Of the weight.
+  WeightClass weight = kUnknownWeight;
+
+  friend bool operator==(const ShelfKind&, const ShelfKind&) = default;
+};
+
 class Shelf {
  public:
   // Both outlive it: of all shelves.
-  Shelf(uint16_t tenant, int8_t priority, ShelvedBlock* blocks, const BlockHistory* history)
-      : tenant_(tenant), priority_(priority), blocks_(blocks), history_(history) {}
+  Shelf(const ShelfKind& kind, ShelvedBlock* blocks, const BlockHistory* history)
+      : kind_(kind), blocks_(blocks), history_(history) {}
 
-  uint16_t tenant() const { return tenant_; }
-  int8_t priority() const { return priority_; }
+  const ShelfKind& kind() const { return kind_; }
   bool empty() const { return size_ == 0; }
 
   void Insert(uint32_t ref);
@@ -80,8 +90,7 @@ class Shelf {
   void Unlink(uint32_t ref, size_t cell);
   void Mark(size_t cell, bool filled);
 
-  const uint16_t tenant_;
-  const int8_t priority_;
+  const ShelfKind kind_;
   ShelvedBlock* const blocks_;
   const BlockHistory* const history_;
   uint32_t size_ = 0;

@@ -175,7 +175,8 @@ class TwoTierPolicy final : public OrderPolicy {
     }
     if (nvme_.Has(block)) return;
     // What is below it is of no use without it.
-    const double reuse = nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block));
+    const double reuse =
+        nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
     if (!threshold_.Admit(reuse)) return;
     Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
@@ -194,9 +195,7 @@ class TwoTierPolicy final : public OrderPolicy {
 
 Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks, bool lower) {
   if (!learned) return NewLeafRecency({.max_blocks = std::max(blocks, 1u)});
-  AQ_ASSIGN_OR_RETURN(auto order, NewLearnedOrder({.max_blocks = std::max(blocks, 1u),
-                                                   .compare_with_lru = !lower}));
-  return std::unique_ptr<EvictionOrder>(std::move(order));
+  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .compare_with_lru = !lower});
 }
 
 }  // namespace

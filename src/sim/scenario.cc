@@ -131,6 +131,7 @@ Scenario MakeScenario(uint64_t seed) {
   // By number and not by chance: all else of a seed stays what it is.
   scenario.node.core.cache.eviction =
       seed % 4 == 3 ? EvictionPolicy::kLru : EvictionPolicy::kLearned;
+  if (seed % 8 == 5) scenario.node.core.cache.nvme_written_part = 0.4;
   scenario.node.seed = StreamSeed(seed, kNode);
   scenario.layouts = MakeLayouts(&random);
   const size_t tenants = scenario.node.core.cache.tenants.size();
