@@ -84,6 +84,7 @@ class SharedStore {
   virtual ~SharedStore() = default;
   virtual std::string tier() const = 0;  // Lines of a [[tier]].
   virtual bool Has(const std::string& bytes) = 0;
+  virtual bool Empty() = 0;
   // Null: there is no network.
   virtual FaultProxy* network() { return nullptr; }
   virtual void Kill() {}
@@ -96,6 +97,7 @@ class SharedDirectory final : public SharedStore {
     return fmt::format("kind = \"posix\"\nsize = \"16GiB\"\ndirectory = \"{}\"\n", path_);
   }
   bool Has(const std::string& bytes) override { return FilesHave(path_, bytes); }
+  bool Empty() override { return NamesIn(path_).empty(); }
   const std::string& path() const { return path_; }
 
  private:
@@ -118,6 +120,7 @@ class SharedRedis final : public SharedStore {
     }
     return false;
   }
+  bool Empty() override { return server_.Ask({"DBSIZE"}).integer == 0; }
   FaultProxy* network() override { return &proxy_; }
   void Kill() override { server_.Kill(); }
   void Start() override { server_.Start(); }
@@ -145,6 +148,7 @@ class SharedBucket final : public SharedStore {
                             given.access_key, given.secret_key));
   }
   bool Has(const std::string& bytes) override { return FilesHave(server_.PathOf(""), bytes); }
+  bool Empty() override { return !FilesHave(server_.PathOf(""), ""); }
   FaultProxy* network() override { return &proxy_; }
   void Kill() override { server_.Kill(); }
   void Start() override { server_.Start(); }
@@ -176,13 +180,24 @@ class DurableNode : public testing::TestWithParam<Kind> {
     ::setenv("STATE_DIRECTORY", scratch_.Sub("state").c_str(), 1);  // For the nodes.
     WriteConfig("");
   }
-  void WriteConfig(const std::string& more) {
+  void WriteConfig(const std::string& more, bool keys_apart = false) {
     const std::string keys =
         fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", scratch_.Sub("master"),
-                    GetParam().name == "Redis" ? scratch_.Sub("keys") : "shared");
+                    keys_apart || GetParam().name == "Redis" ? scratch_.Sub("keys") : "shared");
     std::ofstream(config_) << more << (GetParam().encrypted ? keys : "")
                            << "[[tier]]\nname = \"shared\"\n"
                            << store_->tier();
+  }
+
+  // What the only tenant stores is not durable, unless a session says so.
+  void LetTenantBeOfNoClass() {
+    token_ = "a token";
+    WriteSecret(
+        scratch_.Sub("tenants.toml"),
+        fmt::format("[[tenant]]\nname = \"local\"\ntoken_sha256 = \"{}\"\ndurability = \"none\"\n",
+                    HexOf(Sha256Of(std::as_bytes(std::span(token_))))));
+    WriteConfig(fmt::format("tenants = \"{}\"\n{}", scratch_.Sub("tenants.toml"),
+                            GetParam().encrypted ? "" : "encryption = \"off\"\n"));
   }
 
   // A node with nothing of its own but memory, and an engine at it.
@@ -261,13 +276,7 @@ TEST_P(DurableNode, AFreshOneRecallsWhatAnotherWroteBeforeItWasKilled) {
 
 // Its tenant's are not durable, and the other session's blocks stay where they are.
 TEST_P(DurableNode, ASessionMayBeOfItsOwnClass) {
-  token_ = "a token";
-  WriteSecret(
-      scratch_.Sub("tenants.toml"),
-      fmt::format("[[tenant]]\nname = \"local\"\ntoken_sha256 = \"{}\"\ndurability = \"none\"\n",
-                  HexOf(Sha256Of(std::as_bytes(std::span(token_))))));
-  WriteConfig(fmt::format("tenants = \"{}\"\n{}", scratch_.Sub("tenants.toml"),
-                          GetParam().encrypted ? "" : "encryption = \"off\"\n"));
+  LetTenantBeOfNoClass();
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
   // They begin alike, which is both of theirs.
@@ -282,11 +291,36 @@ TEST_P(DurableNode, ASessionMayBeOfItsOwnClass) {
     forecast.durability = seed == 7 ? Durability::kDurable : Durability::kNone;
     host.cache->Hint(forecast);
   }
-  EXPECT_EQ(host.engine->Flush().code(), Code::kUnavailable) << "the other is in memory alone";
+  const Status flushed = host.engine->Flush();
+  EXPECT_EQ(flushed.code(), Code::kUnavailable) << "the other is in memory alone";
+  EXPECT_THAT(flushed.message(), testing::HasSubstr("what is to be durable is; 14 other blocks"));
   Host other;
   ASSERT_NO_FATAL_FAILURE(Start(&other, 1));
   ExpectRecalled(other, chain_of(other, 7));
   EXPECT_EQ(other.engine->Matched(chain_of(other, 8)), 2u);
+}
+
+TEST_P(DurableNode, ASessionsOwnClassOutlivesTheNode) {
+  LetTenantBeOfNoClass();
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ASSERT_EQ(host.engine->Store(ChainOf(host, 7)), kBlocks);
+  SessionForecast forecast{.session = "chat"};
+  forecast.chain = host.engine->Slice(ChainOf(host, 7), {.first = kBlocks - 1, .count = 1});
+  forecast.durability = Durability::kDurable;
+  host.cache->Hint(forecast);
+  const Status hinted = host.engine->Flush();
+  ASSERT_TRUE(hinted.ok()) << hinted.ToString();
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ExpectRecalled(host, 7);
+  ASSERT_EQ(host.engine->Store(ChainOf(host, 7).Fork(kBlocks, 8, 4)), kBlocks + 4);
+  const Status flushed = host.engine->Flush();
+  EXPECT_TRUE(flushed.ok()) << flushed.ToString();
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  const Chain next = ChainOf(host, 7).Fork(kBlocks, 8, 4);
+  EXPECT_TRUE(Eventually([&] { return host.engine->Matched(next) == kBlocks + 4; }));
 }
 
 TEST_P(DurableNode, SeveralAtOnceShareOneStore) {
@@ -413,6 +447,38 @@ TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   hosts[1].Kill();
   ExpectRecalled(hosts[0], 9);
   EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 8)), 0u);
+}
+
+// Nobody can read what is left there; and it goes all the same, whoever remembers it.
+TEST_P(DurableNode, ATenantThatIsDeletedWhileTheStoreIsAwayIsSweptFromItOnceItIsBack) {
+  if (store_->network() == nullptr || !GetParam().encrypted) GTEST_SKIP();
+  WriteConfig("", /*keys_apart=*/true);
+  const auto ask = [this](const std::string& text) {
+    HttpPeer administrator(scratch_.Sub("node0.admin.sock"));
+    administrator.Send(text);
+    const std::optional<HeardResponse> answer = administrator.Receive();
+    return answer.has_value() ? answer->body : "";
+  };
+  const auto tiers = [&ask] { return ask("GET /v1/tiers HTTP/1.1\r\nHost: a\r\n\r\n"); };
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host, 0, "127.0.0.1:0"));
+  ASSERT_EQ(host.engine->Store(ChainOf(host, 7)), kBlocks);
+  ASSERT_TRUE(Flush(host).ok());
+  EXPECT_THAT(tiers(), testing::HasSubstr(R"("unswept_tenants":0)"));
+  store_->Kill();
+  const std::string deleted = ask(PostText("/v1/tenants/delete", R"({"tenant":"local"})"));
+  EXPECT_THAT(deleted, testing::HasSubstr(R"("key_destroyed":true)"));
+  EXPECT_THAT(deleted, testing::HasSubstr(R"("unswept":["shared"])"));
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host, 0, "127.0.0.1:0"));
+  EXPECT_TRUE(
+      Eventually([&] { return tiers().find(R"("unswept_tenants":1)") != std::string::npos; }));
+  store_->Start();
+  EXPECT_TRUE(
+      Eventually([&] { return tiers().find(R"("unswept_tenants":0)") != std::string::npos; }));
+  EXPECT_TRUE(store_->Empty());
+  EXPECT_THAT(tiers(), testing::HasSubstr(fmt::format(R"("swept_blobs":{})", kBlocks)))
+      << "the server has not lost it by itself";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DurableNode,

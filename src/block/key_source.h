@@ -29,8 +29,9 @@ class KeySource {
   // nobody knows yet, and the source has begun to look. Makes no key either.
   virtual std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) = 0;
 
-  // Whether somebody is known to have destroyed this key.
+  // Whether somebody is known to have destroyed this key; and all of those.
   virtual bool IsDestroyed(const DataKeyId& id) = 0;
+  virtual std::vector<DataKeyId> Destroyed() = 0;
 };
 
 }  // namespace aquifer

@@ -21,6 +21,7 @@ Status Core::BuildDurable() {
   parts.load_from_nvme = [this](BlockRef ref, const LoadTicket& ticket) {
     loader_->Load(ref, DeadlineIn(kLoadToWriteNanos, environment_.clock->NowNanos()), ticket);
   };
+  parts.want_on_nvme = [this](BlockRef ref) { write_down_->Want(ref); };
   parts.walk = [this](size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) {
     return WalkKeys(max, next, keys, whole);
   };

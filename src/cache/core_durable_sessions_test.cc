@@ -137,6 +137,137 @@ TEST_F(CoreDurableSessionsTest, AFlushTellsThatANoteWasNotTaken) {
   EXPECT_EQ(store_.notes.size(), 1u);
 }
 
+// Of a tenant whose other blocks are not durable, in a cache without drives.
+TEST_F(CoreDurableSessionsTest, AFlushWithoutADriveWaitsForWhatIsToBeDurable) {
+  MakeDurable(SmallCache(64, /*nvme=*/false));
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  ASSERT_EQ(Store(chain), 20u);
+  NameSession(chain, "s1", Durability::kDurable);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(chain), 20u);
+  EXPECT_EQ(store_.notes.size(), 2u) << "its own and that of its end";
+  EXPECT_TRUE(Flush().ok()) << "there is nothing else";
+
+  const Chain next = chain.Fork(20, 5, 10);
+  const Chain other(layout_, {.seed = 2, .blocks = 4});
+  ASSERT_EQ(Store(next), 10u);
+  ASSERT_EQ(Store(other), 4u);
+  NameSession(next, "s1", Durability::kDurable);
+  NameSession(other, "s2");
+  const Status flushed = Flush();
+  EXPECT_EQ(flushed.code(), Code::kUnavailable);
+  EXPECT_NE(flushed.message().find("4 other blocks are in memory alone"), std::string::npos)
+      << flushed.message();
+  EXPECT_EQ(BlobsOf(next), 30u);
+  EXPECT_EQ(BlobsOf(other), 0u);
+
+  store_.fail_writes = Code::kUnavailable;
+  const Chain last = next.Fork(30, 6, 2);
+  ASSERT_EQ(Store(last), 2u);
+  NameSession(last, "s1", Durability::kDurable);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);
+  tier_->SetInService(false);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kUnavailable);
+}
+
+// A session that is durable by its own class, of which `chain` is flushed.
+class OwnClassTest : public CoreDurableFixture, public testing::WithParamInterface<bool> {
+ protected:
+  bool nvme() const { return GetParam(); }
+  CoreOptions Options() const { return SmallCache(64, nvme()); }
+  void Begin() {
+    MakeDurable(Options());
+    ASSERT_EQ(Store(chain_), 20u);
+    NameSession(chain_, "s1", Durability::kDurable);
+    ASSERT_TRUE(Flush().ok());
+  }
+  void BeginAgain() { nvme() ? Restart() : MakeAnother(Options()); }
+  void BeginAgainAndRecall(const Chain& chain) {
+    BeginAgain();
+    ASSERT_EQ(Recall(chain), chain.size());
+  }
+
+  const Chain chain_ = Chain(layout_, {.seed = 1, .blocks = 20});
+  const Chain next_ = chain_.Fork(20, 5, 10);
+  const Chain last_ = next_.Fork(30, 6, 4);
+};
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutNvme, OwnClassTest, testing::Bool());
+
+TEST_P(OwnClassTest, WhatTheSessionGoesOnWithIsDurableWithoutAnotherHint) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(next_), 30u);
+  const Chain again = chain_.Fork(20, 7, 3);  // It went on otherwise.
+  ASSERT_EQ(Store(again), 3u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(again), 23u);
+}
+
+TEST_P(OwnClassTest, ItIsKeptOverRestartsAndFollowsTheSession) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(next_), 30u);
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(next_));
+  ASSERT_EQ(Store(last_), 4u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(last_), 34u);
+  MakeAnother(Options());
+  PrestageRequest prestage;
+  prestage.session = "s1";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_EQ(prestage.staged, 34u) << "its note knows what came without a hint";
+}
+
+TEST_P(OwnClassTest, WhatIsComputedAnewAfterARestartIsFollowedToo) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  MakeAnother(Options());
+  Match(chain_);
+  ASSERT_EQ(Store(next_), 30u);
+  ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(next_) == 30; }));
+}
+
+TEST_P(OwnClassTest, ASessionThatBranchesOffAboveItsEndStaysOutOfTheStore) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  const Chain other = chain_.Fork(12, 8, 6);
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  ASSERT_EQ(Store(other), 6u);
+  EXPECT_EQ(Flush().ok(), nvme());
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(other), 12u);
+  ASSERT_EQ(Store(other.Fork(18, 9, 2)), 2u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(other.Fork(18, 9, 2)), 12u);
+}
+
+TEST_P(OwnClassTest, ASessionThatWasDeletedIsNotDurableAnyMore) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
+  ASSERT_EQ(Store(next_), 30u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(next_), 0u);
+  BeginAgain();
+  ASSERT_GE(Store(last_), 4u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(last_), 0u);
+}
+
+TEST_P(OwnClassTest, AStoreThatIsAwayIsAskedWhenItIsBack) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  tier_->SetInService(false);
+  ASSERT_EQ(Store(next_), 10u);
+  world_->Advance(10 * kSecond);
+  tier_->SetInService(true);
+  ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(next_) == 30; }));
+}
+
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {
   FakeStore second;
   FakeDurableTier* second_tier = nullptr;

@@ -26,14 +26,23 @@ bool FlushJob::WantsDurable() {
          core().durable_->Owes(tenant());  // A session's.
 }
 
+bool FlushJob::WaitsForSessions() {
+  return asked().tier == TierKind::kNvme && core().options_.cache.nvme_directories.empty() &&
+         core().durable_ != nullptr && core().durable_->has_lasting() &&
+         !core().IsDurableTenant(tenant());
+}
+
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
-  const bool durable = WantsDurable();
+  if (counting_) return CountOthers();
+  const bool sessions = WaitsForSessions();
+  const bool durable = sessions || WantsDurable();
   // Only where all of the tenant's blocks are durable does a flush do without a drive: a session's
   // class says nothing of the others.
   const bool all_durable = durable && core().IsDurableTenant(tenant());
-  const bool to_nvme = flush.tier == TierKind::kNvme && (core().nvme_ != nullptr || !all_durable);
+  const bool to_nvme =
+      flush.tier == TierKind::kNvme && !sessions && (core().nvme_ != nullptr || !all_durable);
   if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
     flush.status = Status(Code::kUnavailable, WhyNot(to_nvme ? flush.tier : TierKind::kDurable));
     return End(1);
@@ -41,6 +50,12 @@ void FlushJob::Run() {
   if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
   if (core().clients_[client()].hints > 0) return RunAgain();
+  // Whose blocks are may decide whether they are to be durable.
+  if (core().durable_ != nullptr && core().durable_->asking(tenant())) {
+    return core().durable_->WhenAnswered(tenant(), [this, run = run()] {
+      if (this->run() == run) RunAgain();
+    });
+  }
   if (!to_nvme || add_cursor_ > 0) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
@@ -56,8 +71,20 @@ void FlushJob::FlushDurable() {
   const bool add = of_class ? durable.sweeping() : asked().tier == TierKind::kDurable;
   if (add && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
   durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
-    if (this->run() == run) Finish(std::move(status));
+    if (this->run() != run) return;
+    if (!status.ok() || !WaitsForSessions()) return Finish(std::move(status));
+    durable_flush_.clear();
+    counting_ = true;
+    RunAgain();
   });
+}
+
+void FlushJob::CountOthers() {
+  if (core().durable_->CountOthers(tenant(), &add_cursor_, &others_)) return RunAgain();
+  if (others_ == 0) return Finish(Status());
+  Finish(Status(Code::kUnavailable, "what is to be durable is; " + std::to_string(others_) +
+                                        " other blocks are in memory alone, for " +
+                                        WhyNot(TierKind::kNvme)));
 }
 
 void FlushJob::Finish(Status status) {

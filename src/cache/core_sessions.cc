@@ -107,8 +107,9 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   walk_ = head;
   shared_ = false;
   if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
-  if (durable_ || core().IsDurableTenant(tenant())) {
-    core().durable_->notes().Want(forecast.session, head);
+  const bool of_tenant = core().IsDurableTenant(tenant());
+  if (durable_ || of_tenant) {
+    core().durable_->NameSession(forecast.session, head, /*own_class=*/!of_tenant);
   }
 }
 
@@ -154,7 +155,10 @@ void HintJob::Apply(BlockRef ref) {
     if (durable_) residency.WantDurable(ref);  // Another rank is still at it: when it is committed.
     return;
   }
-  if (durable_) core().durable_->Want(ref);
+  if (durable_) {
+    core().durable_->Want(ref);
+    core().write_down_->Want(ref);
+  }
   if (shared_) return;
   residency.SetForecast(ref, priority_, outlook_);
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;

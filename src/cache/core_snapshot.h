@@ -82,6 +82,7 @@ struct DurableStats {
   uint64_t waiting_loads = 0;     // Blocks.
   uint64_t waiting_writes = 0;    // The same.
   uint64_t waiting_erasures = 0;  // The same.
+  uint64_t unswept_tenants = 0;   // That were deleted, and of which something may be there.
   // How long the block of durable class has waited that has waited longest; 0: none does.
   double oldest_unprotected_seconds = 0;
   std::vector<std::pair<std::string, uint64_t>> counters{};  // The tier's own, by name.

@@ -76,6 +76,13 @@ Status DurableTiers::Build() {
     if (one->source.lasting) notes.read_from.push_back(one->tier.get());
   }
   notes_ = std::make_unique<SessionNotes>(std::move(notes));
+  ends_ = std::make_unique<SessionEnds>(SessionEndsParts{.residency = parts_.residency,
+                                                         .notes = notes_.get(),
+                                                         .clock = environment_.clock,
+                                                         .want = [this](BlockRef ref) {
+                                                           AddWhereWanted(ref, true);
+                                                           parts_.want_on_nvme(ref);
+                                                         }});
   return Status();
 }
 
@@ -168,12 +175,13 @@ void DurableTiers::Tick() {
     one->writer->Pump();
     if (one->loader->pending() > 0) one->loader->Pump();
   }
+  ends_->Pump();
   notes_->Pump();
   SweepMore();
 }
 
 bool DurableTiers::idle() const {
-  return notes_->waiting() == 0 && !sweeping_ &&
+  return notes_->waiting() == 0 && ends_->idle() && !sweeping_ &&
          std::all_of(tiers_.begin(), tiers_.end(), [](const auto& one) {
            return one->eraser->pending() == 0 && one->writer->waiting() == 0 &&
                   one->loader->pending() == 0;
@@ -275,7 +283,33 @@ void DurableTiers::AddWhereWanted(BlockRef ref, bool durable) {
   }
 }
 
-void DurableTiers::OnCommitted(BlockRef ref) { AddWhereWanted(ref, IsDurable(ref)); }
+bool DurableTiers::MayGoOn(BlockRef ref) const {
+  const Residency& residency = *parts_.residency;
+  if (lasting_.empty() || residency.at(ref).position == 0) return false;
+  const BlockRef parent = residency.index().Parent(ref);
+  if (parent == kNoBlock) return false;
+  if (residency.found(parent)) return true;
+  if ((residency.at(parent).residency & LastingBits(environment_.durable_tiers)) != 0) return true;
+  // It was computed anew: then it ends there if this one is not there.
+  return Recall(residency.IdOf(parent)).answer == Presence::Answer::kThere &&
+         Recall(residency.IdOf(ref)).answer != Presence::Answer::kThere;
+}
+
+void DurableTiers::OnCommitted(BlockRef ref) {
+  if (!IsDurable(ref)) ends_->Follow(ref, MayGoOn(ref));
+  AddWhereWanted(ref, IsDurable(ref));
+}
+
+void DurableTiers::NameSession(const std::string& session, const BlockName& head, bool own_class) {
+  if (own_class) ends_->Add(session, head);
+  notes_->Want(session, head, own_class);
+}
+
+void DurableTiers::ForgetSession(uint16_t tenant, const std::string& session,
+                                 std::function<void(Status)> on_done) {
+  ends_->Forget(tenant, session);
+  notes_->Forget(tenant, session, std::move(on_done));
+}
 
 void DurableTiers::Want(BlockRef ref) { AddWhereWanted(ref, true); }
 
@@ -284,6 +318,7 @@ void DurableTiers::OnExpiryChanged(BlockRef ref) {
 }
 
 void DurableTiers::PumpSoon() {
+  ends_->Pump();
   for (const auto& one : tiers_) one->writer->PumpSoon();
 }
 
@@ -311,6 +346,18 @@ bool DurableTiers::AddAll(uint16_t tenant, BlockRef* cursor) {
     const BlockRef ref = *cursor;
     if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
     if (index.at(ref).tenant == tenant) AddWhereWanted(ref, true);
+  }
+  return *cursor < index.ref_limit();
+}
+
+bool DurableTiers::CountOthers(uint16_t tenant, BlockRef* cursor, size_t* others) const {
+  const Index& index = parts_.residency->index();
+  const uint8_t lasting = LastingBits(environment_.durable_tiers);
+  for (size_t step = 0; step < kSweepSlice && *cursor < index.ref_limit(); ++step, ++*cursor) {
+    const BlockRef ref = *cursor;
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
+    const BlockEntry& entry = index.at(ref);
+    if (entry.tenant == tenant && (entry.residency & lasting) == 0 && !IsDurable(ref)) ++*others;
   }
   return *cursor < index.ref_limit();
 }
@@ -408,6 +455,7 @@ void DurableTiers::OnJoined(const std::shared_ptr<Joined>& joined, const Status&
 void DurableTiers::BeginErasingAll(uint16_t tenant) {
   const TenantId& id = parts_.catalog->tenant(tenant).id;
   erasing_.insert(id);
+  ends_->ForgetTenant(tenant);
   for (const auto& one : tiers_) one->loader->ForgetTenant(id);
 }
 
@@ -468,6 +516,7 @@ std::vector<DurableStats> DurableTiers::Stats() const {
     stats.latency_ms = static_cast<double>(speed.LatencyNanos(now)) / 1e6;
     stats.bytes_per_second = speed.BytesPerSecond(now);
     if (one->tier != nullptr) stats.usage = one->tier->Usage();
+    if (one->tier != nullptr) stats.unswept_tenants = one->tier->unswept_tenants();
     stats.looks = one->presence->stats().looks;
     stats.looks_found = one->presence->stats().found;
     stats.loaded_blocks = loads.loads;

@@ -28,6 +28,7 @@
 #include "cache/flush_waits.h"
 #include "cache/presence.h"
 #include "cache/residency.h"
+#include "cache/session_ends.h"
 #include "cache/session_notes.h"
 #include "policy/tier_speed.h"
 #include "tier/durable_tier.h"
@@ -40,6 +41,8 @@ struct DurableTiersParts {
   uint64_t dram_bytes = 0;
   // Brings a block that is only on NVMe to DRAM.
   std::function<void(BlockRef, const LoadTicket&)> load_from_nvme;
+  // A block that is to be durable since it was committed is to be on NVMe as well.
+  std::function<void(BlockRef)> want_on_nvme;
   // See SessionNotesParts.
   std::function<bool(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole)> walk;
 };
@@ -83,6 +86,18 @@ class DurableTiers {
   void OnCommitted(BlockRef ref);
   // It is to be durable, whatever its tenant's class.
   void Want(BlockRef ref);
+  // A hint: the session ends with that block now. `own_class`: it is durable, whatever its tenant's
+  // class, and so is what it goes on with.
+  void NameSession(const std::string& session, const BlockName& head, bool own_class);
+  // It was deleted. See SessionNotes::Forget().
+  void ForgetSession(uint16_t tenant, const std::string& session,
+                     std::function<void(Status)> on_done);
+  // Whether it is being asked whose some of the tenant's blocks are; and `on_done` when it is
+  // known.
+  bool asking(uint16_t tenant) const { return ends_->asking(tenant); }
+  void WhenAnswered(uint16_t tenant, std::function<void()> on_done) {
+    ends_->WhenAnswered(tenant, std::move(on_done));
+  }
   // Its expiry has changed.
   void OnExpiryChanged(BlockRef ref);
   void PumpSoon();
@@ -94,6 +109,8 @@ class DurableTiers {
   bool SweepMore();
   // Adds what the tenant has, of any class, from `*cursor` on: false when that was all.
   bool AddAll(uint16_t tenant, BlockRef* cursor);
+  // The same, counting what is not to be durable and is in no lasting tier.
+  bool CountOthers(uint16_t tenant, BlockRef* cursor, size_t* others) const;
 
   // A flush under way, by lasting tier.
   using FlushId = std::vector<FlushWaits::Id>;
@@ -166,6 +183,8 @@ class DurableTiers {
   Status Build();
   Status MakeTier(const DurableTierSource& source);
   bool IsDurable(BlockRef ref) const;
+  // The durable tiers may know a session that ends where this block goes on.
+  bool MayGoOn(BlockRef ref) const;
   void AddWhereWanted(BlockRef ref, bool durable);
   void OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined, const Status& status);
   static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
@@ -175,6 +194,7 @@ class DurableTiers {
   std::vector<std::unique_ptr<One>> tiers_;
   std::vector<One*> lasting_;  // That are written to: what they have is durable.
   std::unique_ptr<SessionNotes> notes_;
+  std::unique_ptr<SessionEnds> ends_;
   std::multiset<TenantId> erasing_;  // All of theirs is being erased.
   bool sweeping_ = false;
   BlockRef sweep_cursor_ = 0;

@@ -10,6 +10,9 @@ namespace {
 constexpr uint32_t kMagic = 0x4E53'5141;  // "AQSN".
 constexpr uint16_t kVersion = 2;
 constexpr size_t kHeadBytes = 64;
+constexpr uint32_t kEndMagic = 0x4553'5141;  // "AQSE".
+constexpr uint16_t kEndVersion = 1;
+constexpr size_t kEndHeadBytes = 8;
 constexpr size_t kKeyBytes = sizeof(Key::bytes);
 
 std::byte* PutKeys(std::byte* to, std::span<const Key> keys) {
@@ -28,6 +31,9 @@ std::vector<Key> GetKeys(const std::byte* from, size_t count) {
 }  // namespace
 
 std::string SessionNoteName(const std::string& session) { return "session/" + session; }
+std::string SessionEndName(uint16_t group, uint16_t part, const Key& last) {
+  return "end/" + last.ToHex() + "-" + std::to_string(group) + "-" + std::to_string(part);
+}
 std::string SessionPieceName(const Key& last) { return "keys/" + last.ToHex(); }
 
 void CutSession(std::span<const Key> chain, SessionNote* note) {
@@ -78,6 +84,26 @@ Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes) {
   note.pieces = GetKeys(from + kHeadBytes, pieces);
   note.keys = GetKeys(from + kHeadBytes + pieces * kKeyBytes, keys);
   return note;
+}
+
+std::vector<std::byte> EncodeSessionEnd(const SessionEndNote& end) {
+  std::vector<std::byte> bytes(kEndHeadBytes + end.session.size());
+  std::byte* to = bytes.data();
+  to = PutU32(to, kEndMagic);
+  to = PutU16(to, kEndVersion);
+  to = PutU16(to, static_cast<uint16_t>(end.session.size()));
+  PutBytes(to, end.session.data(), end.session.size());
+  return bytes;
+}
+
+Result<SessionEndNote> DecodeSessionEnd(std::span<const std::byte> bytes) {
+  if (bytes.size() < kEndHeadBytes || GetU32(bytes.data()) != kEndMagic ||
+      GetU16(bytes.data() + 4) != kEndVersion ||
+      bytes.size() != kEndHeadBytes + GetU16(bytes.data() + 6)) {
+    return Status(Code::kCorrupt, "the note of a session's end is of another kind or version");
+  }
+  const std::span<const std::byte> name = bytes.subspan(kEndHeadBytes);
+  return SessionEndNote{{reinterpret_cast<const char*>(name.data()), name.size()}};
 }
 
 std::vector<std::byte> EncodeSessionPiece(std::span<const Key> keys) {

@@ -34,7 +34,13 @@ struct SessionNote {
   std::vector<Key> keys{};    // Those behind the pieces. None: there is no such session any more.
 };
 
+// Whose end a block is: a note of its own, so that it is found by the block.
+struct SessionEndNote {
+  std::string session;
+};
+
 std::string SessionNoteName(const std::string& session);
+std::string SessionEndName(uint16_t group, uint16_t part, const Key& last);
 std::string SessionPieceName(const Key& last);
 
 // Cuts a chain: `pieces` and `keys` of the note.
@@ -43,6 +49,9 @@ void CutSession(std::span<const Key> chain, SessionNote* note);
 std::vector<std::byte> EncodeSessionNote(const SessionNote& note);
 // kCorrupt: not one of ours, or of a version that this node does not know.
 Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes);
+
+std::vector<std::byte> EncodeSessionEnd(const SessionEndNote& end);
+Result<SessionEndNote> DecodeSessionEnd(std::span<const std::byte> bytes);  // kCorrupt, too.
 
 // So many keys, whole.
 std::vector<std::byte> EncodeSessionPiece(std::span<const Key> keys);

@@ -53,6 +53,22 @@ TEST(SessionNoteTest, ComesBackAsItWas) {
   }
 }
 
+TEST(SessionNoteTest, AnEndSaysWhoseItIsAndNothingElseIsTakenForOne) {
+  const std::vector<std::byte> bytes = EncodeSessionEnd({.session = "chat 7"});
+  EXPECT_EQ(bytes.size(), 8u + 6u);
+  ASSERT_TRUE(DecodeSessionEnd(bytes).ok());
+  EXPECT_EQ(DecodeSessionEnd(bytes)->session, "chat 7");
+  for (size_t bit = 0; bit < 8 * 8; ++bit) {
+    std::vector<std::byte> changed = bytes;
+    changed[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    EXPECT_EQ(DecodeSessionEnd(changed).status().code(), Code::kCorrupt) << bit;
+  }
+  EXPECT_FALSE(DecodeSessionEnd(std::span(bytes).first(13)).ok());
+  EXPECT_FALSE(DecodeSessionEnd(std::span(bytes).first(5)).ok());
+  EXPECT_FALSE(DecodeSessionEnd(EncodeSessionNote(NoteOf(KeysOf(1)))).ok());
+  EXPECT_NE(SessionEndName(0, 1, KeysOf(1)[0]), SessionEndName(1, 0, KeysOf(1)[0]));
+}
+
 TEST(SessionNoteTest, TheLongestFitsIntoANote) {
   SessionNote note;
   note.pieces.resize(kMaxSessionPieces);

@@ -22,15 +22,18 @@ SessionNotes::SessionNotes(SessionNotesParts parts) : parts_(std::move(parts)) {
 
 SessionNotes::~SessionNotes() { *alive_ = false; }
 
-void SessionNotes::Want(const std::string& session, const BlockName& head) {
+void SessionNotes::Want(const std::string& session, const BlockName& head, bool own_class) {
   const Name name(head.tenant, session);
   if (const auto known = number_of_.find(name); known != number_of_.end()) {
     Wanted& wanted = wanted_.at(known->second);
-    if (wanted.head.key == head.key && !wanted.forget) return;
+    own_class = own_class || (wanted.own_class && !wanted.forget);
+    const bool same = wanted.head.key == head.key && !wanted.forget;
+    if (same && own_class == wanted.own_class) return;
     if (wanted.putting > 0) {
       wanted.changed = true;
       wanted.head = head;
       wanted.forget = false;
+      wanted.own_class = own_class;
       return;
     }
     Settle(known->second);
@@ -48,6 +51,7 @@ void SessionNotes::Want(const std::string& session, const BlockName& head) {
   Wanted& wanted = wanted_[number];
   wanted.name = name;
   wanted.head = wanted.walk = head;
+  wanted.own_class = own_class;
   wanted.since_nanos = parts_.clock->NowNanos();
   WalkOn(number);
 }
@@ -159,6 +163,10 @@ void SessionNotes::Put(uint64_t number, Wanted* wanted) {
     all.note.layout_fingerprint = parts_.catalog->layout(entry.layout).fingerprint;
     all.chain.assign(wanted->keys.rbegin(), wanted->keys.rend());
     CutSession(all.chain, &all.note);
+    if (wanted->own_class) {
+      all.end_name = SessionEndName(entry.group, entry.part, entry.key);
+      all.end.session = wanted->name.second;
+    }
     if (entry.expiry_unix_seconds != 0) all.expiry_unix_seconds = entry.expiry_unix_seconds;
   }
   put_nanos_[wanted->name] = parts_.clock->NowNanos();
@@ -183,6 +191,15 @@ void SessionNotes::PutNext(const std::shared_ptr<Putting>& putting) {
     ++putting->pieces;
   }
   if (parts_.tiers.empty()) return;  // Closed.
+  if (putting->pieces == note.pieces.size() && !putting->end_name.empty()) {
+    return putting->tier->PutNote(putting->tenant, std::exchange(putting->end_name, ""),
+                                  EncodeSessionEnd(putting->end), putting->expiry_unix_seconds,
+                                  [this, putting, alive = alive_](const Status& put) {
+                                    if (!*alive) return;
+                                    if (!put.ok()) return OnPut(putting->number, put);
+                                    PutNext(putting);
+                                  });
+  }
   if (putting->pieces == note.pieces.size()) {
     return putting->tier->PutNote(putting->tenant, putting->name, EncodeSessionNote(note),
                                   putting->expiry_unix_seconds,
@@ -227,11 +244,12 @@ void SessionNotes::BeginAnew(uint64_t number) {
   const Name name = wanted.name;
   const BlockName head = wanted.head;
   const bool forget = wanted.forget;
+  const bool own_class = wanted.own_class;
   std::vector<std::function<void(Status)>> on_forgotten;
   if (forget) on_forgotten.swap(wanted.on_forgotten);
   Settle(number);
   for (FlushWait& wait : flushes_) wait.last = next_;  // Who waited for this waits for that.
-  if (!forget) return Want(name.second, head);
+  if (!forget) return Want(name.second, head, own_class);
   for (auto& on_done : on_forgotten) Forget(name.first, name.second, std::move(on_done));
 }
 
@@ -320,6 +338,45 @@ void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_d
           if (*alive) OnNote(reading, tier, note);
         });
   }
+}
+
+void SessionNotes::ReadEnd(const BlockName& end, std::function<void(Result<std::string>)> on_done) {
+  auto reading = std::make_shared<ReadingEnd>();
+  reading->tenant = end.tenant;
+  reading->trouble = Status(Code::kUnavailable, "no durable tier is in service");
+  reading->on_done = std::move(on_done);
+  reading->awaited = 1;  // So that an answer from inside does not end it before all are asked.
+  for (DurableTier* const tier : parts_.read_from) {
+    if (!tier->in_service()) continue;
+    if (reading->awaited++ == 1) reading->trouble = Status();
+    tier->GetNote(
+        parts_.catalog->tenant(end.tenant).id, SessionEndName(end.group, end.part, end.key),
+        [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+          if (!*alive) return;
+          const Result<SessionEndNote> note =
+              bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEndNote>(bytes.status());
+          if (note.ok() && reading->session.empty()) reading->session = note->session;
+          const bool answered = note.ok() || note.status().code() == Code::kNotFound ||
+                                note.status().code() == Code::kCorrupt;
+          if (!answered) reading->trouble = note.status();
+          OnEnd(reading);
+        });
+  }
+  parts_.executor->Post([this, reading, alive = alive_] {
+    if (*alive) OnEnd(reading);
+  });
+}
+
+void SessionNotes::OnEnd(const std::shared_ptr<ReadingEnd>& reading) {
+  if (--reading->awaited > 0) return;
+  if (reading->session.empty()) {
+    return reading->on_done(reading->trouble.ok() ? Status(Code::kNotFound) : reading->trouble);
+  }
+  // It may have been deleted since: that is in its own note.
+  Read(reading->tenant, reading->session, [reading](const Result<SessionNote>& note) {
+    reading->on_done(note.ok() ? Result<std::string>(reading->session)
+                               : Result<std::string>(note.status()));
+  });
 }
 
 void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,

@@ -54,8 +54,9 @@ class SessionNotes {
   explicit SessionNotes(SessionNotesParts parts);
   ~SessionNotes();
 
-  // The session ends with this block now.
-  void Want(const std::string& session, const BlockName& head);
+  // The session ends with this block now. `own_class`: it is durable whatever its tenant's class,
+  // so that the end is found by the block, too.
+  void Want(const std::string& session, const BlockName& head, bool own_class = false);
   // It was deleted. `on_done` when a tier knows, or why none does yet: it is tried again. Never
   // from inside.
   void Forget(uint16_t tenant, const std::string& session, std::function<void(Status)> on_done);
@@ -71,6 +72,9 @@ class SessionNotes {
   // was deleted.
   using OnRead = std::function<void(Result<SessionNote>)>;
   void Read(uint16_t tenant, const std::string& session, OnRead on_done);
+  // The session of its own class that was noted to end with this block, and is there still.
+  // kNotFound: none; else nobody knows now. Never from inside.
+  void ReadEnd(const BlockName& end, std::function<void(Result<std::string>)> on_done);
 
   // Nobody may ask the tiers any more.
   void Close() {
@@ -91,6 +95,7 @@ class SessionNotes {
     bool walked = false;
     bool whole = false;
     bool forget = false;
+    bool own_class = false;
     size_t putting = 0;    // Answers that are awaited.
     bool put = false;      // One was ok.
     bool failed = false;   // None was, the last time.
@@ -125,6 +130,8 @@ class SessionNotes {
     TenantId tenant;
     std::string name;
     int64_t expiry_unix_seconds = 0;
+    std::string end_name;  // Of the note of its end; empty: there is to be none, or it is there.
+    SessionEndNote end;
     SessionNote note;
     std::vector<Key> chain;
     size_t pieces = 0;  // That are there.
@@ -151,6 +158,15 @@ class SessionNotes {
     size_t pieces = 0;
     OnRead on_done;
   };
+  // An end as it is read.
+  struct ReadingEnd {
+    uint16_t tenant = 0;
+    size_t awaited = 0;
+    std::string session;  // The first that a tier has.
+    Status trouble;       // Of those that had no answer.
+    std::function<void(Result<std::string>)> on_done;
+  };
+  void OnEnd(const std::shared_ptr<ReadingEnd>& reading);
   void OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
               const Result<std::vector<std::byte>>& bytes);
   void ChooseNote(const std::shared_ptr<Reading>& reading);

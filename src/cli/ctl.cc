@@ -192,19 +192,7 @@ Status DeleteTenant(NodeClient* node, const CtlOptions& options) {
         "if that is meant");
   }
   return Act(node, options, "/v1/tenants/delete", {{"tenant", options.name}}, kLongLimit,
-             [](const json& answer) {
-               std::string text =
-                   fmt::format("{} blocks are gone from this node; {}\n", Number(answer, "evicted"),
-                               answer.value("key_destroyed", false)
-                                   ? "the key is destroyed, and other nodes notice within a minute"
-                                   : "there was no key, for nothing is encrypted here");
-               const std::string trouble = answer.value("trouble", std::string());
-               if (!trouble.empty()) text += fmt::format("Not all could be dropped: {}\n", trouble);
-               if (answer.value("still_configured", false)) {
-                 text += "It is still in the tenants file, and begins anew with what it stores.\n";
-               }
-               return text;
-             });
+             TenantDeletedText);
 }
 
 Status ShowTenants(NodeClient* node, const CtlOptions& options) {

@@ -1,6 +1,7 @@
 #include "cli/ctl_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
@@ -84,6 +85,18 @@ std::string FetchText(const json& counters) {
       Count(counters, "fetch_failed"));
 }
 
+// Of what was asked for, which an order hears of before anything is fetched.
+std::string PolicyText(const json& counters) {
+  const auto count = [&counters](const char* name) { return counters.value(name, uint64_t{0}); };
+  const uint64_t asked = count("policy_asked");
+  if (asked == 0) return count("policy_lru_decides") != 0 ? "lru" : "learned";
+  return fmt::format(
+      "{} decides; dram had {} of {} blocks asked for, lru would have had {}; lru took over {} "
+      "times",
+      count("policy_lru_decides") != 0 ? "lru" : "learned", Part(count("policy_hits"), asked),
+      asked, Part(count("policy_lru_hits"), asked), count("policy_takeovers"));
+}
+
 std::string PaceText(double bytes_per_second) {
   return SizeText(static_cast<uint64_t>(bytes_per_second)) + "/s";
 }
@@ -115,6 +128,10 @@ std::string DurableText(const json& tiers) {
                                 : in_service ? fmt::format(" (last trouble: {})", why)
                                              : ": " + why;
     more += fmt::format("  {}: {}{}\n", Printable(tier, "name"), Printable(tier, "place"), trouble);
+    if (const auto unswept = tier.value("unswept_tenants", uint64_t{0}); unswept > 0) {
+      more += fmt::format("    {} deleted tenant{} still to be swept from it\n", unswept,
+                          unswept == 1 ? " is" : "s are");
+    }
   }
   return "\n" + Table(rows) + more;
 }
@@ -188,6 +205,7 @@ std::string StatusText(const json& status) {
   text += Line("fetches", FetchText(counters));
   text += Line("stores", fmt::format("{} blocks, {} refused", Count(counters, "committed"),
                                      Count(counters, "reserve_refused")));
+  text += Line("policy", PolicyText(counters));
   text += Line("saved", fmt::format("{:.1f} s of prefill, {:.1f} s lost",
                                     savings.at("saved_ms").get<double>() / 1e3,
                                     savings.at("lost_ms").get<double>() / 1e3));
@@ -216,6 +234,28 @@ std::string TenantsText(const json& answer) {
              (tenant.at("saved_ms").get<double>() - tenant.at("lost_ms").get<double>()) / 1e3)});
   }
   return Table(rows);
+}
+
+std::string TenantDeletedText(const json& answer) {
+  std::string text =
+      fmt::format("{} blocks are gone from this node; {}\n", Count(answer, "evicted"),
+                  answer.value("key_destroyed", false)
+                      ? "the key is destroyed, and other nodes notice within a minute"
+                      : "there was no key, for nothing is encrypted here");
+  const std::string trouble = answer.value("trouble", std::string());
+  if (!trouble.empty()) text += fmt::format("Not all could be dropped: {}\n", trouble);
+  const auto unswept = answer.value("unswept", std::vector<std::string>());
+  if (!unswept.empty()) {
+    text += fmt::format(
+        "{} still to be swept, which goes on by itself, also after a restart: {}; see aquifer ctl "
+        "tiers\n",
+        unswept.size() == 1 ? "1 store is" : fmt::format("{} stores are", unswept.size()),
+        fmt::join(unswept, ", "));
+  }
+  if (answer.value("still_configured", false)) {
+    text += "It is still in the tenants file, and begins anew with what it stores.\n";
+  }
+  return text;
 }
 
 std::string SessionsText(const json& answer) {

@@ -11,6 +11,7 @@ std::string TiersText(const nlohmann::json& answer);
 // What a check of a durable tier's store found.
 std::string StoreReportText(const nlohmann::json& report);
 std::string TenantsText(const nlohmann::json& answer);
+std::string TenantDeletedText(const nlohmann::json& answer);
 std::string SessionsText(const nlohmann::json& answer);
 
 // "2h 3m", "45s"

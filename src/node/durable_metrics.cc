@@ -65,6 +65,8 @@ constexpr Row kRows[] = {
      "Blocks that wait for the tier"},
     {"aquifer_durable_waiting_blocks", kGauge, "for", "write", &Of<&D::waiting_writes>, ""},
     {"aquifer_durable_waiting_blocks", kGauge, "for", "erasure", &Of<&D::waiting_erasures>, ""},
+    {"aquifer_durable_unswept_tenants", kGauge, "", "", &Of<&D::unswept_tenants>,
+     "Tenants that were deleted and of which something, which nobody can read, may be left there"},
     {"aquifer_durable_oldest_unprotected_seconds", kGauge, "", "",
      &Of<&D::oldest_unprotected_seconds>,
      "How long the block that is to be durable has waited that has waited longest"},

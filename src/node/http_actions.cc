@@ -281,10 +281,19 @@ HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context) 
     status = again.ok() ? rest.status : again;
   }
   const std::vector<std::string> tenants = context->tenants();
+  nlohmann::json unswept = nlohmann::json::array();
+  RunningCore* const running = context->node->running();
+  RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+    for (const DurableStats& tier : running->core()->DurableTierStats()) {
+      if (tier.unswept_tenants > 0) unswept.push_back(tier.name);
+    }
+    done();
+  });
   nlohmann::json answer = {
       {"key_destroyed", context->keys != nullptr && destroyed.ok()},
       {"evicted", first.evicted + rest.evicted},
       {"still_configured", std::find(tenants.begin(), tenants.end(), tenant) != tenants.end()},
+      {"unswept", std::move(unswept)},
       {"trouble", status.ok() ? "" : status.message()}};
   return Tell(context->keys != nullptr ? destroyed : status, std::move(answer));
 }

@@ -176,6 +176,7 @@ json DurableJson(const DurableStats& tier, const HttpContext& context) {
           {"waiting_loads", tier.waiting_loads},
           {"waiting_writes", tier.waiting_writes},
           {"waiting_erasures", tier.waiting_erasures},
+          {"unswept_tenants", tier.unswept_tenants},
           {"oldest_unprotected_seconds", tier.oldest_unprotected_seconds},
           {"counters", counters}};
 }

@@ -206,18 +206,21 @@ Status DataKeys::Destroy(const TenantId& tenant) {
   const std::optional<DataKeyId> id = IdInStore(tenant);
   // Forgotten only when it is gone from the store: else it would be read again and seem to be back.
   AQ_RETURN_IF_ERROR(store_->Delete(NameOf(tenant)));
-  // Only now: what is marked is removed from stores. Without a mark something may stay there.
-  if (id.has_value()) {
-    [[maybe_unused]] const auto marked = store_->Create(MarkOf(*id), std::array{std::byte{1}});
-  }
+  // Only now: what is marked is removed from stores.
+  const bool marked = id.has_value() && Mark(*id);
   const MutexLock lock(&mutex_);
   if (id.has_value()) {
     AddPast(tenant, *id);
     marks_.insert(*id);
+    if (!marked) unmarked_.insert(*id);
   }
   keys_.erase(tenant);
   ++destroyed_;
   return Status();
+}
+
+bool DataKeys::Mark(const DataKeyId& id) {
+  return store_->Create(MarkOf(id), std::array{std::byte{1}}).ok();
 }
 
 std::optional<DataKeyId> DataKeys::IdInStore(const TenantId& tenant) {
@@ -246,7 +249,18 @@ bool DataKeys::IsDestroyed(const DataKeyId& id) const {
   return marks_.contains(id);
 }
 
+std::vector<DataKeyId> DataKeys::Destroyed() const {
+  const MutexLock lock(&mutex_);
+  return {marks_.begin(), marks_.end()};
+}
+
 Status DataKeys::ReadMarks() {
+  std::set<DataKeyId> unmarked;
+  {
+    const MutexLock lock(&mutex_);
+    unmarked = unmarked_;
+  }
+  std::erase_if(unmarked, [this](const DataKeyId& id) { return !Mark(id); });
   AQ_ASSIGN_OR_RETURN(const std::vector<std::string> names, store_->List());
   std::set<DataKeyId> marks;
   for (const std::string& name : names) {
@@ -255,6 +269,7 @@ Status DataKeys::ReadMarks() {
     if (FromHex(std::string_view(name).substr(kMarkPrefix.size()), id)) marks.insert(id);
   }
   const MutexLock lock(&mutex_);
+  for (const DataKeyId& id : unmarked) unmarked_.erase(id);
   marks_.merge(marks);
   return Status();
 }

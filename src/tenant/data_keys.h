@@ -51,7 +51,9 @@ class DataKeys {
   // Whether a key with this id was destroyed, here or, as far as ReadMarks() has read it,
   // elsewhere.
   bool IsDestroyed(const DataKeyId& id) const AQ_EXCLUDES(mutex_);
-  // Whoever destroys a key leaves a mark in the store, so that nodes that were not there know.
+  std::vector<DataKeyId> Destroyed() const AQ_EXCLUDES(mutex_);
+  // Whoever destroys a key leaves a mark in the store, so that nodes that were not there know. One
+  // that could not be left then is left now.
   Status ReadMarks() AQ_EXCLUDES(mutex_);
 
   struct Refreshed {
@@ -74,6 +76,8 @@ class DataKeys {
  private:
   Result<SharedDataKey> Read(const TenantId& tenant);
   Result<bool> Make(const TenantId& tenant);
+  // Whether the store says from now on that this key was destroyed.
+  bool Mark(const DataKeyId& id);
   // Its id, as it stands in the store; none where there is no key that can be read.
   std::optional<DataKeyId> IdInStore(const TenantId& tenant);
   void AddPast(const TenantId& tenant, const DataKeyId& id) AQ_REQUIRES(mutex_);
@@ -90,6 +94,7 @@ class DataKeys {
   uint64_t destroyed_ AQ_GUARDED_BY(mutex_) = 0;  // How often a key was destroyed or forgotten.
   std::map<TenantId, std::vector<DataKeyId>> past_ AQ_GUARDED_BY(mutex_);
   std::set<DataKeyId> marks_ AQ_GUARDED_BY(mutex_);
+  std::set<DataKeyId> unmarked_ AQ_GUARDED_BY(mutex_);  // Of marks_: the store has not taken them.
 };
 
 }  // namespace aquifer

@@ -203,6 +203,46 @@ TEST_F(DataKeysTest, ADestroyedKeyIsForgottenByAllAndNothingOfItIsLeft) {
   EXPECT_TRUE(keys_.Destroy(kAcme).ok());  // Once more is fine.
 }
 
+// A store that can be told to make nothing.
+class SparingStore final : public KeyStore {
+ public:
+  explicit SparingStore(KeyStore* store) : store_(store) {}
+
+  Result<bool> Create(const std::string& name, std::span<const std::byte> value) override {
+    return makes ? store_->Create(name, value) : Status(Code::kUnavailable, "full");
+  }
+  Result<Bytes> Read(const std::string& name) override { return store_->Read(name); }
+  Result<bool> Replace(const std::string& name, std::span<const std::byte> expected,
+                       std::span<const std::byte> value) override {
+    return store_->Replace(name, expected, value);
+  }
+  Status Delete(const std::string& name) override { return store_->Delete(name); }
+  Result<std::vector<std::string>> List() override { return store_->List(); }
+
+  bool makes = true;
+
+ private:
+  KeyStore* const store_;
+};
+
+TEST_F(DataKeysTest, AMarkThatCouldNotBeLeftIsLeftLater) {
+  SparingStore store(store_.get());
+  DataKeys keys(&store, wrapper_.get(), SystemRandom());
+  const DataKeyId id = (*keys.GetOrMake(kAcme))->id;
+  store.makes = false;
+  ASSERT_TRUE(keys.Destroy(kAcme).ok());
+  EXPECT_EQ(keys.Destroyed(), std::vector<DataKeyId>{id});
+  EXPECT_TRUE(keys.ReadMarks().ok());
+  EXPECT_TRUE(store_->List()->empty());
+  store.makes = true;
+  EXPECT_TRUE(keys.ReadMarks().ok());
+  EXPECT_EQ(store_->List()->size(), 1u);
+  EXPECT_EQ(keys.Destroyed(), std::vector<DataKeyId>{id});
+  DataKeys elsewhere(store_.get(), wrapper_.get(), SystemRandom());
+  EXPECT_TRUE(elsewhere.ReadMarks().ok());
+  EXPECT_EQ(elsewhere.Destroyed(), std::vector<DataKeyId>{id});
+}
+
 TEST_F(DataKeysTest, AKeyThatWasMadeAnewIsNotTakenForTheOldOne) {
   const auto store = *OpenKeyDirectory(path());
   DataKeys elsewhere(store.get(), wrapper_.get(), SystemRandom());

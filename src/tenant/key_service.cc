@@ -169,6 +169,8 @@ KeyFigures KeyService::figures() const {
 
 void KeyService::Run() {
   NameThisThread("aq-keys");
+  // What was deleted before this process began is still to be swept from stores.
+  if (const Status read = ReadMarks(); !read.ok()) Heard(read);
   AllWanted wanted;
   while (!Await(&wanted)) {
     if (!wanted.empty()) {

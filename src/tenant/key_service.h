@@ -63,6 +63,7 @@ class KeyService final : public KeySource {
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
+  std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
   // From now on these wrap and unwrap.
   Status SetMasters(std::span<const SecretKey> masters);

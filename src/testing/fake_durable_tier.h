@@ -73,6 +73,7 @@ class FakeDurableTier final : public DurableTier {
   void GetNote(const TenantId& tenant, std::string name,
                std::function<void(Result<std::vector<std::byte>>)> on_done) override;
   void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) override;
+  size_t unswept_tenants() const override { return 0; }
   void Flush(std::function<void(Status)> on_done) override;
   void Enumerate(const std::function<void(const BlockMeta&)>& /*visit*/) const override {}
   Status Probe(const BlockId& /*id*/) const override { return Status(Code::kBusy); }

@@ -23,6 +23,11 @@ constexpr size_t kListedAtOnce = 256;
 constexpr size_t kErasedAtOnce = 32;
 constexpr int64_t kEraseAgainNanos = 10'000'000;
 constexpr int64_t kEraseWaitNanos = 20'000'000'000;  // For what was being written before.
+// How often it is asked which tenants were deleted. What they had is swept twice: a node that has
+// not heard of it may write for a minute yet.
+constexpr int64_t kSweepDeletedNanos = 2 * kSecondNanos;
+constexpr int64_t kSweepAgainNanos = 120 * kSecondNanos;
+constexpr int kDeletedSweeps = 2;
 
 }  // namespace
 
@@ -235,6 +240,7 @@ struct DurableTierImpl::Erasure {
   uint64_t before = 0;  // The number of the first change that it does not wait for.
   int64_t give_up_nanos = 0;
   std::string listed_to;
+  bool sweeps = false;  // Nobody asked for it: a tenant was deleted.
   std::deque<std::string> names;
   size_t under_way = 0;
   Status trouble;  // The first with a name.
@@ -256,7 +262,6 @@ bool DurableTierImpl::IsChanging(const TenantId& tenant, uint64_t before) const 
   });
 }
 
-// How the names of a tenant's blobs begin; none: it is not known yet.
 std::optional<std::vector<std::string>> DurableTierImpl::GenerationsOf(
     const TenantId& tenant) const {
   if (!packer_->seals()) return std::vector{GenerationOf(tenant, nullptr)};
@@ -296,6 +301,7 @@ void DurableTierImpl::ListToErase(const std::shared_ptr<Erasure>& erasure) {
                    if (alive.expired()) return;
                    if (!names.ok()) return erasure->on_done(names.status());
                    if (names->empty()) {
+                     if (!erasure->hangs) OnSwept(erasure->generations->back());
                      erasure->generations->pop_back();
                      erasure->listed_to.clear();
                      return ListToErase(erasure);
@@ -317,6 +323,7 @@ void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
       --erasure->under_way;
       const Status& status = removed.request.status;
       const bool gone = status.ok() || status.code() == Code::kNotFound;
+      if (status.ok() && erasure->sweeps) ++counters_.swept_blobs;
       if (!gone && erasure->trouble.ok()) erasure->trouble = status;
       EraseListed(erasure);
     });
@@ -324,6 +331,46 @@ void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
   if (erasure->under_way > 0) return;
   if (!erasure->trouble.ok()) return erasure->on_done(erasure->trouble);
   ListToErase(erasure);
+}
+
+// ---- What tenants that were deleted have left ----
+//
+// Their keys are marked as destroyed where keys are kept, so that this outlives processes and
+// reaches a store that was away. A store that forgets what has expired by itself knows nothing of
+// this.
+
+void DurableTierImpl::SweepDeleted() {
+  const int64_t now = clock_->NowNanos();
+  for (const DataKeyId& key : packer_->keys()->Destroyed()) remains_.try_emplace(GenerationOf(key));
+  std::vector<std::string> due;
+  for (const auto& [generation, remains] : remains_) {
+    if (remains.sweeps < kDeletedSweeps && remains.due_nanos <= now) due.push_back(generation);
+  }
+  if (in_service_ && !due.empty() && !std::exchange(sweeping_deleted_, true)) {
+    auto erasure = std::make_shared<Erasure>();
+    erasure->generations = std::move(due);
+    erasure->sweeps = true;
+    erasure->on_done = [this](const Status&) { sweeping_deleted_ = false; };
+    ListToErase(erasure);
+  }
+  PostAt(now + kSweepDeletedNanos, [this] { SweepDeleted(); });
+}
+
+// All names that began so are gone. Of a tenant that is only emptied that says nothing.
+void DurableTierImpl::OnSwept(const std::string& generation) {
+  if (!IsOrphan(generation + "/")) return;
+  Remains& remains = remains_[generation];
+  ++remains.sweeps;
+  remains.due_nanos = clock_->NowNanos() + kSweepAgainNanos;
+}
+
+size_t DurableTierImpl::unswept_tenants() const {
+  if (!packer_->seals()) return 0;
+  const std::vector<DataKeyId> destroyed = packer_->keys()->Destroyed();
+  return static_cast<size_t>(std::ranges::count_if(destroyed, [this](const DataKeyId& key) {
+    const auto found = remains_.find(GenerationOf(key));
+    return found == remains_.end() || found->second.sweeps == 0;
+  }));
 }
 
 }  // namespace aquifer

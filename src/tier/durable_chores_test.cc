@@ -148,5 +148,60 @@ TEST(DurableSweep, WhatTenantsThatAreDeletedHaveLeftIsRemoved) {
   EXPECT_TRUE(harness.Read(others).ok());
 }
 
+// A store that forgets what has expired by itself is not swept otherwise.
+TEST(DurableSweep, ATenantThatIsDeletedWhileTheStoreIsAwayIsSweptWhenItIsBack) {
+  DurableHarnessOptions options;
+  options.tier.sweep_interval_nanos = 0;
+  options.seal = true;
+  DurableHarness harness(options);
+  const std::vector<TestBlock> blocks = [] {
+    std::vector<TestBlock> made;
+    for (uint64_t seed = 1; seed <= 3; ++seed) made.emplace_back(seed, 8192);  // A tenant each.
+    return made;
+  }();
+  for (const TestBlock& block : blocks) ASSERT_TRUE(harness.Write(block).ok());
+  harness.Advance(300 * kSecond);
+  EXPECT_EQ(harness.durable->unswept_tenants(), 0u);
+  const auto delete_while_away = [&](const TestBlock& block) {
+    const uint64_t before = harness.BlockCount();
+    harness.store->Fail(Code::kUnavailable);
+    harness.keys.Destroy(block.id().tenant);
+    EXPECT_EQ(harness.durable->unswept_tenants(), 1u);
+    harness.Advance(300 * kSecond);
+    EXPECT_EQ(harness.BlockCount(), before);
+    EXPECT_EQ(harness.durable->unswept_tenants(), 1u);
+  };
+  delete_while_away(blocks[0]);
+  harness.store->Fail(Code::kOk);
+  harness.Advance(60 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 2u);
+  EXPECT_EQ(harness.durable->unswept_tenants(), 0u);
+  EXPECT_EQ(harness.Counter("swept_blobs"), 1u);
+  delete_while_away(blocks[1]);
+  harness.Restart();  // And the store is back.
+  EXPECT_EQ(harness.BlockCount(), 1u);
+  EXPECT_EQ(harness.durable->unswept_tenants(), 0u);
+  EXPECT_TRUE(harness.Read(blocks[2]).ok());
+}
+
+TEST(DurableSweep, WhatANodeWroteThatHadNotHeardOfTheDeletionIsSweptToo) {
+  DurableHarnessOptions options;
+  options.tier.sweep_interval_nanos = 0;
+  options.seal = true;
+  DurableHarness harness(options);
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  const std::string name = harness.OnlyName();
+  const std::vector<std::byte> bytes = harness.blobs->Get(name);
+  harness.keys.Destroy(block.id().tenant);
+  harness.Advance(10 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 0u);
+  harness.blobs->Put(name, bytes);
+  harness.Advance(60 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 1u);
+  harness.Advance(120 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 0u);
+}
+
 }  // namespace
 }  // namespace aquifer

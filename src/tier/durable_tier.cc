@@ -29,6 +29,7 @@ DurableTierImpl::~DurableTierImpl() {
 void DurableTierImpl::Start() {
   Post([this] { ProbeStore(); });
   if (options_.sweep_interval_nanos > 0) ScheduleSweep(Jittered(options_.sweep_interval_nanos) / 2);
+  if (packer_->seals()) Post([this] { SweepDeleted(); });
 }
 
 void DurableTierImpl::Post(Task task) {

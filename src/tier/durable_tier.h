@@ -95,6 +95,10 @@ class DurableTier : public Tier {
   // here knows of: the store is asked for its names. What it writes from now on may stay. Slow.
   // `on_done` on the executor, never from inside the call.
   virtual void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) = 0;
+
+  // How many deleted tenants may have left something there: what a destroyed key has sealed is
+  // looked for as long as the store has not shown all of it, also that of earlier processes.
+  virtual size_t unswept_tenants() const = 0;
 };
 
 // All outlive the tier; `listener` may be null.

@@ -102,6 +102,7 @@ class DurableTierImpl final : public DurableTier {
   void GetNote(const TenantId& tenant, std::string name,
                std::function<void(Result<std::vector<std::byte>>)> on_done) override;
   void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) override;
+  size_t unswept_tenants() const override;
 
   // ---- Tier ----
 
@@ -226,10 +227,13 @@ class DurableTierImpl final : public DurableTier {
   void RemoveForSweep(const std::string& blob, const std::string& version);
   void EndSweep();
   bool IsChanging(const TenantId& tenant, uint64_t before) const;
+  // How the names of a tenant's blobs begin; none: it is not known yet.
   std::optional<std::vector<std::string>> GenerationsOf(const TenantId& tenant) const;
   void AwaitChanges(const std::shared_ptr<Erasure>& erasure);
   void ListToErase(const std::shared_ptr<Erasure>& erasure);
   void EraseListed(const std::shared_ptr<Erasure>& erasure);
+  void SweepDeleted();
+  void OnSwept(const std::string& generation);
 
   const DurableTierOptions options_;
   BlobStore* const store_;
@@ -271,6 +275,14 @@ class DurableTierImpl final : public DurableTier {
   int64_t silent_since_ = INT64_MAX;             // When the first one after that was asked.
   bool stall_armed_ = false;
   int64_t probe_after_nanos_ = 0;
+
+  // What a destroyed key has sealed, by the generation in its names.
+  struct Remains {
+    int sweeps = 0;         // That found all that there was.
+    int64_t due_nanos = 0;  // The next one.
+  };
+  std::map<std::string, Remains> remains_;
+  bool sweeping_deleted_ = false;
 
   std::deque<std::string> to_sweep_;
   std::string swept_to_;

@@ -34,6 +34,7 @@ class TestKeys final : public KeySource {
     return all;
   }
   bool IsDestroyed(const DataKeyId& id) override { return destroyed_.contains(id); }
+  std::vector<DataKeyId> Destroyed() override { return {destroyed_.begin(), destroyed_.end()}; }
 
   // As after the tenant was deleted, here or elsewhere.
   void Destroy(const TenantId& tenant) {
