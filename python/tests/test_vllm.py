@@ -3,8 +3,9 @@ tokens and log-probabilities can be compared with those of an engine that has no
 
 An engine takes half a minute to start. So there are few, started at once, and the tests below are one story in order:
 `plain` computes what is right; `two` (TP=2) stores; the node restarts; `one` (TP=1) recalls and is tormented, and `two`
-now and then. An ordinary run has those; --full tells more of the story, with `adapted`, which has LoRA adapters, `ahead`,
-which schedules asynchronously, and `usual`, an engine with the default settings and a node of its own."""
+now and then. An ordinary run has those; --full tells more of the story, with `adapted`, which has LoRA adapters,
+`ahead`, which schedules asynchronously, `drafting`, which decodes speculatively, and `usual`, an engine with the
+default settings and a node of its own."""
 from __future__ import annotations
 
 import contextlib
@@ -53,6 +54,8 @@ PROMPTS = {
 }
 CROWD = {f"crowd {n}": prompt(1400 + 10 * n, 20 + n) for n in range(6)}
 ADAPTERS = (1, 2)
+# The last token, wherever it was before, tells the next three: mostly wrong.
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 WITH_ADAPTERS = dict(enable_lora=True, max_loras=2, max_lora_rank=8) if LEVEL == "full" else {}
 
 
@@ -586,7 +589,7 @@ def test_a_reset_begins_an_epoch(one, right, place):
 def later(starting, folder, place, one):
     for name in ("one", "two"):
         starting[name].close()
-    gates = {name: folder / f"gates of {name}" for name in ("adapted", "ahead", "usual")}
+    gates = {name: folder / f"gates of {name}" for name in ("adapted", "ahead", "drafting", "usual")}
     for made in gates.values():
         made.mkdir()
     own_node = transfer_config("GatedConnector", spawn=True, spawn_dram="384MiB")
@@ -594,7 +597,9 @@ def later(starting, folder, place, one):
         name: Engine(folder / "model", folder / f"{name}.log", connector, gates[name], num_gpu_blocks_override=64,
                      **options)
         for name, connector, options in (("adapted", certain(place), WITH_ADAPTERS),
-                                         ("ahead", certain(place), {"ahead": True}), ("usual", own_node, {}))}
+                                         ("ahead", certain(place), {"ahead": True}),
+                                         ("drafting", certain(place), {"speculative_config": DRAFTS}),
+                                         ("usual", own_node, {}))}
     for name, engine in engines.items():
         engine.gates = gates[name]
     yield engines
@@ -713,6 +718,45 @@ def test_an_engine_that_schedules_ahead_aborts_in_mid_load(ahead, right):
     recalls(ahead, right, "long", whole("long"))
     recalls(ahead, right, "first", whole("first"))
     aborted_in_mid_load(ahead, right, ahead.gates)
+
+
+@pytest.fixture(scope="module")
+def drafting(later):
+    engine = later["drafting"]
+    engine.reply()
+    return engine
+
+
+@full_only
+def test_an_engine_that_drafts_recalls_what_others_stored(drafting, right):
+    recalls(drafting, right, "long", whole("long"))
+    recalls(drafting, right, "first", whole("first"))
+
+
+@full_only
+def test_tokens_that_were_only_drafted_are_not_stored(drafting, right, place):
+    """A prompt's answer is stored to the last whole block of it, and what is recalled of that goes on as it should."""
+    name, salt, said = "crowd 0", {"salt": "drafted"}, 200
+    before, drafted = place.blocks(), drafting.metrics()
+    drafting.forget()
+    (answer,) = drafting.ask(CROWD[name], max_tokens=300, **salt)
+    check(answer, right[name])
+    assert answer["cached"] == 0
+    blocks = (len(CROWD[name]) + 300 - 1) // BLOCK  # The last token has no KV.
+    assert blocks > len(CROWD[name]) // BLOCK and stored(place, before + blocks)
+    after = drafting.metrics()
+    count, accepted = (after[f"vllm:spec_decode_num_{what}_tokens"] - drafted[f"vllm:spec_decode_num_{what}_tokens"]
+                       for what in ("draft", "accepted"))
+    assert count - accepted > 100
+    rest = {what: values[said:] for what, values in right[name].items() if what != "cached"}
+    PROMPTS["drafted"], right["drafted"] = CROWD[name] + answer["tokens"][:said], rest
+    recalls(drafting, right, "drafted", whole("drafted"), max_tokens=300 - said, **salt)
+    assert place.blocks() == before + blocks
+
+
+@full_only
+def test_an_engine_that_drafts_preempts_and_recalls(drafting, right):
+    crowd_is_preempted_and_recalled(drafting, right)
 
 
 @pytest.fixture(scope="module")

@@ -263,6 +263,7 @@ def test_a_request_may_share_what_another_computes_in_the_same_step(behind):
     behind.scheduler.on_new_request(request)
     meta = behind.scheduler.build_meta(types.SimpleNamespace(
         preempted_req_ids=set(), num_scheduled_tokens={"shares": 2 * BLOCK + 3}, scheduled_new_reqs=[],
+        scheduled_encoder_inputs={},
         kv_connector_block_state=types.SimpleNamespace(get_block_ids=lambda name: (FIRST,)),
         scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[])))
     assert len(meta.stores[0].keys) == 2 * 32 and meta.prefill is not None

@@ -79,6 +79,7 @@ class Hand:
         meta = self.scheduler.build_meta(types.SimpleNamespace(
             preempted_req_ids=set(preempted), num_scheduled_tokens={name: 1 for name in pages},
             kv_connector_block_state=types.SimpleNamespace(get_block_ids=pages.get), scheduled_new_reqs=[],
+            scheduled_encoder_inputs={},
             scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[])))
         self.worker.finish_stores(meta.preempted)
         self.worker.bind(meta)
@@ -312,6 +313,7 @@ def test_ranks_store_and_load_their_own_heads(node):
     def step():
         meta = scheduling.build_meta(types.SimpleNamespace(
             preempted_req_ids=set(), num_scheduled_tokens={}, kv_connector_block_state=None, scheduled_new_reqs=[],
+            scheduled_encoder_inputs={},
             scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[])))
         for rank in ranks:
             rank.bind(meta)
@@ -472,8 +474,7 @@ def test_a_reset_while_something_is_loaded_fails_the_load(hand):
     assert hand.scheduler.matched_tokens(made_request("after", text(4, 1)), 0) == 0
 
 
-@pytest.mark.parametrize("changes", [{"prompt_embeds": 1}, {"mm_features": [1]}, {"pooling_params": 1},
-                                     {"resumable": True}])
+@pytest.mark.parametrize("changes", [{"prompt_embeds": 1}, {"pooling_params": 1}, {"resumable": True}])
 def test_requests_whose_kv_does_not_follow_from_their_tokens_are_left_alone(hand, changes):
     store(hand, 1)
     request = made_request("left alone", text(4, 1), **changes)
@@ -635,6 +636,7 @@ def test_ranks_that_differ_are_as_good_as_the_worst():
 def test_steps_that_compute_prompts_are_timed(scheduled, wanted):
     output = types.SimpleNamespace(
         num_scheduled_tokens=scheduled, scheduled_new_reqs=[types.SimpleNamespace(req_id="a", num_computed_tokens=10)],
+        scheduled_encoder_inputs={},
         scheduled_cached_reqs=types.SimpleNamespace(req_ids=["b", "c"], num_computed_tokens=[50, 60]))
     if scheduled.get("c", 0) >= scheduler._LEAST_PREFILL:
         scheduled = {**scheduled, **{f"d{n}": 1 for n in range(scheduled.pop("c"))}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
 import select
 import signal
 import subprocess
@@ -28,6 +29,34 @@ def make_model(folder):
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**MODEL)).save_pretrained(folder)
+
+
+SPECIAL = ("<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+END, BEGIN_IMAGE, END_IMAGE, IMAGE, VIDEO = range(256, 261)  # Behind the bytes.
+
+
+def make_seeing_model(folder):
+    """The same with eyes, in the manner of Qwen2-VL: 28 by 28 pixels are a token, and positions depend on the images in
+    front."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import (PreTrainedTokenizerFast, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
+                              Qwen2VLImageProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor)
+    symbols = {symbol: number for number, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bytewise = Tokenizer(models.BPE(vocab=symbols, merges=[]))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, eos_token=SPECIAL[0],
+                                        additional_special_tokens=list(SPECIAL[1:]))
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL)) == [END, BEGIN_IMAGE, END_IMAGE, IMAGE, VIDEO]
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
+    config = Qwen2VLConfig(
+        text_config={**MODEL, "rope_parameters": rope, "eos_token_id": END},
+        vision_config=dict(depth=2, embed_dim=64, num_heads=4, hidden_size=MODEL["hidden_size"], mlp_ratio=2,
+                           initializer_range=MODEL["initializer_range"]),
+        image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=BEGIN_IMAGE, vision_end_token_id=END_IMAGE)
+    torch.manual_seed(0)
+    Qwen2VLForConditionalGeneration(config).save_pretrained(folder)
+    Qwen2VLProcessor(Qwen2VLImageProcessor(), tokenizer, Qwen2VLVideoProcessor()).save_pretrained(folder)
 
 
 def make_adapter(folder, seed):
@@ -119,7 +148,8 @@ class Engine:
                     pass
 
     def ask(self, *prompts, max_tokens=12, **options):
-        """[{tokens, logprobs, cached}] for each prompt, all at once."""
+        """[{tokens, logprobs, cached}] for each prompt, all at once. A prompt is its tokens, or {tokens, images,
+        names}: for each IMAGE in the tokens the seed of one, and what the client calls it, where it has a word for it."""
         self.begin(do="generate", prompts=prompts, max_tokens=max_tokens, **options)
         return self.reply()
 
@@ -192,6 +222,19 @@ def _adapter(command):
     return LoRARequest(f"adapter {number}", number, folder)
 
 
+def _prompt(given):
+    if isinstance(given, list):
+        return {"prompt_token_ids": given}
+    images = [_image(seed) for seed in given["images"]]
+    named = {"multi_modal_uuids": {"image": given["names"]}} if "names" in given else {}
+    return {"prompt_token_ids": given["tokens"], "multi_modal_data": {"image": images}, **named}
+
+
+def _image(seed, side=448):
+    from PIL import Image
+    return Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(3 * side * side))
+
+
 class _Told:
     """What the parent can ask for, by name."""
 
@@ -219,7 +262,7 @@ class _Told:
             name = f"r{self._next}"
             self._next += 1
             salted = {"cache_salt": command["salt"]} if "salt" in command else {}
-            self._engine.add_request(name, {"prompt_token_ids": prompt, **salted}, _params(command),
+            self._engine.add_request(name, {**_prompt(prompt), **salted}, _params(command),
                                      lora_request=_adapter(command), kv_hints=_hints(command),
                                      session_id=command.get("session_id"))
             self._names.append(name)
@@ -243,7 +286,17 @@ class _Told:
     def reset_connector(self, command):
         return bool(self._llm.reset_prefix_cache(reset_connector=True))
 
+    def reset_encoder(self, command):
+        self._engine.reset_encoder_cache()
+        return True
+
+    def preempt(self, command):
+        """All requests, and nothing of them is left in the engine's own prefix cache."""
+        return bool(self._llm.llm_engine.reset_prefix_cache(reset_running_requests=True))
+
     def reset(self, command):
+        if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0":  # Else it takes the steps that are left by itself.
+            self._engine.step()
         return bool(self._llm.reset_prefix_cache())
 
 
@@ -259,12 +312,13 @@ def main():
     def say(answer):
         replies.write(json.dumps(answer) + "\n")
         replies.flush()
-    options = {"dtype": "float32", "max_model_len": 4096, "disable_log_stats": False, **json.loads(sys.argv[2])}
+    options = {"dtype": "float32", "max_model_len": 4096, "disable_log_stats": False,
+               "skip_tokenizer_init": True, **json.loads(sys.argv[2])}
     if options.pop("ahead", False):
         from vllm_ahead import schedule_ahead
         schedule_ahead()
         options["worker_cls"] = "vllm_ahead.Worker"
-    llm = LLM(sys.argv[1], skip_tokenizer_init=True, enforce_eager=True, seed=0, **options)
+    llm = LLM(sys.argv[1], enforce_eager=True, seed=0, **options)
     say({"result": "up"})
     told = _Told(llm)
     for line in sys.stdin:

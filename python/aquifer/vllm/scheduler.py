@@ -16,12 +16,13 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..cache import Chain, Match, Pending, Tier
 from ..errors import Error, Late
-from ..layout import derive_keys
+from ..layout import Extra, derive_keys
 from .adapters import Adapters
 from .hints import Wishes, read_wishes
 from .inquiry import Inquiry
+from .items import Item, Items
 from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
-from .node_link import NodeLink
+from .node_link import NodeLink, Reached
 from .settings import Settings
 from .shape import Shape
 
@@ -34,6 +35,8 @@ _MOST_ROOTS = 4096
 _AVOID_SECONDS = 30.0  # A block that was late or unreadable is not offered to anybody for so long.
 _MOST_AVOIDED = 4096
 _FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the node is slow.
+_NAMING_SECONDS = 1.0  # For so long a request waits until its images are named.
+_MULTIMODAL = 1  # The tag of an extra.
 _LEAST_PREFILL = 16  # Tokens; steps with fewer are decoding.
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
@@ -42,10 +45,13 @@ _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier
 class _Tracked:
     """One request, as far as its blocks are concerned."""
 
-    def __init__(self, request: Any, root: bytes, adapter: Optional[bytes], block_tokens: int):
+    def __init__(self, request: Any, root: bytes, adapter: Optional[bytes], items: tuple[Item, ...],
+                 block_tokens: int):
         self.request = request
         self.root = root
         self.adapter = adapter
+        self.items = items
+        self._named_until = time.monotonic() + _NAMING_SECONDS
         self.wishes: Wishes = read_wishes(request)
         self.keys = b""
         self.submitted = 0  # Blocks that a worker was told to store, or that were there.
@@ -53,18 +59,28 @@ class _Tracked:
         self.loading: Optional[tuple[int, int]] = None  # First block, and how many are known to have come.
         self.stores_open = False  # A worker may be reading its pages.
         self.left_alone = False  # Nothing of it is stored or recalled any more.
+        self.is_recalled = False  # Some of it was loaded, or was to be.
         self.inquiry = Inquiry()
+        self.is_asked = False  # The node has heard of it.
         self.offered: Optional[tuple[int, int]] = None  # Tokens that the engine had, and that were offered on top.
         self._block = block_tokens
 
+    def waits_for_names(self) -> bool:
+        return not all(item.is_settled for item in self.items) and time.monotonic() < self._named_until
+
     def blocks_of(self, tokens: int) -> int:
-        """Whole blocks in the first tokens; their keys are known then."""
-        whole = tokens // self._block
+        """Whole blocks in the first tokens, in front of what has no name; their keys are known then."""
+        whole = min([tokens, *(item.first for item in self.items if item.name is None)]) // self._block
         known = len(self.keys) // 32
         if whole > known:
             ids = array("I", itertools.islice(self.request.all_token_ids, known * self._block, whole * self._block))
-            self.keys += derive_keys(self.parent(known), ids, self._block)
+            self.keys += derive_keys(self.parent(known), ids, self._block, self._extras(known, whole))
         return whole
+
+    def _extras(self, first: int, end: int) -> list[Extra]:
+        """What these blocks depend on besides their tokens; `first` is the first of them."""
+        return [Extra(block - first, _MULTIMODAL, item.extra()) for item in self.items
+                for block in range(max(first, item.first // self._block), min(end, -(-item.end // self._block)))]
 
     def key(self, block: int) -> bytes:
         return self.keys[block * 32:(block + 1) * 32]
@@ -114,6 +130,8 @@ class SchedulerSide:
         self._prestages: list[Pending[tuple[int, int]]] = []
         lora_config = getattr(vllm_config, "lora_config", None)
         self._adapters = Adapters(str(getattr(lora_config, "lora_dtype", None)))
+        self._items = Items()
+        self._sends_again = bool(getattr(vllm_config, "use_v2_model_runner", False))  # What a resumed request has.
         # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
         self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
         self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
@@ -130,8 +148,7 @@ class SchedulerSide:
         adapter = self._adapter(request.lora_request)  # Also before anything is known: to see its files early.
         if self._link.known is None or request.prompt_embeds is not None or request.pooling_params is not None:
             return None
-        # An image is named by the engine or the client, and only sometimes by its bytes.
-        if request.mm_features or getattr(request.lora_request, "load_inplace", False):
+        if getattr(request.lora_request, "load_inplace", False):
             return None
         # Its user goes on writing while it runs: tokens that it has are taken back, and images may come.
         if getattr(request, "resumable", False):
@@ -142,7 +159,8 @@ class SchedulerSide:
         if self._epoch or len(salt.encode()) > 128:
             salt = hashlib.sha256(f"{self._epoch}\0{salt}".encode()).hexdigest()
         root = self._root(adapter, salt)
-        tracked = self._tracked[request.request_id] = _Tracked(request, root, adapter, self._shape.block_tokens)
+        tracked = self._tracked[request.request_id] = _Tracked(
+            request, root, adapter, self._items.of(request, adapter), self._shape.block_tokens)
         if self._only_adapters_store and request.lora_request is None:
             tracked.wishes = dataclasses.replace(tracked.wishes, store=False)
         return tracked
@@ -180,7 +198,12 @@ class SchedulerSide:
         tracked, reached = self._track(request), self._link.reached()
         if tracked is None or reached is None:
             return
-        blocks = tracked.blocks_of(request.num_prompt_tokens)
+        if not tracked.waits_for_names():
+            self._ask(tracked, reached)
+
+    def _ask(self, tracked: _Tracked, reached: Reached) -> None:
+        tracked.is_asked = True
+        blocks = tracked.blocks_of(tracked.request.num_prompt_tokens)
         self._prestages = [pending for pending in self._prestages if not pending.done()][-_MOST_PRESTAGES:]
         try:
             for session in tracked.wishes.prefetch:
@@ -210,6 +233,10 @@ class SchedulerSide:
         tracked, reached = self._track(request), self._link.reached()
         if tracked is None or reached is None or self._is_left_alone(tracked):
             return 0
+        if tracked.waits_for_names():
+            return None
+        if not tracked.is_asked:
+            self._ask(tracked, reached)
         have = computed // self._shape.block_tokens
         blocks = tracked.blocks_of(request.num_tokens)
         if tracked.limit is not None:
@@ -241,7 +268,7 @@ class SchedulerSide:
         block = self._shape.block_tokens
         # What does not end where a block does is its beginning.
         first, end = computed // block, -(-(computed + min(external, offered)) // block)
-        tracked.loading = (first, end - first)
+        tracked.loading, tracked.is_recalled = (first, end - first), True
         self._loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
                                 time.monotonic() + self._load_seconds(tracked.inquiry.match, end - first)))
         self._stats.add("load_requests", 1)
@@ -271,6 +298,7 @@ class SchedulerSide:
         return sources
 
     def build_meta(self, output: Any) -> StepMetadata:
+        self._see_items(output.scheduled_new_reqs)
         preempted = list(output.preempted_req_ids or ())
         for request_id in preempted:
             tracked = self._tracked.get(request_id)
@@ -300,6 +328,18 @@ class SchedulerSide:
         self._loads, self._stores, self._notes, self._finished, self._void = [], [], [], [], []
         return meta
 
+    def _see_items(self, begun: list[Any]) -> None:
+        """Of requests whose first step this is."""
+        for new in begun:
+            tracked = self._tracked.get(new.req_id) if new.mm_features else None
+            if tracked is None:
+                for feature in new.mm_features or ():
+                    self._items.distrust(feature.identifier)
+            elif tracked.is_recalled and not self._sends_again:
+                # vLLM does not send a worker what is recalled, and the worker ends with the engine when the request is
+                # preempted, and then has to compute it.
+                new.mm_features = tracked.request.mm_features
+
     def _submit(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
         try:
             self._submit_blocks(tracked, pages, tokens)
@@ -307,7 +347,7 @@ class SchedulerSide:
             self._leave_alone(tracked.request)
 
     def _submit_blocks(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
-        end = tracked.blocks_of(min(tokens, tracked.request.num_tokens))
+        end = tracked.blocks_of(self._items.trusted_tokens(tracked.items, min(tokens, tracked.request.num_tokens)))
         first = tracked.submitted
         needed = self._shape.pages_of(end)
         if end <= first or not tracked.wishes.store or len(pages) < needed or self._is_left_alone(tracked):
@@ -385,11 +425,12 @@ class SchedulerSide:
     def shutdown(self) -> None:
         self._prestages.clear()
         self._tracked.clear()
+        self._items.close()
         self._link.close()
 
 
 def _prefill_of(output: Any) -> Optional[Prefill]:
-    """A step whose time is that of its prompts: what it decodes beside them is little, or nothing."""
+    """A step whose time is that of its prompts' tokens: what it does beside them is little, or nothing."""
     contexts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     contexts.update(zip(cached.req_ids, cached.num_computed_tokens))
@@ -397,6 +438,6 @@ def _prefill_of(output: Any) -> Optional[Prefill]:
                if tokens >= _LEAST_PREFILL]
     tokens = sum(count for count, _ in prompts)
     total = sum(output.num_scheduled_tokens.values())
-    if tokens < _LEAST_PREFILL or tokens * 5 < total * 4:
+    if tokens < _LEAST_PREFILL or tokens * 5 < total * 4 or output.scheduled_encoder_inputs:
         return None
     return Prefill(tokens, sum(count * context for count, context in prompts) // tokens, tokens / total)
