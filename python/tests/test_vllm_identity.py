@@ -69,6 +69,17 @@ def test_how_it_is_computed_counts(folder, changes):
     assert identity.model_digest(config(folder)) != identity.model_digest(config(folder, **changes))
 
 
+def test_what_an_encoder_does_to_images_counts(folder):
+    seen = set()
+    for text in (None, "{}", '{"image_mean": [0.5]}'):
+        if text is not None:
+            (folder / "preprocessor_config.json").write_text(text)
+        seen.add(identity.model_digest(config(folder)))
+    for settings in ({}, {"mm_encoder_attn_dtype": "fp8"}, {"mm_encoder_attn_dtype": "fp8", "skip_mm_profiling": True}):
+        seen.add(identity.model_digest(config(folder, multimodal_config=types.SimpleNamespace(**settings))))
+    assert len(seen) == 5  # The last setting changes no answer.
+
+
 def test_a_drafting_model_counts(folder, tmp_path):
     """Its layers are in the same blocks."""
     other = tmp_path / "draft"

@@ -15,7 +15,7 @@ from vllm.v1.request import Request  # noqa: E402
 
 import aquifer  # noqa: E402
 from aquifer.vllm import items, scheduler  # noqa: E402
-from aquifer.vllm.items import Items  # noqa: E402
+from aquifer.vllm.items import Items, may_be_named  # noqa: E402
 from test_vllm_sides import BLOCK, FIRST, SECOND, fill, go_on, hand, named, text  # noqa: E402, F401
 
 PAD = 999
@@ -285,18 +285,53 @@ def test_nobody_waits_while_an_image_is_hashed(hand, slow, monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_request_whose_image_is_not_named_in_time_goes_on_and_is_stored_later(hand, slow, monkeypatch):
+def test_what_is_computed_before_it_has_a_name_is_not_stored_nor_is_another_under_its_identifier(hand, slow, monkeypatch):
     monkeypatch.setattr(scheduler, "_NAMING_SECONDS", 0.0)
     request = request_with("goes on", feature(pixels(1), BLOCK + 5, "x"))
     hand.scheduler.on_new_request(request)
     assert hand.scheduler.matched_tokens(request, 0) == 0
+    begin(hand, request, computed=0)
     request.num_computed_tokens = 4 * BLOCK
     hand.step([(request, FIRST)])
     assert hand.scheduler._tracked["goes on"].submitted == 1
     slow.set()
     aquifer.cache.wait_for(lambda: hand.scheduler._tracked["goes on"].items[0].is_settled, 30)
     hand.step([(request, FIRST)])
-    assert hand.scheduler._tracked["goes on"].submitted == 4
+    assert hand.scheduler._tracked["goes on"].submitted == 1
+    hand.scheduler.finished(request, [])
+    hand.step()
+    hand.counts()
+    monkeypatch.undo()
+    assert stored(hand, feature(pixels(2), BLOCK + 5, "x"), name="another") == 0
+    assert stored(hand, feature(pixels(1), BLOCK + 5, "y"), name="honest") == 3
+
+
+def size_alone(seed):
+    """As where the encoder is in another place."""
+    fields = MultiModalBatchedField(keep_on_cpu=True)
+    return MultiModalKwargsItem({"image_grid_thw": MultiModalFieldElem(torch.tensor([1, 2, 4]), fields)})
+
+
+def test_an_item_is_not_named_by_its_size(hand):
+    assert stored(hand, feature(size_alone(1), BLOCK + 5, "cat")) == 1
+    assert recalled(hand, feature(size_alone(2), BLOCK + 5, "dog")) == BLOCK
+
+
+def test_an_item_of_no_tokens_has_no_name(hand):
+    assert stored(hand, feature(pixels(1), BLOCK, "x", length=0)) == 1
+
+
+@pytest.mark.parametrize("setting", [
+    {"ec_transfer_config": object()},
+    {"model_config": types.SimpleNamespace(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5))},
+    {"model_config": types.SimpleNamespace(
+        multimodal_config=types.SimpleNamespace(mm_encoder_fp8_scale_path="/scales.json"))}])
+def test_where_results_do_not_follow_from_items_nothing_has_a_name(setting):
+    assert not may_be_named(types.SimpleNamespace(**setting))
+    (item,) = Items(may_name=False).of(types.SimpleNamespace(mm_features=[feature(pixels(1), 0, "x")]), None)
+    assert item.is_settled and item.name is None
+    assert may_be_named(types.SimpleNamespace(model_config=types.SimpleNamespace(
+        multimodal_config=types.SimpleNamespace(video_pruning_rate=None))))
 
 
 def test_a_worker_gets_images_that_are_recalled(hand):

@@ -17,6 +17,12 @@ from typing import Any, Iterable, Iterator, Optional
 from ..configuration import configuration_bytes
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+# Settings of multimodal models: what is accepted, how it is carried and kept. Items are hashed behind what these change.
+_OF_NO_CONSEQUENCE = frozenset((
+    "limit_per_prompt", "enable_mm_embeds", "allow_missing_mm_embeddings", "media_io_kwargs", "mm_processor_cache_gb",
+    "mm_processor_cache_type", "mm_hasher_algorithm", "mm_shm_cache_max_object_size_mb", "mm_encoder_tp_mode",
+    "interleave_mm_strings", "skip_mm_profiling", "mm_tensor_ipc", "mm_ipc_gpu_memory_gb"))
 _KNOWN_FORMATS = ("auto", "hf", "safetensors", "pt", "mistral")
 _CHUNK = 16 << 20
 _CLOCK_SECONDS = 2.0  # How far the times of a file and of a process may be apart.
@@ -126,8 +132,10 @@ def digest_as_at_start(folder: str, files: list[str]) -> bytes:
 
 
 def _files_below(folder: str, has_code: bool) -> list[str]:
-    """What is loaded from a checkpoint's folder: weights, the lists of them, and the model's own code."""
-    found = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith((*_WEIGHTS, ".index.json"))]
+    """What is loaded from a checkpoint's folder: weights, the lists of them, what an encoder does to images first, and
+    the model's own code."""
+    found = [os.path.join(folder, name) for name in os.listdir(folder)
+             if name.endswith((*_WEIGHTS, ".index.json")) or name in _PROCESSORS]
     if not any(name.endswith(_WEIGHTS) for name in found):
         raise ValueError(f"{folder} has no weights, so nobody knows which model it is")
     if has_code:
@@ -200,11 +208,20 @@ def _code(model: Any) -> bytes:
                       sort_keys=True, default=str).encode()
 
 
+def _encoder(model: Any) -> list[bytes]:
+    """How images are encoded, but for what is done before they are hashed, and for where they are kept."""
+    settings = getattr(model, "multimodal_config", None)
+    if settings is None:
+        return []
+    told = {name: str(value) for name, value in vars(settings).items() if name not in _OF_NO_CONSEQUENCE}
+    return [json.dumps(told, sort_keys=True).encode()]
+
+
 def _parts(vllm_config: Any, model: Any) -> list[bytes]:
     return [configuration_bytes(model.hf_config), _code(model), str(model.dtype).encode(),
             f"{model.quantization}\0{getattr(model, 'quantization_config', None)}".encode(),
             str(model.max_model_len).encode(),  # Some rotary embeddings follow it.
-            _weights(vllm_config, model)]
+            _weights(vllm_config, model), *_encoder(model)]
 
 
 def model_digest(vllm_config: Any) -> bytes:

@@ -43,8 +43,19 @@ class Item:
         return self.name + self.first.to_bytes(8, "little")
 
 
+def may_be_named(vllm_config: Any) -> bool:
+    """Whether what is computed behind items follows from them: not where the encoder is in another place, and what it
+    made is taken by identifier; nor where it leaves tokens out, since vLLM then has wrong positions behind an item that
+    it did not encode; nor where it has scales from a file."""
+    settings = getattr(getattr(vllm_config, "model_config", None), "multimodal_config", None)
+    if getattr(vllm_config, "ec_transfer_config", None) is not None:
+        return False
+    return not (getattr(settings, "video_pruning_rate", None) or getattr(settings, "mm_encoder_fp8_scale_path", None))
+
+
 class Items:
-    def __init__(self) -> None:
+    def __init__(self, may_name: bool = True) -> None:
+        self._may_name = may_name
         self._hasher = _Hasher()
         self._salt = os.urandom(16)  # Nobody can choose identifiers that share a slot.
         self._lock = threading.Lock()  # To change marks, each of which is read at any time.
@@ -58,7 +69,8 @@ class Items:
         items, end = [], 0
         for feature in request.mm_features or ():
             item = Item(feature)
-            if item.first < end or not _is_here(feature) or self._waiting.qsize() >= _MOST_WAITING:
+            is_in_order = end <= item.first < item.end
+            if not (self._may_name and is_in_order and _is_here(feature)) or self._waiting.qsize() >= _MOST_WAITING:
                 self.distrust(feature.identifier)
                 item.is_settled = True
             else:
@@ -130,8 +142,11 @@ def _bytes_of(identifier: str) -> bytes:
 
 
 def _is_here(feature: Any) -> bool:
-    """Not only a worker's address of it, nor what the encoder makes of it."""
-    return feature.data is not None and "address" not in feature.data and feature.modality != "prompt_embeds"
+    """Not only a worker's address of it, nor what the encoder makes of it, nor its size alone."""
+    data = feature.data
+    if data is None or "address" in data or feature.modality == "prompt_embeds":
+        return False
+    return any(not element.field.keep_on_cpu for element in data.values())
 
 
 class _Hasher:

@@ -20,7 +20,7 @@ from ..layout import Extra, derive_keys
 from .adapters import Adapters
 from .hints import Wishes, read_wishes
 from .inquiry import Inquiry
-from .items import Item, Items
+from .items import Item, Items, may_be_named
 from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
 from .node_link import NodeLink, Reached
 from .settings import Settings
@@ -130,7 +130,7 @@ class SchedulerSide:
         self._prestages: list[Pending[tuple[int, int]]] = []
         lora_config = getattr(vllm_config, "lora_config", None)
         self._adapters = Adapters(str(getattr(lora_config, "lora_dtype", None)))
-        self._items = Items()
+        self._items = Items(may_be_named(vllm_config))
         self._sends_again = bool(getattr(vllm_config, "use_v2_model_runner", False))  # What a resumed request has.
         # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
         self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
@@ -231,10 +231,12 @@ class SchedulerSide:
 
     def _match(self, request: Any, computed: int) -> Optional[int]:
         tracked, reached = self._track(request), self._link.reached()
-        if tracked is None or reached is None or self._is_left_alone(tracked):
+        if tracked is None or self._is_left_alone(tracked):
             return 0
         if tracked.waits_for_names():
             return None
+        if reached is None:
+            return 0
         if not tracked.is_asked:
             self._ask(tracked, reached)
         have = computed // self._shape.block_tokens
@@ -331,11 +333,15 @@ class SchedulerSide:
     def _see_items(self, begun: list[Any]) -> None:
         """Of requests whose first step this is."""
         for new in begun:
-            tracked = self._tracked.get(new.req_id) if new.mm_features else None
-            if tracked is None:
-                for feature in new.mm_features or ():
+            if not new.mm_features:
+                continue
+            tracked = self._tracked.get(new.req_id)
+            # What has no name yet may be computed, and taken for an earlier one, before its name shows that it is another.
+            items = tracked.items if tracked is not None else (None,) * len(new.mm_features)
+            for item, feature in zip(items, new.mm_features):
+                if item is None or not item.is_settled:
                     self._items.distrust(feature.identifier)
-            elif tracked.is_recalled and not self._sends_again:
+            if tracked is not None and tracked.is_recalled and not self._sends_again:
                 # vLLM does not send a worker what is recalled, and the worker ends with the engine when the request is
                 # preempted, and then has to compute it.
                 new.mm_features = tracked.request.mm_features
