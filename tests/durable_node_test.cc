@@ -304,9 +304,10 @@ TEST_P(DurableNode, ASessionsOwnClassOutlivesTheNode) {
   LetTenantBeOfNoClass();
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
-  ASSERT_EQ(host.engine->Store(ChainOf(host, 7)), kBlocks);
+  const Chain chain = ChainOf(host, 7);
+  ASSERT_EQ(host.engine->Store(chain), kBlocks);
   SessionForecast forecast{.session = "chat"};
-  forecast.chain = host.engine->Slice(ChainOf(host, 7), {.first = kBlocks - 1, .count = 1});
+  forecast.chain = host.engine->Slice(chain, {.first = kBlocks - 1, .count = 1});
   forecast.durability = Durability::kDurable;
   host.cache->Hint(forecast);
   const Status hinted = host.engine->Flush();

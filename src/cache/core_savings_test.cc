@@ -47,6 +47,14 @@ class CoreSavingsTest : public CoreFixture {
     std::swap(handle_, other_handle_);
     return stored;
   }
+  // More than DRAM holds, each a while after the one before.
+  void StoreOthers(int64_t between_nanos) {
+    world_->Advance(between_nanos);
+    for (uint64_t seed = 2; seed < 12; ++seed) {
+      ASSERT_EQ(StoreOther(seed, 16), 16u);
+      world_->Advance(between_nanos);
+    }
+  }
   uint64_t InDram(const Chain& chain) {
     const uint64_t before = Counter("fetch_hits_dram");
     Recall(chain);
@@ -62,22 +70,14 @@ TEST_F(CoreSavingsTest, WhatIsDearToComputeStaysThoughItWasUsedLongerAgo) {
   Report(handle_, 1);
   Report(other_handle_, 0.01);
   ASSERT_EQ(Store(Own(1, 24)), 24u);
-  world_->Advance(1'000'000'000);
-  for (uint64_t seed = 2; seed < 12; ++seed) {
-    ASSERT_EQ(StoreOther(seed, 16), 16u);
-    world_->Advance(1'000'000'000);
-  }
+  ASSERT_NO_FATAL_FAILURE(StoreOthers(1'000'000'000));
   EXPECT_EQ(InDram(Own(1, 24)), 24u);
 }
 
 TEST_F(CoreSavingsTest, WhereNobodyReportsTheOldestGoes) {
   MakeWith(SmallCache(64, false));
   ASSERT_EQ(Store(Own(1, 24)), 24u);
-  world_->Advance(10'000'000'000);
-  for (uint64_t seed = 2; seed < 12; ++seed) {
-    ASSERT_EQ(StoreOther(seed, 16), 16u);
-    world_->Advance(10'000'000'000);
-  }
+  ASSERT_NO_FATAL_FAILURE(StoreOthers(10'000'000'000));
   EXPECT_EQ(InDram(Own(1, 24)), 0u);
 }
 

@@ -1,12 +1,6 @@
 #include "cache/lost_links.h"
 
-#include <tuple>
-
 namespace aquifer {
-
-bool LostLinks::Less::operator()(const BlockName& a, const BlockName& b) const {
-  return std::tie(a.key, a.tenant, a.group, a.part) < std::tie(b.key, b.tenant, b.group, b.part);
-}
 
 LostLinks::Record& LostLinks::At(const BlockName& name) {
   const auto [record, added] = records_.try_emplace(name);

@@ -39,9 +39,6 @@ class LostLinks {
   bool empty() const { return records_.empty(); }
 
  private:
-  struct Less {
-    bool operator()(const BlockName& a, const BlockName& b) const;
-  };
   struct Record {
     LostLink link;
     bool known = false;  // False: wanted, and not gone so far.
@@ -50,7 +47,7 @@ class LostLinks {
   Record& At(const BlockName& name);
 
   const size_t max_links_;
-  std::map<BlockName, Record, Less> records_;
+  std::map<BlockName, Record> records_;
   std::deque<BlockName> by_age_;  // Each of records_ once.
 };
 

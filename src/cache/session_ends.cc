@@ -13,37 +13,32 @@ constexpr int kMostTries = 30;
 
 }  // namespace
 
-BlockName SessionEnds::NameOf(BlockRef ref) const {
-  const BlockEntry& entry = parts_.residency->at(ref);
-  return {.tenant = entry.tenant, .group = entry.group, .part = entry.part, .key = entry.key};
-}
-
-SessionEnds::Place SessionEnds::ParentOf(BlockRef ref) const {
-  BlockName name = NameOf(ref);
+BlockName SessionEnds::ParentOf(BlockRef ref) const {
+  BlockName name = parts_.residency->NameOf(ref);
   name.key = parts_.residency->index().ParentKey(ref);
-  return PlaceOf(name);
+  return name;
 }
 
-void SessionEnds::Insert(const Place& place, const Session& session, bool hinted) {
-  Erase(place);
-  ends_[place] = {.session = session, .hinted = hinted, .order = next_};
-  by_order_[next_++] = place;
-  of_session_[session].insert(place);
-  if (ends_.size() > kMaxEnds) Erase(Place(by_order_.begin()->second));
+void SessionEnds::Insert(const BlockName& name, const Session& session, bool hinted) {
+  Erase(name);
+  ends_[name] = {.session = session, .hinted = hinted, .order = next_};
+  by_order_[next_++] = name;
+  of_session_[session].insert(name);
+  if (ends_.size() > kMaxEnds) Erase(BlockName(by_order_.begin()->second));
 }
 
-void SessionEnds::Erase(const Place& place) {
-  const auto found = ends_.find(place);
+void SessionEnds::Erase(const BlockName& name) {
+  const auto found = ends_.find(name);
   if (found == ends_.end()) return;
   const auto own = of_session_.find(found->second.session);
-  own->second.erase(place);
+  own->second.erase(name);
   if (own->second.empty()) of_session_.erase(own);
   by_order_.erase(found->second.order);
   ends_.erase(found);
 }
 
 void SessionEnds::Add(const std::string& session, const BlockName& head) {
-  Insert(PlaceOf(head), {head.tenant, session}, /*hinted=*/true);
+  Insert(head, {head.tenant, session}, /*hinted=*/true);
 }
 
 void SessionEnds::Forget(uint16_t tenant, const std::string& session) {
@@ -52,7 +47,7 @@ void SessionEnds::Forget(uint16_t tenant, const std::string& session) {
   moved_.erase(name);
   const auto own = of_session_.find(name);
   if (own == of_session_.end()) return;
-  for (const Place& place : std::set<Place>(own->second)) Erase(place);
+  for (const BlockName& end : std::set<BlockName>(own->second)) Erase(end);
 }
 
 void SessionEnds::ForgetTenant(uint16_t tenant) {
@@ -68,9 +63,9 @@ bool SessionEnds::Continue(BlockRef ref) {
   const auto end = ends_.find(ParentOf(ref));
   if (end == ends_.end()) return false;
   const Session session = end->second.session;
-  if (!end->second.hinted) Erase(Place(end->first));
-  const BlockName name = NameOf(ref);
-  Insert(PlaceOf(name), session, /*hinted=*/false);
+  if (!end->second.hinted) Erase(BlockName(end->first));
+  const BlockName name = parts_.residency->NameOf(ref);
+  Insert(name, session, /*hinted=*/false);
   if (session.second.empty()) return true;
   parts_.residency->WantDurable(ref);
   moved_[session] = name;
@@ -79,19 +74,19 @@ bool SessionEnds::Continue(BlockRef ref) {
 
 void SessionEnds::Follow(BlockRef ref, bool ask) {
   if (parts_.residency->at(ref).position == 0 || Continue(ref)) return;
-  const Place parent = ParentOf(ref);
+  const BlockName parent = ParentOf(ref);
   const auto known = asked_of_.find(parent);
   if (asked_of_.size() >= kMaxFollowing) return;
-  const Place place = PlaceOf(NameOf(ref));
+  const BlockName name = parts_.residency->NameOf(ref);
   if (known != asked_of_.end()) {
-    asked_.at(known->second).blocks.push_back(place);
-    asked_of_[place] = known->second;
+    asked_.at(known->second).blocks.push_back(name);
+    asked_of_[name] = known->second;
     return;
   }
   if (!ask || asked_.size() >= kMaxAsked) return;
   const uint64_t number = next_++;
-  asked_[number] = {.end = parent, .blocks = {place}};
-  asked_of_[parent] = asked_of_[place] = number;
+  asked_[number] = {.end = parent, .blocks = {name}};
+  asked_of_[parent] = asked_of_[name] = number;
   Ask(number);
 }
 
@@ -99,7 +94,7 @@ void SessionEnds::Ask(uint64_t number) {
   Asked& asked = asked_.at(number);
   asked.under_way = true;
   ++asked.tries;
-  parts_.notes->ReadEnd(NameOf(asked.end),
+  parts_.notes->ReadEnd(asked.end,
                         [this, number, alive = alive_](const Result<std::string>& session) {
                           if (*alive) OnAnswer(number, session);
                         });
@@ -111,16 +106,16 @@ void SessionEnds::OnAnswer(uint64_t number, const Result<std::string>& session) 
   Asked& asked = found->second;
   asked.under_way = false;
   if (session.ok()) {
-    Insert(asked.end, {std::get<0>(asked.end), *session}, /*hinted=*/true);
-    for (const Place& place : asked.blocks) {
-      const BlockRef ref = parts_.residency->index().Find(NameOf(place));
+    Insert(asked.end, {asked.end.tenant, *session}, /*hinted=*/true);
+    for (const BlockName& name : asked.blocks) {
+      const BlockRef ref = parts_.residency->index().Find(name);
       if (ref == kNoBlock || parts_.residency->at(ref).state != BlockState::kResident) continue;
       if (Continue(ref)) parts_.want(ref);  // This one has a name.
     }
     Settle(number);
     Pump();
   } else if (session.status().code() == Code::kNotFound || asked.tries == kMostTries) {
-    Insert(asked.blocks.back(), {std::get<0>(asked.end), ""}, /*hinted=*/false);
+    Insert(asked.blocks.back(), {asked.end.tenant, ""}, /*hinted=*/false);
     Settle(number);
   } else {
     asked.again_nanos = parts_.clock->NowNanos() + kAgainNanos;
@@ -131,14 +126,14 @@ void SessionEnds::OnAnswer(uint64_t number, const Result<std::string>& session) 
 void SessionEnds::Settle(uint64_t number) {
   const Asked& asked = asked_.at(number);
   asked_of_.erase(asked.end);
-  for (const Place& place : asked.blocks) asked_of_.erase(place);
+  for (const BlockName& name : asked.blocks) asked_of_.erase(name);
   asked_.erase(number);
 }
 
 void SessionEnds::SettleAll(uint16_t tenant) {
   std::vector<uint64_t> all;
   for (const auto& [number, asked] : asked_) {
-    if (std::get<0>(asked.end) == tenant) all.push_back(number);
+    if (asked.end.tenant == tenant) all.push_back(number);
   }
   for (const uint64_t number : all) Settle(number);
   if (!all.empty()) TellAnswered();
@@ -158,7 +153,7 @@ void SessionEnds::Pump() {
 
 bool SessionEnds::asking(uint16_t tenant) const {
   return std::any_of(asked_.begin(), asked_.end(), [tenant](const auto& one) {
-    return one.second.under_way && std::get<0>(one.second.end) == tenant;
+    return one.second.under_way && one.second.end.tenant == tenant;
   });
 }
 

@@ -18,7 +18,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -59,32 +58,23 @@ class SessionEnds {
   bool idle() const { return moved_.empty() && asked_.empty(); }
 
  private:
-  using Place = std::tuple<uint16_t, uint16_t, uint16_t, Key>;  // A BlockName, in order.
-  using Session = std::pair<uint16_t, std::string>;             // Tenant and name.
+  using Session = std::pair<uint16_t, std::string>;  // Tenant and name.
   struct End {
     Session session;      // Without a name: nobody's, so that it is not asked again.
     bool hinted = false;  // Stays: a session may go on from there more than once.
     uint64_t order = 0;
   };
   struct Asked {
-    Place end;
-    std::vector<Place> blocks;  // That go on from there, in the order of their commits.
+    BlockName end;
+    std::vector<BlockName> blocks;  // That go on from there, in the order of their commits.
     bool under_way = false;
     int tries = 0;
     int64_t again_nanos = 0;
   };
 
-  static Place PlaceOf(const BlockName& name) {
-    return {name.tenant, name.group, name.part, name.key};
-  }
-  static BlockName NameOf(const Place& place) {
-    const auto& [tenant, group, part, key] = place;
-    return {.tenant = tenant, .group = group, .part = part, .key = key};
-  }
-  BlockName NameOf(BlockRef ref) const;
-  Place ParentOf(BlockRef ref) const;
-  void Insert(const Place& place, const Session& session, bool hinted);
-  void Erase(const Place& place);
+  BlockName ParentOf(BlockRef ref) const;
+  void Insert(const BlockName& name, const Session& session, bool hinted);
+  void Erase(const BlockName& name);
   // False: no session is known to end above it.
   bool Continue(BlockRef ref);
   void Ask(uint64_t number);
@@ -94,13 +84,14 @@ class SessionEnds {
   void TellAnswered();
 
   const SessionEndsParts parts_;
-  std::map<Place, End> ends_;
-  std::map<uint64_t, Place> by_order_;
-  std::map<Session, std::set<Place>> of_session_;
+  std::map<BlockName, End> ends_;
+  std::map<uint64_t, BlockName> by_order_;
+  std::map<Session, std::set<BlockName>> of_session_;
   uint64_t next_ = 1;
   std::map<Session, BlockName> moved_;  // And not noted.
   std::map<uint64_t, Asked> asked_;
-  std::map<Place, uint64_t> asked_of_;  // Ends that are asked about, and what goes on from them.
+  std::map<BlockName, uint64_t>
+      asked_of_;  // Ends that are asked about, and what goes on from them.
   std::vector<std::pair<uint16_t, std::function<void()>>> waiting_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -63,6 +63,7 @@ struct BlockName {
   uint16_t group = 0;
   uint16_t part = 0;
   Key key{};
+  friend auto operator<=>(const BlockName&, const BlockName&) = default;
 };
 
 // Two cache lines: matching reads the first alone.

@@ -51,7 +51,9 @@ class TestEngine {
   Cache* cache() const { return cache_; }
   LayoutHandle handle() const { return handle_; }
   const Layout& layout() const { return layout_; }
+  // Refers to the chain.
   ChainSlice Slice(const Chain& chain, const BlockRange& range = {}) const;
+  ChainSlice Slice(Chain&& chain, const BlockRange& range = {}) const = delete;
 
   // Waits for what was submitted.
   void Finish(const Request& request) const;

@@ -19,8 +19,7 @@ constexpr size_t kMovesPerTask = 32;
 constexpr size_t kLooksPerTask = 256;
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
-constexpr uint64_t kAboutTheLeast =
-    8;  // More by one in eight bytes of a segment is about the same.
+constexpr uint64_t kAboutTheLeast = 8;  // More by one in eight of a segment's bytes is the same.
 constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go is tried again.
 
 }  // namespace
@@ -30,8 +29,8 @@ bool NvmeDrive::CanReclaim() const { return PickVictim() != UINT32_MAX; }
 // The oldest of those that hold about the least. What was written just now is what somebody is
 // about to ask for, and short chains make its segment hold a little less than others.
 uint32_t NvmeDrive::PickVictim() const {
-  const auto may_go = [this](const Segment& segment) {
-    return segment.state == State::kSealed && segment.spared_until_nanos <= now();
+  const auto may_go = [at = now()](const Segment& segment) {
+    return segment.state == State::kSealed && segment.spared_until_nanos <= at;
   };
   uint64_t least = UINT64_MAX;
   for (const Segment& segment : segments_) {
