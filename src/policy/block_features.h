@@ -25,6 +25,7 @@ struct BlockFeatures {
   // two. 0: not known.
   uint64_t name = 0;
   uint64_t parent_name = 0;  // Of the block before it in its chain.
+  // Whose share it counts against: in DRAM one of the tenant's pools (cache/catalog.h).
   uint16_t tenant = 0;
   uint16_t layout = 0;
   int8_t priority = 0;  // 0 is usual; lower ones go first. A caller's hint, or the tenant's.
@@ -37,7 +38,7 @@ struct BlockFeatures {
   // What having it in the tier saves when it is asked for, as its owner's engines say; 0: not
   // known.
   double saved_ms = 0;
-  uint16_t owner = 0;  // `tenant` may be a part of one.
+  uint16_t owner = 0;  // The tenant itself, where `tenant` is one of its pools.
 };
 
 }  // namespace aquifer

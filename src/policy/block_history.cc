@@ -117,6 +117,7 @@ void BlockHistory::Unlink(uint32_t record) {
     oldest_in_[linked.bucket] = more ? linked.newer : kNoRecord;
   }
   if (linked.in_recent) {
+    if (linked.missed()) --missed_blocks_;
     recent_pages_ -= linked.pages;
     if (oldest_recent_ == record) oldest_recent_ = linked.newer;
   }
@@ -128,6 +129,13 @@ void BlockHistory::Unlink(uint32_t record) {
 
 void BlockHistory::Use(uint32_t record, int64_t now_nanos) {
   Unlink(record);
+  Link(record, now_nanos);
+  if (at(record).missed()) ++missed_blocks_;
+}
+
+void BlockHistory::Ask(uint32_t record, int64_t now_nanos) {
+  Unlink(record);
+  at(record).evicted = false;
   Link(record, now_nanos);
 }
 
@@ -152,6 +160,18 @@ void BlockHistory::NoteGhost(uint32_t record) {
   }
 }
 
+void BlockHistory::Admit(uint32_t record, uint32_t ref) {
+  if (at(record).missed()) --missed_blocks_;
+  at(record).ref = ref;
+}
+
+void BlockHistory::GiveUp(uint32_t record) {
+  at(record).ref = kNoRecord;
+  at(record).evicted = true;
+  if (at(record).missed()) ++missed_blocks_;
+  NoteGhost(record);
+}
+
 uint32_t BlockHistory::OldestGhost() {
   for (int step = 0; step < kMaxGhostSteps && ghost_cursor_ != kNoRecord; ++step) {
     if (at(ghost_cursor_).ghost()) return ghost_cursor_;
@@ -160,21 +180,28 @@ uint32_t BlockHistory::OldestGhost() {
   return kNoRecord;
 }
 
-void BlockHistory::SetRecent(uint64_t pages) {
+uint64_t BlockHistory::SetRecent(uint64_t pages) {
   int steps = 0;
+  uint64_t rightly = 0;
   for (; recent_pages_ > pages && steps < kMaxRecentSteps; ++steps) {
     BlockRecord& out = at(oldest_recent_);
+    if (out.missed()) {
+      --missed_blocks_;
+      ++rightly;
+    }
     out.in_recent = false;
     oldest_recent_ = out.newer;
     recent_pages_ -= out.pages;
   }
   for (; recent_pages_ < pages && steps < kMaxRecentSteps; ++steps) {
     const uint32_t next = oldest_recent_ == kNoRecord ? newest_ : at(oldest_recent_).older;
-    if (next == kNoRecord || recent_pages_ + at(next).pages > pages) return;
+    if (next == kNoRecord || recent_pages_ + at(next).pages > pages) break;
     at(next).in_recent = true;
+    if (at(next).missed()) ++missed_blocks_;
     oldest_recent_ = next;
     recent_pages_ += at(next).pages;
   }
+  return rightly;
 }
 
 uint64_t BlockHistory::bytes() const {

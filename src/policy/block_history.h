@@ -41,6 +41,8 @@ struct BlockRecord {
   bool evicted : 1 = false;    // The tier had it after it was last asked for.
 
   bool ghost() const { return ref == kNoRecord; }
+  // The tier has given up what LRU would still have.
+  bool missed() const { return in_recent && evicted && ghost(); }
 };
 static_assert(sizeof(BlockRecord) == 56);
 
@@ -57,17 +59,25 @@ class BlockHistory {
   void Remove(uint32_t record);
   // Moves it to the front of the list; its bucket is the first.
   void Use(uint32_t record, int64_t now_nanos);
+  // The same, and it is asked for.
+  void Ask(uint32_t record, int64_t now_nanos);
 
   // The next record that has outgrown its bucket, which is then the one above; kNoRecord: none.
   uint32_t GrowOlder(int64_t now_nanos);
 
-  // A record is a ghost, which it was not before.
+  // A new record is a ghost.
   void NoteGhost(uint32_t record);
+  // The tier has the block of a ghost now, as `ref`.
+  void Admit(uint32_t record, uint32_t ref);
+  // It has it no longer: a ghost again.
+  void GiveUp(uint32_t record);
   // The ghost used longest ago. kNoRecord: none was found so soon; ask again.
   uint32_t OldestGhost();
 
   // How much LRU would have. What is far off is made right by and by: a few hundred blocks a call.
-  void SetRecent(uint64_t pages);
+  // How many missed blocks LRU would not have any more either.
+  uint64_t SetRecent(uint64_t pages);
+  uint64_t missed_blocks() const { return missed_blocks_; }
 
   // When anything was used last.
   int64_t latest_nanos() const { return last_used_nanos_; }
@@ -96,6 +106,7 @@ class BlockHistory {
   uint8_t growing_ = 0;  // The bucket that GrowOlder() looks at.
   uint64_t recent_pages_ = 0;
   uint32_t oldest_recent_ = kNoRecord;
+  uint64_t missed_blocks_ = 0;
   uint32_t ghost_cursor_ = kNoRecord;  // No ghost is older.
   int64_t last_used_nanos_ = INT64_MIN;
 };

@@ -6,7 +6,9 @@
 // (shelf.h). What a block saves is not always known; it counts like the mean of those where it is.
 //
 // What is known of it is what a tenant's engines say, who may say anything. So a weight is held
-// against the mean of the same tenant, within bounds: nobody gets another's memory by it.
+// against the mean of the same tenant, within bounds: large numbers win nothing. Who reports on
+// purpose that some blocks save next to nothing can still lift its others by a few times; what
+// others are sure of is their floor.
 //
 // Pure numbers.
 #pragma once
@@ -36,6 +38,18 @@ struct ChainSaving {
   }
 };
 
+// The mean over the last blocks, kBlocks of them or so: what came before those counts less and
+// less.
+struct RecentMean {
+  static constexpr double kBlocks = 1 << 16;
+
+  double known_blocks = 0;  // As many as count, at most kBlocks.
+  double mean = 0;
+
+  // So many blocks more, with that mean.
+  void Add(double value, double blocks);
+};
+
 class BlockWeights {
  public:
   // A block of that class was used.
@@ -50,15 +64,13 @@ class BlockWeights {
   double BytesOf(const ChainSaving& saving, uint32_t blocks) const;
 
  private:
-  struct Mean {
-    uint32_t known = 0;
-    double weight = 0;  // Of the classes that were known lately.
-    double asked_blocks = 0;
-    double asked_per_byte = 0;  // Milliseconds; 0: not known.
+  struct Means {
+    RecentMean weight_class;       // Of blocks that were used.
+    RecentMean asked_ms_per_byte;  // Of blocks that were asked for; a mean of 0: not known.
   };
-  Mean& MeanOf(uint16_t owner);
+  Means& MeansOf(uint16_t owner);
 
-  std::vector<Mean> means_;  // By owner.
+  std::vector<Means> means_;  // By owner.
 };
 
 }  // namespace aquifer

@@ -39,6 +39,19 @@ TEST(BlockWeightTest, TheUnknownWeighAsMuchAsTheMeanOfTheKnown) {
   EXPECT_EQ(weights.Of(0, 2), 0.5);
 }
 
+TEST(RecentMeanTest, AllCountAtFirstAndLaterTheLast) {
+  RecentMean mean;
+  mean.Add(6, 1);
+  EXPECT_EQ(mean.mean, 6);
+  mean.Add(2, 3);
+  EXPECT_EQ(mean.mean, 3);
+  mean.Add(5, RecentMean::kBlocks);
+  EXPECT_EQ(mean.mean, 5);
+  mean.Add(9, RecentMean::kBlocks / 4);
+  EXPECT_EQ(mean.mean, 6);
+  EXPECT_EQ(mean.known_blocks, RecentMean::kBlocks);
+}
+
 // Whoever says that computing its blocks takes hours has no more for it than who says nothing.
 TEST(BlockWeightTest, NobodyGetsMoreThanOthersByWhatItSays) {
   BlockWeights weights;

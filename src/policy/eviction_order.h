@@ -32,6 +32,8 @@ struct AskedChain {
   SessionHint session = SessionHint::kNone;
   ChainSaving saving{};
   std::function<uint64_t(uint32_t position)> name;  // As in BlockFeatures.
+  // From the first on: what this tier and those above it have. Not set: this tier alone.
+  std::optional<uint32_t> held{};
 };
 
 // How far one request has been taken in. All zero at first.
@@ -54,7 +56,7 @@ struct EvictionStats {
   double weighed_lru_hits = 0;
   bool lru_decides = true;
   uint64_t takeovers = 0;  // How often LRU had to.
-  uint64_t tables = 0;
+  uint64_t tables = 0;     // Of what blocks are worth: how many were learned, the first included.
 };
 
 class EvictionOrder {
@@ -105,6 +107,7 @@ class EvictionOrder {
   // or not; nothing where nothing is known of it.
   virtual std::optional<double> ReuseProbability(uint64_t /*name*/) const { return std::nullopt; }
 
+  // Of an order that hears of requests: plain LRU counts nothing.
   virtual EvictionStats stats() const { return {}; }
 
   // Blocks in the order.

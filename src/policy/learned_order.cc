@@ -13,6 +13,7 @@
 #include "policy/block_history.h"
 #include "policy/reuse_model.h"
 #include "policy/shelf.h"
+#include "policy/takeover.h"
 
 namespace aquifer {
 namespace {
@@ -28,19 +29,9 @@ constexpr double kGhostsPerBlock = 4.25;
 constexpr uint32_t kLeastGhosts = 64;
 // Ageing goes along with use: twice what a block needs on the way through all buckets.
 constexpr int kStepsPerBlock = 2 * kAgeBuckets;
-constexpr uint64_t kRequestsPerTable = 50;
-constexpr int kMaxRanked = 16;  // Shelves in one task, a microsecond or two each.
-// LRU decides for a while whenever the hits have fallen behind its own by more than a few and a
-// part of all blocks; and for four times as long at each time, so that what is lost by trying again
-// stays small.
-constexpr double kBehindBlocks = 64;
-constexpr double kBehindPart = 0.0003;
-constexpr double kStayBlocks = 8192;  // That are asked for.
-constexpr double kStayFactor = 4;
-constexpr double kMaxStayBlocks = 1 << 22;
-constexpr double kHorizonBlocks = 1 << 20;  // What was longer ago counts half.
-constexpr double kMeanBlocks = 1 << 16;     // That are asked for make the mean one.
-constexpr uint32_t kNoShelf = UINT32_MAX;
+constexpr uint64_t kBlocksPerTable = 1200;  // That are asked for.
+constexpr int kMaxRanked = 16;              // Shelves in one task, a microsecond or two each.
+constexpr size_t kMaxShelves = 64;          // Of a tenant: up to 83 KB each.
 
 struct FreeMemory {
   void operator()(ShelvedBlock* blocks) const { std::free(blocks); }
@@ -80,7 +71,6 @@ class Learned final : public EvictionOrder {
  public:
   Learned(const LearnedOrderOptions& options, ShelvedBlocks blocks)
       : options_(options), blocks_(std::move(blocks)), table_(FirstTable()) {
-    stats_.lru_decides = false;
     ++stats_.tables;
   }
 
@@ -102,7 +92,7 @@ class Learned final : public EvictionOrder {
   std::optional<double> ReuseProbability(uint64_t name) const override;
   uint32_t size() const override { return size_; }
   uint64_t bytes() const override;
-  EvictionStats stats() const override { return stats_; }
+  EvictionStats stats() const override;
 
  private:
   static size_t CellOf(const BlockRecord& record) {
@@ -117,11 +107,11 @@ class Learned final : public EvictionOrder {
     return history_.at(blocks_[ref].record());
   }
   std::shared_ptr<const CellRanking> ranking() const {
-    return {table_, stats_.lru_decides ? &table_->by_age : &table_->by_value};
+    return {table_, takeover_.lru_decides() ? &table_->by_age : &table_->by_value};
   }
 
-  // The shelf for such a block; `now_on` is tried first.
-  uint32_t ShelfOf(const BlockFeatures& features, uint32_t now_on);
+  static ShelfKind KindOf(const BlockFeatures& features);
+  // The shelf for such blocks; where the tenant has too many already, the one most like it.
   uint32_t ShelfOf(const ShelfKind& kind);
   // Puts the block onto its shelf, or takes it off, as it may or may not go.
   void Settle(uint32_t ref);
@@ -136,9 +126,8 @@ class Learned final : public EvictionOrder {
   template <class Has>
   uint32_t Leading(const AskedChain& chain, Has has) const;
   void Compare(const AskedChain& chain);
-  // LRU decides, and so many more were asked for.
-  void Stay(uint32_t blocks);
-  void Decide(bool lru);
+  // So much is here now, and so much LRU would have.
+  void SetPages(uint64_t pages);
   void BeginTable();
   void TakeTable();
 
@@ -161,13 +150,10 @@ class Learned final : public EvictionOrder {
   mutable std::vector<std::unique_ptr<Shelf>> shelves_;  // Ranked when they are looked at.
   std::vector<std::vector<uint32_t>> shelves_of_;        // By tenant.
   uint32_t ghosts_ = 0;
-  uint64_t requests_since_table_ = 0;
+  uint64_t blocks_since_table_ = 0;
   int64_t asked_nanos_ = INT64_MIN;  // When anything was asked for last.
-  double mean_bytes_ = 0;            // Of a block that is asked for, by what it saves.
-  // Since it last changed who decides; in blocks, of which each counts by what it saves.
-  double asked_ = 0;
-  double behind_ = 0;  // LRU's hits that we did not have.
-  double stay_ = 0;    // So long LRU decides, in blocks asked for.
+  RecentMean asked_bytes_;           // Of a block that is asked for, by what it saves.
+  Takeover takeover_;
   EvictionStats stats_;
 };
 
@@ -195,45 +181,30 @@ uint32_t Learned::Leading(const AskedChain& chain, Has has) const {
 }
 
 void Learned::Compare(const AskedChain& chain) {
-  const uint32_t hits = Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
+  const uint32_t hits =
+      chain.held ? *chain.held
+                 : Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
   const uint32_t lru_hits =
       Leading(chain, [](const BlockRecord& record) { return bool{record.in_recent}; });
   weights_.NoteAsked(chain.saving, chain.blocks);
   const double asked_bytes = weights_.BytesOf(chain.saving, chain.blocks) / chain.blocks;
-  const double known_blocks = static_cast<double>(stats_.asked_blocks) + chain.blocks;
-  const double part = std::min(chain.blocks / std::min(known_blocks, kMeanBlocks), 1.0);
-  mean_bytes_ += part * (asked_bytes - mean_bytes_);
-  const double weighed_hits = weights_.BytesOf(chain.saving, hits) / mean_bytes_;
-  const double weighed_lru_hits = weights_.BytesOf(chain.saving, lru_hits) / mean_bytes_;
+  asked_bytes_.Add(asked_bytes, chain.blocks);
+  const double weighed_hits = weights_.BytesOf(chain.saving, hits) / asked_bytes_.mean;
+  const double weighed_lru_hits = weights_.BytesOf(chain.saving, lru_hits) / asked_bytes_.mean;
   stats_.asked_blocks += chain.blocks;
   stats_.hits += hits;
   stats_.lru_hits += lru_hits;
   stats_.weighed_hits += weighed_hits;
   stats_.weighed_lru_hits += weighed_lru_hits;
   if (!options_.compare_with_lru) return;
-  if (stats_.lru_decides) return Stay(chain.blocks);
-  asked_ += chain.blocks;
-  behind_ += weighed_lru_hits - weighed_hits;
-  if (behind_ > kBehindBlocks + kBehindPart * asked_) {
-    stay_ = std::clamp(stay_ * kStayFactor, kStayBlocks, kMaxStayBlocks);
-    ++stats_.takeovers;
-    Decide(true);
-  } else if (asked_ > kHorizonBlocks) {
-    asked_ /= 2;
-    behind_ /= 2;
-    stay_ = 0;
-  }
+  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, history_.missed_blocks());
 }
 
-void Learned::Stay(uint32_t blocks) {
-  asked_ += blocks;
-  if (asked_ >= stay_) Decide(false);
-}
-
-void Learned::Decide(bool lru) {
-  stats_.lru_decides = lru;
-  asked_ = 0;
-  behind_ = 0;
+EvictionStats Learned::stats() const {
+  EvictionStats stats = stats_;
+  stats.lru_decides = takeover_.lru_decides();
+  stats.takeovers = takeover_.times();
+  return stats;
 }
 
 // Engines ask again while they wait, and all ranks of one the same. A clock goes on in between, and
@@ -253,10 +224,11 @@ void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t n
   if (same) {
     progress->left = 0;
     // What is there and asked for again may be a request all the same: LRU's time goes by with it.
-    if (stats_.lru_decides && !history_.at(last).ghost()) Stay(chain.blocks);
+    if (!history_.at(last).ghost()) takeover_.NoteRepeated(chain.blocks);
     return;
   }
   Compare(chain);
+  blocks_since_table_ += chain.blocks;
   progress->known = Leading(chain, [](const BlockRecord&) { return true; });
   if (progress->known > 1) {
     const BlockRecord& end = history_.at(history_.Find(chain.name(progress->known - 1)));
@@ -268,7 +240,7 @@ void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t n
   }
   if (rebuild_ != nullptr) {
     TakeTable();
-  } else if (++requests_since_table_ >= kRequestsPerTable) {
+  } else if (blocks_since_table_ >= kBlocksPerTable) {
     BeginTable();
   }
 }
@@ -291,8 +263,12 @@ void Learned::AskOne(const AskedChain& chain, const AskProgress& progress, uint3
   } else {
     const BlockRecord& known = history_.at(number);
     model_.Observe(known.block_class, known.bucket, true);
-    if (!known.ghost()) TakeOff(known.ref);
-    history_.Use(number, now_nanos);
+    if (known.missed()) takeover_.NoteMissedAsked();
+    if (!known.ghost()) {
+      if (!known.in_recent) takeover_.NoteExtraAsked();
+      TakeOff(known.ref);
+    }
+    history_.Ask(number, now_nanos);
   }
   BlockRecord& record = history_.at(number);
   record.block_class = model_.Classify(
@@ -307,7 +283,6 @@ void Learned::AskOne(const AskedChain& chain, const AskProgress& progress, uint3
        .added_tokens = chain.input_tokens - std::min(progress.tokens_before, chain.input_tokens),
        .output_tokens = chain.output_tokens,
        .session = chain.session});
-  record.evicted = false;
   record.turn = progress.turn & kMaxTurn;
   record.full_blocks = static_cast<uint16_t>(std::min<uint32_t>(chain.full_blocks, UINT16_MAX));
   record.tokens = Saturate(chain.input_tokens + chain.output_tokens);
@@ -340,7 +315,7 @@ void Learned::GrowOlder(int64_t now_nanos, size_t blocks) {
 // --- Tables
 
 void Learned::BeginTable() {
-  requests_since_table_ = 0;
+  blocks_since_table_ = 0;
   rebuild_ = std::make_shared<Rebuild>();
   rebuild_->counts = model_.TakeCounts();
   if (options_.run_elsewhere) {
@@ -360,15 +335,12 @@ void Learned::TakeTable() {
 
 // --- Blocks of the tier
 
-uint32_t Learned::ShelfOf(const BlockFeatures& features, uint32_t now_on) {
-  const ShelfKind kind = {.tenant = features.tenant,
-                          .priority = static_cast<int8_t>(
-                              std::clamp(int{features.priority}, -kMaxPriority, kMaxPriority)),
-                          .owner = features.owner,
-                          .weight = WeightClassOf(features.saved_ms, features.bytes)};
-  weights_.Note(kind.owner, kind.weight);
-  if (now_on != kNoShelf && shelves_[now_on]->kind() == kind) return now_on;
-  return ShelfOf(kind);
+ShelfKind Learned::KindOf(const BlockFeatures& features) {
+  return {.tenant = features.tenant,
+          .priority =
+              static_cast<int8_t>(std::clamp(int{features.priority}, -kMaxPriority, kMaxPriority)),
+          .owner = features.owner,
+          .weight = WeightClassOf(features.saved_ms, features.bytes)};
 }
 
 uint32_t Learned::ShelfOf(const ShelfKind& kind) {
@@ -376,6 +348,13 @@ uint32_t Learned::ShelfOf(const ShelfKind& kind) {
   std::vector<uint32_t>& own = shelves_of_[kind.tenant];
   for (const uint32_t number : own) {
     if (shelves_[number]->kind() == kind) return number;
+  }
+  if (own.size() == kMaxShelves) {
+    return *std::ranges::min_element(own, {}, [&](uint32_t number) {
+      const ShelfKind& other = shelves_[number]->kind();
+      return std::pair(std::abs(other.priority - kind.priority),
+                       std::abs(other.weight - kind.weight));
+    });
   }
   own.push_back(static_cast<uint32_t>(shelves_.size()));
   shelves_.push_back(std::make_unique<Shelf>(kind, blocks_.get(), &history_));
@@ -430,13 +409,13 @@ void Learned::Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos
     number = history_.Add(number == kNoRecord ? features.name : 0, features.bytes, now_nanos);
     DescribeUnasked(features, &history_.at(number));
   }
-  history_.at(number).ref = ref;
-  blocks_[ref] = {
-      .record_plus_one = number + 1, .shelf = ShelfOf(features, kNoShelf), .leaf = true};
+  history_.Admit(number, ref);
+  const ShelfKind kind = KindOf(features);
+  weights_.Note(kind.owner, kind.weight);
+  blocks_[ref] = {.record_plus_one = number + 1, .shelf = ShelfOf(kind), .leaf = true};
   limit_ = std::max(limit_, ref + 1);
   ++size_;
-  pages_ += history_.at(number).pages;
-  history_.SetRecent(pages_);
+  SetPages(pages_ + history_.at(number).pages);
   Settle(ref);
 }
 
@@ -445,7 +424,9 @@ void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nan
   AQ_CHECK(shelves_[block.shelf]->kind().tenant == features.tenant);
   GrowOlder(now_nanos, 1);
   TakeOff(ref);
-  block.shelf = ShelfOf(features, block.shelf);
+  const ShelfKind kind = KindOf(features);
+  weights_.Note(kind.owner, kind.weight);
+  if (shelves_[block.shelf]->kind() != kind) block.shelf = ShelfOf(kind);
   BlockRecord& record = history_.at(block.record());
   if (record.used_nanos < now_nanos) {
     // Used by who did not ask: a use all the same, unless it is of the request just now.
@@ -462,7 +443,9 @@ void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nan
 
 void Learned::Reweigh(uint32_t ref, const BlockFeatures& features) {
   ShelvedBlock& block = Present(ref);
-  const uint32_t shelf = ShelfOf(features, block.shelf);
+  const ShelfKind kind = KindOf(features);
+  if (shelves_[block.shelf]->kind() == kind) return;
+  const uint32_t shelf = ShelfOf(kind);
   if (shelf == block.shelf) return;
   TakeOff(ref);
   block.shelf = shelf;
@@ -490,19 +473,22 @@ void Learned::Remove(uint32_t ref) {
   const uint32_t number = Present(ref).record();
   TakeOff(ref);
   blocks_[ref] = {};
-  BlockRecord& record = history_.at(number);
+  const BlockRecord& record = history_.at(number);
   --size_;
-  pages_ -= record.pages;
-  history_.SetRecent(pages_);
-  record.ref = kNoRecord;
-  record.evicted = true;
+  SetPages(pages_ - record.pages);
+  if (!record.in_recent) takeover_.NoteExtraGivenUp();
+  history_.GiveUp(number);
   if (record.name == 0) {
     history_.Remove(number);
   } else {
-    history_.NoteGhost(number);
     ++ghosts_;
   }
   TrimGhosts();
+}
+
+void Learned::SetPages(uint64_t pages) {
+  pages_ = pages;
+  takeover_.NoteMissedRightly(history_.SetRecent(pages));
 }
 
 void Learned::TrimGhosts() {
@@ -519,7 +505,7 @@ void Learned::TrimGhosts() {
 double Learned::Value(uint32_t ref) const {
   const BlockRecord& record = RecordOf(ref);
   const ShelfKind& kind = shelves_[blocks_[ref].shelf]->kind();
-  if (stats_.lru_decides) {
+  if (takeover_.lru_decides()) {
     return static_cast<double>(record.used_nanos + kind.priority * kPriorityNanos);
   }
   // Of those that are alike the one used longest ago is worth the least, by a trifle.
@@ -568,7 +554,8 @@ uint32_t Learned::Victim(const std::function<bool(uint16_t tenant)>& may_pay) co
 }
 
 uint64_t Learned::bytes() const {
-  uint64_t bytes = uint64_t{limit_} * sizeof(ShelvedBlock) + history_.bytes();
+  uint64_t bytes = sizeof(Learned) + sizeof(Rebuild) * (rebuild_ == nullptr ? 1 : 2);
+  bytes += uint64_t{limit_} * sizeof(ShelvedBlock) + history_.bytes();
   for (const auto& shelf : shelves_) bytes += shelf->bytes();
   return bytes;
 }

@@ -9,7 +9,10 @@
 //
 // What it costs the owner's thread is a few lookups a block; tables are made by `run_elsewhere` and
 // taken over when they are done. Its memory is 60 bytes for each block and for each of its ghosts,
-// of which there are four or so a block, and 20 more for a block: 336 in all.
+// of which there are four or so a block, and 20 more for a block: 336 in all. Blocks of one tenant
+// (in DRAM: of one of its pools), priority and weight share a shelf (shelf.h) of up to 83 KB. A
+// tenant has at most 64 of those: past that a block is on the one of the nearest priority and, of
+// these, of the nearest weight, and counts as if it had both.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,8 @@ namespace aquifer {
 
 struct LearnedOrderOptions {
   uint32_t max_blocks = 0;  // Refs are below this.
-  // Whether it holds itself against LRU. Not for a lower tier, which does not get all that is asked
-  // for: its hits say little.
+  // Whether it holds itself against LRU. A lower tier can only where chains come with what the
+  // tiers above have (AskedChain::held).
   bool compare_with_lru = true;
   // Where tables are made; empty: at once, where they are needed. What it is given may outlive the
   // order.

@@ -1,6 +1,7 @@
 #include "policy/learned_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <set>
@@ -428,6 +429,22 @@ TEST(LearnedOrderTest, QuestionsOfOneTimeAreRequestsOfTheirOwn) {
   EXPECT_EQ(order->Victim(uint16_t{0}), 6u);  // Which was used before.
 }
 
+// They are alike but for their last use, which is what tells them apart.
+TEST(LearnedOrderTest, WhatWasHeldGoesWhenItsTurnComesAsBefore) {
+  constexpr uint32_t kBlocks = 100;
+  for (const uint32_t held : {0u, 9u, 50u, 90u, 98u}) {
+    auto order = NewLearnedOrder({.max_blocks = kBlocks});
+    ASSERT_TRUE(order.ok());
+    for (uint32_t i = 0; i < kBlocks; ++i) (*order)->Add(i, {}, i);
+    (*order)->Hold(held);
+    (*order)->Unhold(held);
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      ASSERT_EQ((*order)->Victim(uint16_t{0}), i) << held;
+      (*order)->Remove(i);
+    }
+  }
+}
+
 TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
   std::vector<Task> tasks;
   {
@@ -436,11 +453,12 @@ TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
                                   }});
     ASSERT_TRUE(order.ok());
     AskedTier tier(order->get(), 100);
-    for (uint32_t i = 0; i < 500; ++i) tier.Ask({i}, i * kSecond);
+    const auto ask = [&tier](uint32_t i) { tier.Ask({3 * i, 3 * i + 1, 3 * i + 2}, i * kSecond); };
+    for (uint32_t i = 0; i < 500; ++i) ask(i);
     EXPECT_EQ(tasks.size(), 1u);              // One at a time.
     EXPECT_EQ((*order)->stats().tables, 1u);  // The one to begin with.
     tasks[0]();
-    for (uint32_t i = 500; i < 600; ++i) tier.Ask({i}, i * kSecond);
+    for (uint32_t i = 500; i < 1000; ++i) ask(i);
     EXPECT_EQ((*order)->stats().tables, 2u);
     EXPECT_EQ(tasks.size(), 2u);
   }
@@ -448,7 +466,7 @@ TEST(LearnedOrderTest, TablesAreMadeElsewhereAndTakenWhenTheyAreDone) {
 }
 
 TEST(LearnedOrderTest, ABlockWithItsGhostsTakesAtMost350Bytes) {
-  const uint32_t count = 20'000;
+  const uint32_t count = 50'000;
   const auto order = MakeOrder(2 * count);
   uint64_t name = 1;
   for (uint32_t ref = 0; ref < count; ++ref) order->Add(ref, Of(0, NameOf(name++)), ref);
@@ -460,6 +478,35 @@ TEST(LearnedOrderTest, ABlockWithItsGhostsTakesAtMost350Bytes) {
   }
   EXPECT_EQ(order->size(), count);
   EXPECT_LE(order->bytes(), uint64_t{350} * count);
+}
+
+// However many priorities and prefill times it names.
+TEST(LearnedOrderTest, ATenantHasABoundedNumberOfShelves) {
+  constexpr int kPriorities = 16;
+  constexpr int kWeights = 121;
+  const auto order = MakeOrder(kPriorities * kWeights);
+  std::vector<int> priorities;
+  uint64_t bytes_of_64 = 0;
+  for (int weight = 0; weight < kWeights; ++weight) {
+    for (int priority = -8; priority < 8; ++priority) {
+      BlockFeatures features = Saving(std::exp2((weight - 60) / 2.0), kMiB);
+      features.priority = static_cast<int8_t>(priority);
+      order->Add(static_cast<uint32_t>(priorities.size()), features, kSecond);
+      priorities.push_back(priority);
+      if (priorities.size() == 64) bytes_of_64 = order->bytes();
+    }
+  }
+  EXPECT_LT(order->bytes() - bytes_of_64, 350 * priorities.size());
+  // Nobody is lost, and priorities still count.
+  int last = -8;
+  for (size_t i = 0; i < priorities.size(); ++i) {
+    const uint32_t victim = order->Victim(uint16_t{0});
+    ASSERT_NE(victim, kNoVictim);
+    EXPECT_GE(priorities[victim], last);
+    last = priorities[victim];
+    order->Remove(victim);
+  }
+  EXPECT_EQ(order->Victim(uint16_t{0}), kNoVictim);
 }
 
 TEST(LearnedOrderTest, VictimsAreAlwaysUnheldLeavesOfTheirTenant) {

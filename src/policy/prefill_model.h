@@ -87,7 +87,8 @@ class PrefillModels {
 
   void Add(const PrefillName& name, const PrefillSample& sample);
   // That engine's; else that of the engine heard of last with the same tenant and layout; else
-  // none.
+  // none. Not of one that is gone (Latest()): what a caller is advised of is its own times, and one
+  // that nobody measures any more may be of another machine.
   std::optional<PrefillCoefficients> Find(const PrefillName& name) const;
   // That of the engine heard of last with the tenant and layout, also when it is gone since: what
   // computing a block takes.
@@ -106,7 +107,8 @@ class PrefillModels {
 
   const PrefillModelsOptions options_;
   std::map<PrefillName, Entry> models_;
-  std::map<std::pair<uint16_t, uint16_t>, PrefillCoefficients> latest_;  // By layout and tenant.
+  // By layout and tenant: as many as there are layouts, until ForgetLayout().
+  std::map<std::pair<uint16_t, uint16_t>, PrefillCoefficients> latest_;
   uint64_t added_ = 0;
 };
 

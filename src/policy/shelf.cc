@@ -8,7 +8,7 @@
 namespace aquifer {
 namespace {
 
-constexpr int kMaxStepsAside = 8;  // To the right place of a block that comes late.
+constexpr int kMaxStepsAside = 64;  // To the right place of a block that comes late.
 
 size_t CellOf(const BlockRecord& record) {
   return size_t{record.block_class.number} * kAgeBuckets + record.bucket;
@@ -37,17 +37,26 @@ void Shelf::Mark(size_t cell, bool filled) {
   }
 }
 
-// Most come in the order of their use; a block whose child is gone is as old as the oldest.
+// Most come in the order of their use. The end of a request's chain comes a little late; and a
+// block whose child is gone, or that was held, may be as old as the oldest. So it is looked for
+// from the end of the list that is nearer in time.
 void Shelf::Link(uint32_t ref, size_t cell) {
   if (rows_[cell / kAgeBuckets] == nullptr) rows_[cell / kAgeBuckets] = std::make_unique<Row>();
   List& target = list(cell);
   uint32_t after = target.last;  // It goes behind this one.
   if (after != kNoRecord && UsedBefore(ref, after)) {
-    after = kNoRecord;
-    uint32_t next = target.first;
-    for (int step = 0; step < kMaxStepsAside && UsedBefore(next, ref); ++step) {
-      after = next;
-      next = blocks_[next].next;
+    const int64_t used = record(ref).used_nanos;
+    if (record(after).used_nanos - used < used - record(target.first).used_nanos) {
+      for (int step = 0; step < kMaxStepsAside && UsedBefore(ref, after); ++step) {
+        after = blocks_[after].previous;
+      }
+    } else {
+      after = kNoRecord;
+      uint32_t next = target.first;
+      for (int step = 0; step < kMaxStepsAside && UsedBefore(next, ref); ++step) {
+        after = next;
+        next = blocks_[next].next;
+      }
     }
   }
   ShelvedBlock& added = blocks_[ref];

@@ -42,9 +42,9 @@ static_assert(sizeof(ShelvedBlock) == 20);
 
 // Whose blocks a shelf holds, and of which kind.
 struct ShelfKind {
-  uint16_t tenant = 0;
+  uint16_t tenant = 0;  // In DRAM one of the tenant's pools (cache/catalog.h).
   int8_t priority = 0;
-  uint16_t owner = 0;  // Of the weight.
+  uint16_t owner = 0;  // The tenant itself: of the weight.
   WeightClass weight = kUnknownWeight;
 
   friend bool operator==(const ShelfKind&, const ShelfKind&) = default;

@@ -132,8 +132,10 @@ class Load {
   ReplayTrace trace_;
 };
 
-uint64_t Hits(const ReplayTrace& trace, const char* policy, uint32_t capacity) {
-  const auto outcome = Replay(trace, {.policy = policy, .capacity_blocks = capacity}, {});
+uint64_t Hits(const ReplayTrace& trace, const char* policy, uint32_t capacity,
+              uint32_t nvme_blocks = 0) {
+  const auto outcome = Replay(
+      trace, {.policy = policy, .capacity_blocks = capacity, .nvme_blocks = nvme_blocks}, {});
   EXPECT_TRUE(outcome.ok());
   return outcome->hits;
 }
@@ -151,6 +153,18 @@ TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
       EXPECT_GE(learned + trace.blocks.size() / 1000 + 300 + capacity / 32, lru)
           << "seed " << seed << ", " << trace.blocks.size() << " blocks, capacity " << capacity;
     }
+  }
+}
+
+// Below DRAM, where less is written than LRU would: a point.
+TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
+  const auto seeds = ByTestLevel<uint64_t>(2, 6, 60);
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const ReplayTrace trace = Load(seed).Requests(12'000);
+    const uint32_t dram = std::max<uint32_t>(trace.distinct / 100, 1);
+    const uint64_t lru = Hits(trace, "lru", dram, trace.distinct / 10);
+    const uint64_t learned = Hits(trace, "learned", dram, trace.distinct / 10);
+    EXPECT_GE(learned + trace.blocks.size() / 100, lru) << "seed " << seed;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "sim/replay_order.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "policy/eviction_order.h"
@@ -92,7 +93,7 @@ class OrderPolicy : public ReplayPolicy {
   uint32_t Use(const ReplayRequest& request, std::span<const uint32_t> blocks) override {
     uint32_t hits = 0;
     while (hits < blocks.size() && Has(blocks[hits])) ++hits;
-    Ask(request, blocks);
+    Ask(request, blocks, hits);
     for (size_t i = blocks.size(); i-- > 0;) {
       UseBlock(blocks[i], static_cast<uint32_t>(i), request.at_nanos);
     }
@@ -109,19 +110,21 @@ class OrderPolicy : public ReplayPolicy {
     dram_.Use(block, position, now);
   }
   virtual void LeaveDram(uint32_t /*block*/, int64_t /*now*/) {}
-  virtual void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks) {
-    AskOrder(request, blocks, &dram_.order());
+  virtual void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks,
+                   uint32_t /*hits*/) {
+    AskOrder(request, blocks, std::nullopt, &dram_.order());
   }
 
   void AskOrder(const ReplayRequest& request, std::span<const uint32_t> blocks,
-                EvictionOrder* order) {
+                std::optional<uint32_t> held, EvictionOrder* order) {
     const AskedChain chain = {
         .blocks = request.blocks,
         .full_blocks = request.full_blocks,
         .input_tokens = request.input_tokens,
         .output_tokens = request.output_tokens,
         .session = options_.hints.empty() ? SessionHint::kNone : options_.hints[requests_],
-        .name = [blocks](uint32_t position) { return NameOf(blocks[position]); }};
+        .name = [blocks](uint32_t position) { return NameOf(blocks[position]); },
+        .held = held};
     AskProgress progress;
     while (order->Ask(chain, &progress, kMaxAsked, request.at_nanos)) {
     }
@@ -153,9 +156,9 @@ class TwoTierPolicy final : public OrderPolicy {
  private:
   bool Has(uint32_t block) const override { return dram_.Has(block) || nvme_.Has(block); }
 
-  void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks) override {
-    OrderPolicy::Ask(request, blocks);
-    AskOrder(request, blocks, &nvme_.order());
+  void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks, uint32_t hits) override {
+    OrderPolicy::Ask(request, blocks, hits);
+    AskOrder(request, blocks, hits, &nvme_.order());
   }
 
   void UseBlock(uint32_t block, uint32_t position, int64_t now) override {
@@ -177,7 +180,8 @@ class TwoTierPolicy final : public OrderPolicy {
     // What is below it is of no use without it.
     const double reuse =
         nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
-    if (!threshold_.Admit(reuse)) return;
+    // Where LRU would have more hits, it has NVMe, and what it would write.
+    if (!threshold_.Admit(reuse) && !nvme_.order().stats().lru_decides) return;
     Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
   }
@@ -193,9 +197,9 @@ class TwoTierPolicy final : public OrderPolicy {
   uint64_t writes_ = 0;
 };
 
-Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks, bool lower) {
+Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks) {
   if (!learned) return NewLeafRecency({.max_blocks = std::max(blocks, 1u)});
-  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .compare_with_lru = !lower});
+  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u)});
 }
 
 }  // namespace
@@ -208,12 +212,12 @@ Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
   if (!learned && name != "lru-leaf" && !(two_tiers && name == "lru")) {
     return std::unique_ptr<ReplayPolicy>();
   }
-  AQ_ASSIGN_OR_RETURN(auto dram, NewOrder(learned, trace.distinct, false));
+  AQ_ASSIGN_OR_RETURN(auto dram, NewOrder(learned, trace.distinct));
   if (!two_tiers) {
     return std::unique_ptr<ReplayPolicy>(
         std::make_unique<OrderPolicy>(trace, std::move(options), std::move(dram)));
   }
-  AQ_ASSIGN_OR_RETURN(auto nvme, NewOrder(learned, trace.distinct, true));
+  AQ_ASSIGN_OR_RETURN(auto nvme, NewOrder(learned, trace.distinct));
   return std::unique_ptr<ReplayPolicy>(std::make_unique<TwoTierPolicy>(
       trace, std::move(options), std::move(dram), std::move(nvme), !learned));
 }

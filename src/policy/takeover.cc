@@ -1,0 +1,68 @@
+#include "policy/takeover.h"
+
+#include <algorithm>
+
+namespace aquifer {
+namespace {
+
+// By so many blocks it may be behind: a few at first, when one cannot lose more than these without
+// losing a tenth of a percent; and a part of what was asked for since it decides.
+constexpr double kFirstBlocks = 8;
+constexpr double kMostBlocks = 48;
+constexpr double kBehindPart = 0.0003;
+constexpr double kStayBlocks = 8192;  // That are asked for.
+// By so much longer than the last time: where that much was lost, and where it was only feared.
+constexpr double kStayFactor = 4;
+constexpr double kFearedStayFactor = 2;
+constexpr double kMaxStayBlocks = 1 << 22;
+constexpr double kHorizonBlocks = 1 << 20;  // What was longer ago counts half.
+constexpr double kLeastOutcomes = 64;       // Before they say anything.
+constexpr double kMostOutcomes = 4096;
+
+}  // namespace
+
+void Takeover::Outcomes::Add(double more_asked, double more_not_asked) {
+  asked += more_asked;
+  not_asked += more_not_asked;
+  if (asked + not_asked <= kMostOutcomes) return;
+  asked /= 2;
+  not_asked /= 2;
+}
+
+double Takeover::ToCome(uint64_t missed) const {
+  if (std::min(missed_.count(), extra_.count()) < kLeastOutcomes) return 0;
+  return std::max(missed_.PartAsked() - extra_.PartAsked(), 0.0) * static_cast<double>(missed);
+}
+
+void Takeover::NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64_t missed) {
+  asked_ever_ += blocks;
+  if (lru_decides_) return NoteRepeated(blocks);
+  asked_ += blocks;
+  behind_ += lru_hits - hits;
+  const double allowed = std::min(kFirstBlocks + kBehindPart * asked_ever_, kMostBlocks);
+  if (behind_ + ToCome(missed) > allowed + kBehindPart * asked_) {
+    const bool lost = behind_ > allowed / 2;
+    stay_ =
+        std::clamp(stay_ * (lost ? kStayFactor : kFearedStayFactor), kStayBlocks, kMaxStayBlocks);
+    ++times_;
+    Decide(true);
+  } else if (asked_ > kHorizonBlocks) {
+    asked_ /= 2;
+    behind_ /= 2;
+    stay_ = 0;
+  }
+}
+
+void Takeover::NoteRepeated(uint32_t blocks) {
+  if (!lru_decides_) return;
+  asked_ += blocks;
+  if (asked_ >= stay_) Decide(false);
+}
+
+void Takeover::Decide(bool lru) {
+  lru_decides_ = lru;
+  asked_ = 0;
+  behind_ = 0;
+}
+
+}  // namespace aquifer
