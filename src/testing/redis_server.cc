@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -65,6 +66,11 @@ std::string CommandOf(const std::vector<std::string>& words) {
   return text;
 }
 
+std::string Program() {
+  const char* named = std::getenv("AQUIFER_TEST_REDIS");
+  return named != nullptr ? named : "redis-server";
+}
+
 int RunProgram(std::vector<std::string> words) {
   const std::unique_ptr<ChildProcess> child = ChildProcess::StartCommand(std::move(words));
   child->EndInput();
@@ -76,7 +82,7 @@ int RunProgram(std::vector<std::string> words) {
 }  // namespace
 
 bool HasRedisServer() {
-  static const bool has = RunProgram({"sh", "-c", "command -v redis-server"}) == 0;
+  static const bool has = RunProgram({"sh", "-c", "command -v \"$0\"", Program()}) == 0;
   return has;
 }
 
@@ -104,7 +110,7 @@ void RedisServer::MakeCertificate() const {
 
 void RedisServer::Start() {
   // So that it does not outlive a test that is killed.
-  std::vector<std::string> words = {"setpriv", "--pdeathsig", "KILL", "redis-server"};
+  std::vector<std::string> words = {"setpriv", "--pdeathsig", "KILL", Program()};
   const auto add = [&words](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
   };

@@ -1,5 +1,6 @@
 // A real redis-server on the loopback, for a test: on a free port, in a directory of its own, ended
-// with this object or with the test's process. And three of them as a cluster.
+// with this object or with the test's process. And three of them as a cluster. The environment's
+// AQUIFER_TEST_REDIS names another program that is started in its place: Valkey's.
 #pragma once
 
 #include <csignal>
