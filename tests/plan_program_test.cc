@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -213,6 +214,19 @@ TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   EXPECT_THAT(RunPlan({scratch_.Sub("nothing.jsonl"), "--html", scratch_.Sub("")}).text,
               HasSubstr("Is a directory"));
   EXPECT_THAT(RunPlan({"--presets"}).text, AllOf(HasSubstr("h200"), HasSubstr("llama-3-8b")));
+}
+
+TEST_F(PlanProgram, APageGoesWhereALinkLeadsAndADeviceStaysOne) {
+  const std::string page = scratch_.Sub("page.html");
+  const std::string link = scratch_.Sub("link.html");
+  std::filesystem::create_symlink(page, link);
+  EXPECT_EQ(RunPlan({kConversation, "--html", link}).status, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_THAT(TextOf(page), HasSubstr("</html>"));
+  const std::string device = scratch_.Sub("null");
+  if (::mknod(device.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) GTEST_SKIP() << "only for root";
+  EXPECT_EQ(RunPlan({kConversation, "--html", device}).status, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file(device));
 }
 
 // A disk that is full is said to be, by an exit status that is none of a crash.

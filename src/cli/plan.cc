@@ -131,8 +131,6 @@ Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown)
   }
 }
 
-std::string Beside(const std::string& path) { return fmt::format("{}.{}.tmp", path, ::getpid()); }
-
 Status CannotWrite(const std::string& path, int error) {
   return Status(
       Code::kUnavailable,
@@ -141,27 +139,46 @@ Status CannotWrite(const std::string& path, int error) {
                   path, std::generic_category().message(error)));
 }
 
+// Where a page is written first: beside its file, so that a page that was there is replaced by a
+// whole one or not at all. A link is followed; a device or a pipe is written to as it is.
+struct PageFile {
+  std::string path;
+  std::string beside;  // Empty: there is nothing to replace.
+
+  explicit PageFile(const std::string& named) : path(named) {
+    std::error_code error;
+    const auto real = std::filesystem::weakly_canonical(named, error);
+    if (!error) path = real.string();
+    const auto kind = std::filesystem::status(path, error).type();
+    const bool special = kind != std::filesystem::file_type::regular &&
+                         kind != std::filesystem::file_type::not_found;
+    if (!special) beside = fmt::format("{}.{}.tmp", path, ::getpid());
+  }
+};
+
 // Before hours of trace are read for nothing.
 Status TryWriting(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return CannotWrite(path, EISDIR);
-  const std::string beside = Beside(path);
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
+  const PageFile page(path);
+  if (page.beside.empty()) return Status();
+  std::ofstream file(page.beside, std::ios::binary | std::ios::trunc);
   if (file.fail()) return CannotWrite(path, errno);
   file.close();
-  std::remove(beside.c_str());
+  std::remove(page.beside.c_str());
   return Status();
 }
 
-// Beside the file first: a page that was there is replaced by a whole one or not at all.
 Status WriteFile(const std::string& path, const std::string& text) {
-  const std::string beside = Beside(path);
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
+  const PageFile page(path);
+  const std::string& target = page.beside.empty() ? page.path : page.beside;
+  std::ofstream file(target, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (file.fail() || std::rename(beside.c_str(), path.c_str()) != 0) {
+  if (page.beside.empty()) return file.fail() ? CannotWrite(path, errno) : Status();
+  if (file.fail() || std::rename(page.beside.c_str(), page.path.c_str()) != 0) {
     const int error = errno;
-    std::remove(beside.c_str());
+    std::remove(page.beside.c_str());
     return CannotWrite(path, error);
   }
   return Status();

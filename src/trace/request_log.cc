@@ -317,10 +317,14 @@ Status RequestLog::Explain(const Status& status) const {
 }
 
 Status RequestLog::Parse(std::string_view line, TraceRequest* request) {
-  if (form_ == LogForm::kMooncake ||
-      (!begun_ && line.find("\"hash_ids\"") != std::string_view::npos)) {
-    form_ = LogForm::kMooncake;
-    return ParseTraceLine(line, request);
+  if (form_ == LogForm::kMooncake) return ParseTraceLine(line, request);
+  if (!begun_ && line.find("\"hash_ids\"") != std::string_view::npos) {
+    const Status parsed = ParseTraceLine(line, request);
+    // The word may be somewhere within a line of another form.
+    const Result<LogForm> other =
+        parsed.ok() ? Result<LogForm>(LogForm::kMooncake) : ParseLogLine(line, request);
+    form_ = other.ok() ? *other : LogForm::kMooncake;
+    return other.ok() ? Status() : parsed;
   }
   AQ_ASSIGN_OR_RETURN(form_, ParseLogLine(line, request));
   return Status();

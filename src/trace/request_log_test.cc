@@ -52,6 +52,16 @@ TEST(RequestLogTest, MooncakesFormIsReadAsTheTraceReaderDoes) {
   EXPECT_EQ(reading.error, "");
 }
 
+TEST(RequestLogTest, AWordDeepInALineDoesNotSayWhatFormItHas) {
+  const Reading reading = ReadText(R"({"created": 1, "metadata": {"hash_ids": []}, "prompt": "a"})"
+                                   "\n");
+  EXPECT_EQ(reading.error, "");
+  ASSERT_THAT(reading.forms, SizeIs(1));
+  EXPECT_EQ(reading.forms[0], LogForm::kPrompts);
+  EXPECT_THAT(ReadText(R"({"hash_ids": [1], "input_length": 600})").error,
+              HasSubstr("\"timestamp\" is missing"));
+}
+
 TEST(RequestLogTest, HashesMayBeTextsOrNumbersAndAreChained) {
   const Reading reading = ReadText(
       R"({"timestamp_ms": 5, "input_tokens": 40, "output_tokens": 3, "block_hashes": ["a", "b", 7]})"
