@@ -200,6 +200,8 @@ class NvmeDrive final : public SegmentWriter::Host {
     bool map_unmirrored = false;  // The other copy lacks a bit that one has.
     bool map_writing = false;
 
+    // Of a segment that is emptied, so much is written again at most.
+    uint64_t MovableBytes() const { return bytes / 5; }
     bool dead(size_t record) const {
       return records[record] == NvmeIndex::kNone && (record >= unread.size() || !unread[record]);
     }

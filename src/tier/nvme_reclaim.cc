@@ -1,6 +1,7 @@
-// Space comes back a segment at a time: the sealed segment with the least live bytes is emptied. Up
-// to a fifth of it is written again, what the cache values most first; the rest is lost. Then its
-// header says that it is free, so that neither what was dropped nor what was moved comes back.
+// Space comes back a segment at a time: the oldest of the sealed segments with about the least live
+// bytes is emptied. Up to a fifth of it is written again, what the cache values most first; the
+// rest is lost. Then its header says that it is free, so that neither what was dropped nor what was
+// moved comes back.
 #include "tier/nvme_reclaim.h"
 
 #include <algorithm>
@@ -12,14 +13,14 @@
 namespace aquifer {
 namespace {
 
-constexpr uint64_t kMovedFraction = 5;  // One in five bytes of a segment is moved at most.
 constexpr uint64_t kMovingBytes = uint64_t{8} << 20;  // On its way at once; at least one block.
 constexpr size_t kMovingBlocks = 256;                 // The same.
 constexpr size_t kMovesPerTask = 32;
 constexpr size_t kLooksPerTask = 256;
 constexpr size_t kDropsPerTask = 256;
 constexpr uint64_t kWantedFree = 2;
-constexpr uint64_t kAboutTheLeast = 8;  // More by one in eight of a segment's bytes is the same.
+// Within an eighth of a segment of the least counts as equally little.
+constexpr uint64_t kAboutTheLeast = 8;
 constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go is tried again.
 
 }  // namespace
@@ -27,19 +28,26 @@ constexpr int64_t kSpareNanos = 1'000'000'000;  // Before one that could not go 
 bool NvmeDrive::CanReclaim() const { return PickVictim() != UINT32_MAX; }
 
 // The oldest of those that hold about the least. What was written just now is what somebody is
-// about to ask for, and short chains make its segment hold a little less than others.
+// about to ask for, and short chains make its segment hold a little less than others. But what is
+// empty goes first, and where one can go without a loss, so does the one that is chosen.
 uint32_t NvmeDrive::PickVictim() const {
   const auto may_go = [at = now()](const Segment& segment) {
     return segment.state == State::kSealed && segment.spared_until_nanos <= at;
   };
   uint64_t least = UINT64_MAX;
+  bool can_be_moved = false;
   for (const Segment& segment : segments_) {
-    if (may_go(segment)) least = std::min(least, segment.live_bytes);
+    if (!may_go(segment)) continue;
+    least = std::min(least, segment.live_bytes);
+    can_be_moved |= segment.live_bytes <= segment.MovableBytes();
   }
   uint32_t oldest = UINT32_MAX;
   for (uint32_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
-    if (!may_go(segment) || segment.live_bytes > least + segment.bytes / kAboutTheLeast) continue;
+    if (!may_go(segment)) continue;
+    uint64_t most = least == 0 ? 0 : least + segment.bytes / kAboutTheLeast;
+    if (can_be_moved) most = std::min(most, segment.MovableBytes());
+    if (segment.live_bytes > most) continue;
     if (oldest == UINT32_MAX || segment.use.generation < segments_[oldest].use.generation) {
       oldest = i;
     }
@@ -67,7 +75,7 @@ void NvmeDrive::StartReclaim(uint32_t victim) {
   if (std::unique_ptr<ReclaimChoice> choice = owner_->ChooseForReclaim()) {
     reclaim_->candidates = std::make_shared<Reclaim::Candidates>();
     reclaim_->candidates->choice = std::move(choice);
-    reclaim_->candidates->keep_bytes = segments_[victim].bytes / kMovedFraction;
+    reclaim_->candidates->keep_bytes = segments_[victim].MovableBytes();
     reclaim_->candidates->max_segment_bytes = options().segment_bytes;
   }
   PostContinueReclaim();

@@ -36,6 +36,36 @@ TEST(NvmeReclaimTest, ACapThatWasLoweredIsObeyed) {
   EXPECT_TRUE(harness.Write(TestBlock(1000, 16 << 10)).ok());
 }
 
+// Five blocks of the first segment are alive, of which three fit into what may be moved; and three
+// of the second.
+TEST(NvmeReclaimTest, WhereASegmentCanGoWithoutALossAnOlderOneThatCannotStays) {
+  NvmeHarness harness(Small(6));
+  harness.listener.choose = KeepAll;
+  std::vector<std::vector<std::unique_ptr<TestBlock>>> segments(1);
+  for (uint64_t i = 0; segments.size() < 4; ++i) {
+    auto block = std::make_unique<TestBlock>(i, 5000);
+    ASSERT_TRUE(harness.Write(*block).ok());
+    if (harness.Counter("segments_sealed") == segments.size()) segments.emplace_back();
+    segments.back().push_back(std::move(block));
+  }
+  constexpr size_t kAlive[] = {5, 3};
+  for (size_t segment = 0; segment < 2; ++segment) {
+    for (size_t i = kAlive[segment]; i < segments[segment].size(); ++i) {
+      ASSERT_TRUE(harness.Erase(segments[segment][i]->id()).ok());
+    }
+  }
+  for (uint64_t i = 1000; harness.Counter("segments_reclaimed") == 0; ++i) {
+    ASSERT_TRUE(harness.Write(TestBlock(i, 5000)).ok());
+  }
+  EXPECT_EQ(harness.Counter("reclaim_moved_blocks"), 3u);
+  EXPECT_EQ(harness.Counter("reclaim_dropped_blocks"), 0u);
+  for (size_t segment = 0; segment < 2; ++segment) {
+    for (size_t i = 0; i < kAlive[segment]; ++i) {
+      EXPECT_TRUE(harness.tier()->Probe(segments[segment][i]->id()).ok()) << segment << " " << i;
+    }
+  }
+}
+
 TEST(NvmeReclaimTest, WithoutAListenerReclaimKeepsNothing) {
   ManualClock clock;
   ManualExecutor executor(&clock);
