@@ -21,7 +21,7 @@ from typing import Any, Callable, Generic, Iterator, Optional, Sequence, TypeVar
 from . import _native
 from ._native import KEY_BYTES, library
 from .errors import Error, Invalid, Late, Unavailable, check, code_name, last_error
-from .layout import Layout
+from .layout import Layout, text_bytes
 from .tensors import TensorMap, Verify, page_array
 
 T = TypeVar("T")
@@ -183,10 +183,7 @@ def _nanos(seconds: Optional[float]) -> int:
 
 
 def _encoded(text: Optional[str]) -> Optional[bytes]:
-    try:
-        return None if text is None else text.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"{text!r} cannot be written as UTF-8") from None
+    return None if text is None else text_bytes(text)
 
 
 def _counts(request: Any) -> _native.Counts:
@@ -363,7 +360,7 @@ class Cache:
         """Another client of the same cache and tenant, for another thread."""
         joined = ctypes.c_void_p()
         with self._lock:
-            check(library.aquifer_join(self._live(), self.tenant.encode(), _encoded(engine),
+            check(library.aquifer_join(self._live(), text_bytes(self.tenant), _encoded(engine),
                                        ctypes.byref(joined)))
         return Cache(joined, self.tenant)
 
@@ -596,7 +593,7 @@ def connect(socket: Optional[str] = None, *, tenant: str = "local", engine: Opti
     """The cache of the host's node (`aquifer serve`). Without `socket`: $AQUIFER_SOCKET, else where a node
     puts it. `engine` is one name for all ranks of an engine. `observe`: the node only records."""
     options = _native.ConnectOptions(
-        size=ctypes.sizeof(_native.ConnectOptions), observe=int(observe), tenant=tenant.encode(),
+        size=ctypes.sizeof(_native.ConnectOptions), observe=int(observe), tenant=text_bytes(tenant),
         engine=_encoded(engine), socket=_encoded(socket), token=_encoded(token),
         timeout_nanos=_nanos(timeout))
     handle = ctypes.c_void_p()
@@ -609,9 +606,9 @@ def open_cache(*, dram_bytes: int = 0, nvme_directories: Sequence[str] = (), nvm
                worker_threads: int = 0, keep_available_bytes: int = 0) -> Cache:
     """A cache inside this process, for an engine that shares it with nobody. 0 is the default."""
     directories = (ctypes.c_char_p * max(len(nvme_directories), 1))(
-        *[os.fspath(directory).encode() for directory in nvme_directories])
+        *[text_bytes(os.fspath(directory)) for directory in nvme_directories])
     options = _native.OpenOptions(
-        size=ctypes.sizeof(_native.OpenOptions), worker_threads=worker_threads, tenant=tenant.encode(),
+        size=ctypes.sizeof(_native.OpenOptions), worker_threads=worker_threads, tenant=text_bytes(tenant),
         engine=_encoded(engine), dram_bytes=dram_bytes, keep_available_bytes=keep_available_bytes,
         nvme_directories=directories, nvme_directory_count=len(nvme_directories), nvme_bytes=nvme_bytes,
         nvme_sync=int(nvme_sync))

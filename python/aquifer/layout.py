@@ -9,7 +9,7 @@ from typing import Iterable, Optional, Sequence, Union
 
 from . import _native
 from ._native import KEY_BYTES, library
-from .errors import check
+from .errors import Invalid, check
 
 Tokens = Union[Sequence[int], array, memoryview]
 
@@ -74,7 +74,7 @@ class Layout:
             to.window_tokens, to.opaque_bytes = group.window_tokens, group.opaque_bytes
         return _native.Layout(
             size=ctypes.sizeof(_native.Layout), tokens_per_block=self.tokens_per_block,
-            model=(ctypes.c_uint8 * 32)(*self.model), kv_format=self.kv_format.encode(), groups=groups,
+            model=(ctypes.c_uint8 * 32)(*self.model), kv_format=text_bytes(self.kv_format), groups=groups,
             group_count=len(self.groups))
 
     def fingerprint(self) -> bytes:
@@ -91,9 +91,9 @@ class Layout:
         """The key in front of every chain. `adapter` is a digest of 32 bytes; `cache_salt` keeps users of
         one tenant apart."""
         given = _native.ChainRoot(
-            size=ctypes.sizeof(_native.ChainRoot), tenant=tenant.encode(),
+            size=ctypes.sizeof(_native.ChainRoot), tenant=text_bytes(tenant),
             layout_fingerprint=(ctypes.c_uint8 * 32)(*self.fingerprint()),
-            adapter_digest=(ctypes.c_uint8 * 32)(*(adapter or bytes(32))), cache_salt=cache_salt.encode())
+            adapter_digest=(ctypes.c_uint8 * 32)(*(adapter or bytes(32))), cache_salt=text_bytes(cache_salt))
         key = _native.Key()
         check(library.aquifer_derive_root(ctypes.byref(given), ctypes.byref(key)))
         return bytes(key.bytes)
@@ -127,6 +127,17 @@ class Extra:
     block: int
     tag: int
     value: bytes
+
+
+def text_bytes(text: str) -> bytes:
+    """A name as the library wants it, which ends one at its first NUL: two that differ behind it would be one."""
+    if "\0" in text:
+        raise Invalid(f"{text!r} has a NUL in it, and nothing behind that would count; take it out, or give a digest "
+                      "of the text in its place")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{text!r} cannot be written as UTF-8") from None
 
 
 def token_array(tokens: Tokens) -> array:

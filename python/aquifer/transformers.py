@@ -31,7 +31,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from .cache import Cache, Chain, Registered
 from .errors import Busy, Error, Invalid, Late
-from .layout import DType, KvGroup, Layout, derive_keys
+from .layout import DType, KvGroup, Layout, derive_keys, text_bytes
 from .moment import CudaMoment, HostMoment, Moment
 from .storing import Layers, Report, RowToStore, Store, Storer, row_map, warn_once
 from .tensors import TensorMap
@@ -82,6 +82,7 @@ class _Shape:
     value_dim: int
     dtype: torch.dtype
     devices: tuple[torch.device, ...]  # One a layer.
+    needs_places: bool  # Without position ids it puts tokens elsewhere than at their places (RoBERTa).
 
     def group(self) -> KvGroup:
         return KvGroup(layers=self.layers, kv_heads=self.kv_heads, key_dim=self.key_dim,
@@ -122,13 +123,14 @@ def _check_kind(model: Any) -> None:
 @torch.no_grad()
 def _try(model: Any) -> _Shape:
     """Two short texts that differ in the last token alone: shows the KV's shape, and that no token's KV
-    depends on what comes after it."""
-    caches = []
+    depends on what comes after it; and one of them with position ids, which shows where tokens are without."""
     device = model.get_input_embeddings().weight.device
-    for last in (3, 4):
+
+    def run(last: int, **given: Any) -> DynamicCache:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        model(input_ids=torch.tensor([[1, 2, 1, last]], device=device), past_key_values=cache, use_cache=True)
-        caches.append(cache)
+        model(input_ids=torch.tensor([[1, 2, 1, last]], device=device), past_key_values=cache, use_cache=True, **given)
+        return cache
+    caches = run(3), run(4)
     if not caches[0].layers:
         raise _refuse(model, "it keeps nothing in the cache that it is given")
     shapes = set()
@@ -137,16 +139,26 @@ def _try(model: Any) -> _Shape:
             raise _refuse(model, "not every layer keeps a KV")
         shapes.add((first.keys.shape[:2] + first.keys.shape[3:], first.values.shape[1:2] + first.values.shape[3:],
                     first.keys.dtype, first.values.dtype))
-        for one, other in ((first.keys, second.keys), (first.values, second.values)):
-            if not torch.allclose(one[:, :, :3].float(), other[:, :, :3].float(), rtol=1e-2, atol=1e-3):
-                raise _refuse(model, "the KV of its tokens depends on what follows them (it is not causal)")
+        if not _are_alike(first, second, 3):
+            raise _refuse(model, "the KV of its tokens depends on what follows them (it is not causal)")
     if len(shapes) != 1:
         raise _refuse(model, f"its layers differ in shape or type: {sorted(map(str, shapes))}")
     keys, values = caches[0].layers[0].keys, caches[0].layers[0].values
     if keys.dtype not in _DTYPES or values.dtype != keys.dtype or values.shape[1] != keys.shape[1]:
         raise _refuse(model, f"it keeps K as {keys.dtype} and V as {values.dtype}")
+    try:
+        placed = run(3, position_ids=torch.arange(4, device=device).unsqueeze(0))
+        needs_places = not all(_are_alike(one, other, 4) for one, other in zip(caches[0].layers, placed.layers))
+    except TypeError:  # It takes no position ids.
+        needs_places = False
     return _Shape(len(caches[0].layers), keys.shape[1], keys.shape[3], values.shape[3], keys.dtype,
-                  tuple(layer.keys.device for layer in caches[0].layers))
+                  tuple(layer.keys.device for layer in caches[0].layers), needs_places)
+
+
+def _are_alike(one: Any, other: Any, tokens: int) -> bool:
+    """Whether two layers have the same KV of the first tokens, but for rounding."""
+    return all(torch.allclose(ours[:, :, :tokens].float(), theirs[:, :, :tokens].float(), rtol=1e-2, atol=1e-3)
+               for ours, theirs in ((one.keys, other.keys), (one.values, other.values)))
 
 
 # ---- A sequence ----
@@ -190,6 +202,8 @@ class AquiferCache(DynamicCache):
 
     def __init__(self, recall: "Recall", session: Optional[str] = None, cache_salt: str = ""):
         super().__init__(config=recall.model.config.get_text_config(decoder=True))
+        for name in (session or "", cache_salt):
+            text_bytes(name)  # One that cannot be said fails here, and not in the middle of a forward pass.
         self.recall = recall
         self.session = session
         self.recalled_tokens = 0  # Of each row of the last prompt.
@@ -299,6 +313,8 @@ class AquiferCache(DynamicCache):
         columns = torch.arange(end, device=ids.device).unsqueeze(0)
         if mask is not None and not torch.equal(mask.ne(0), columns >= paddings):
             return "padding that is not on the left"
+        if positions is None and self.recall._shape.needs_places:
+            return "no position ids, without which this model places tokens elsewhere"
         if positions is None:
             return None if not bool(paddings.any()) else "padding without position ids"
         places = (columns - paddings)[:, self._length:]
@@ -391,6 +407,7 @@ class Recall:
         stored, in the memory of the device that computed it; where one text's is more, it waits alone. What is over
         it is not stored.
         """
+        text_bytes(cache_salt)
         self.model = model
         self.statistics = Statistics()
         self._look()

@@ -1,5 +1,5 @@
 """Which weights a torch model has: a digest of every byte, and a number that tells, at each prompt, whether somebody
-has changed them since."""
+has changed them, or the configuration, since."""
 from __future__ import annotations
 
 import concurrent.futures
@@ -52,9 +52,9 @@ def model_digest(model: Any) -> bytes:
 
 @torch.no_grad()
 def weights_version(model: Any) -> int:
-    """Another number when a weight was replaced or written to. What is written through `.data` torch does not count,
-    so a look at some places of each tensor tells of most of that: gathered where the tensors are, and brought to the
-    host by two copies a device."""
+    """Another number when a weight was replaced or written to, or the configuration was, which some models read at
+    every forward pass. What is written through `.data` torch does not count, so a look at some places of each tensor
+    tells of most of that: gathered where the tensors are, and brought to the host by two copies a device."""
     counted = []
     samples: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
     for tensor in _tensors_of(model).values():
@@ -62,7 +62,7 @@ def weights_version(model: Any) -> int:
         sample = _sample(tensor)
         samples.setdefault((tensor.device, sample.dim()), []).append(sample)
     seen = tuple(zlib.crc32(torch.cat(parts).cpu().numpy()) for parts in samples.values())
-    return hash((tuple(counted), seen))
+    return hash((tuple(counted), seen, configuration_bytes(model.config)))
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

@@ -83,6 +83,9 @@ def test_care_reaches_the_blocks(any_cache, layout):
     assert any_cache.match(chain).matched == 0
     with pytest.raises(aquifer.NotFound):
         any_cache.evict(session="nobody")
+    for call in (any_cache.evict, any_cache.prestage):
+        with pytest.raises(aquifer.Invalid, match="NUL"):
+            call(session="talk\0of others")
 
 
 def test_what_was_flushed_survives_a_restart(tmp_path, layout):

@@ -42,6 +42,18 @@ def test_any_part_of_the_identity_changes_every_key(layout):
     assert aquifer.derive_keys(layout.root(), tokens[:-1] + [0], 16)[:96] == keys[:96]
 
 
+@pytest.mark.parametrize("said", [
+    lambda layout: layout.root(cache_salt="alice\0bob"), lambda layout: layout.root(cache_salt="\0"),
+    lambda layout: layout.root("acme\0"), lambda layout: layout.root(cache_salt="\ud800"),
+    lambda layout: aquifer.Layout(model=bytes(32), kv_format="x\0y", groups=layout.groups).fingerprint(),
+    lambda layout: aquifer.connect(tenant="acme\0eve"), lambda layout: aquifer.connect("/run/node\0.sock"),
+    lambda layout: aquifer.open_cache(nvme_directories=["/drive\0"])])
+def test_a_name_that_the_library_would_cut_is_refused(layout, said):
+    """Whose salt is "alice\\0bob" would have what belongs to "alice"."""
+    with pytest.raises(aquifer.Invalid, match="NUL|UTF-8"):
+        said(layout)
+
+
 def test_tokens_may_come_in_any_form_and_a_chain_can_go_on(layout):
     numbers = list(range(100))
     keys = aquifer.derive_keys(layout.root(), numbers, 16)

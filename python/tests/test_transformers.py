@@ -19,9 +19,12 @@ import aquifer
 import aquifer.transformers
 from conftest import node_process, stand_still
 from models import KINDS, Counting, make_model, prompt
-from transformers import BartConfig, BartForCausalLM, DynamicCache, GenerationConfig
+from transformers import (BartConfig, BartForCausalLM, DynamicCache, GenerationConfig, RobertaConfig,
+                          RobertaForCausalLM, XmodConfig, XmodForCausalLM)
 
 BLOCK = 256  # Of these models, by the product's rule.
+ROBERTA = dict(vocab_size=512, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
+               max_position_embeddings=2100, is_decoder=True, initializer_range=0.3, pad_token_id=1, type_vocab_size=1)
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +231,47 @@ def test_weights_that_change_are_another_model(client):
     recall.close()
 
 
+def test_a_configuration_that_changes_is_another_model(client):
+    """X-MOD looks into it at every forward pass, for the language whose adapters it is to use."""
+    torch.manual_seed(0)
+    model = XmodForCausalLM(XmodConfig(**ROBERTA, languages=["en_XX", "de_DE"], default_language="en_XX")).eval()
+    recall = recalling(model, client)
+    ids = prompt(600)
+    generate(model, ids, recall.cache())
+    going_on = recall.cache()
+    generate(model, ids, going_on)
+    assert recall.flush() and going_on.recalled_tokens == 2 * BLOCK
+    model.set_default_language("de_DE")
+    cache = recall.cache()
+    sequences, logits, _ = generate(model, ids, cache)
+    assert cache.recalled_tokens == 0 and cache.plain is None
+    expected, expected_logits, _ = generate(model, ids)
+    assert torch.equal(sequences, expected) and torch.allclose(logits, expected_logits, atol=1e-4)
+    generate(model, torch.cat([ids, prompt(300, seed=2)], dim=1), going_on)
+    assert going_on.plain == "the weights changed while it was used"
+    recall.close()
+
+
+def test_a_model_that_places_tokens_elsewhere_is_recalled_by_their_places_alone(client):
+    """Without position ids, RoBERTa counts from behind the padding's; generate() gives it those from 0."""
+    torch.manual_seed(0)
+    model = RobertaForCausalLM(RobertaConfig(**ROBERTA)).eval()
+    torch.nn.init.normal_(model.roberta.embeddings.position_embeddings.weight)
+    recall = recalling(model, client)
+    ids = prompt(600)
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    cache = recall.cache()
+    assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+    assert cache.recalled_tokens == 2 * BLOCK
+    cache = recall.cache()
+    with torch.no_grad():
+        expected = model(input_ids=ids, logits_to_keep=1).logits
+        assert torch.equal(model(input_ids=ids, past_key_values=cache, logits_to_keep=1).logits, expected)
+    assert cache.recalled_tokens == 0 and "no position ids" in cache.plain
+    recall.close()
+
+
 @pytest.mark.parametrize("write", [lambda weight: weight.mul_(1.5), lambda weight: weight.data.mul_(1.5),
                                    lambda weight: weight.data[weight.shape[0] // 2:].mul_(1.5),
                                    lambda weight: weight.data[-1:].mul_(1.5)])
@@ -313,15 +357,26 @@ def test_masks_of_another_kind_are_left_alone(client):
 
 
 def test_a_store_that_fails_is_not_the_last(client):
-    """A name that is no text: the library refuses it, and what comes later is stored."""
+    """A name that is too long: the library refuses it, and what comes later is stored."""
     model = make_model("llama")
     recall = recalling(model, client)
-    generate(model, prompt(300), recall.cache(session="\ud800"))
+    generate(model, prompt(300), recall.cache(session="x" * 300))
     assert recall.flush()
     generate(model, prompt(300, seed=2), recall.cache(session="chat"))
     assert recall.flush()
     assert recall.statistics.stored_blocks == 2 and recall.statistics.dropped_stores > 0
     assert client.prestage(session="chat") == (1, 1)
+    recall.close()
+
+
+def test_a_name_that_the_library_would_cut_is_refused(client):
+    model = make_model("llama")
+    with pytest.raises(aquifer.Invalid, match="NUL"):
+        recalling(model, client, cache_salt="alice\0bob")
+    recall = recalling(model, client)
+    for name in ("session", "cache_salt"):
+        with pytest.raises(aquifer.Invalid, match="NUL"):
+            recall.cache(**{name: "alice\0bob"})
     recall.close()
 
 

@@ -664,6 +664,21 @@ def test_an_adapter_that_is_written_after_it_was_loaded_is_nobodys(adapted, righ
 
 
 @full_only
+def test_a_number_that_was_loaded_as_another_adapter_is_nobodys(adapted, right, folder, place):
+    """A request has another path for it, and the engine goes on with what it has loaded."""
+    number, (loaded, named) = 4, ADAPTERS
+    adapted.begin(do="add_lora", adapter=(number, adapter(folder, loaded)["adapter"][1]))
+    assert adapted.reply()
+    before = place.blocks()
+    for _ in range(2):
+        adapted.forget()
+        assert ask(adapted, right, "second", f"second {loaded}", adapter=(number, adapter(folder, named)["adapter"][1]),
+                   salt="loaded") == 0
+    store(adapted, right, place, "second", expected=f"second {named}", salt="loaded", **adapter(folder, named))
+    assert place.blocks() == before + whole("second") // BLOCK
+
+
+@full_only
 def test_what_a_cpu_computes_beside_an_adapter_is_not_stored(adapted, right, folder, place):
     """vLLM gives such a request the adapter's weights, if it has none: its answer is wrong without us, and its KV
     would be for everybody."""

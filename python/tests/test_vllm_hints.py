@@ -42,6 +42,7 @@ def test_what_makes_no_sense_is_left_out(params):
 def test_names_are_cut_and_can_be_written():
     assert read_wishes(request(session_id="\ud800")).session == "?"
     assert read_wishes(request(session_id="ä" * 200)).session == "ä" * 128
+    assert read_wishes(request({"aquifer": {"session": "a\0b"}}, session_id="a\0c")) == Wishes()
 
 
 def test_vllms_own_session_is_taken_where_there_is_no_other():

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("vllm")
 import torch  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
+from vllm.config.multimodal import MultiModalConfig  # noqa: E402
 from vllm.multimodal.inputs import (MultiModalBatchedField, MultiModalFeatureSpec, MultiModalFieldElem,  # noqa: E402
                                     MultiModalKwargsItem, PlaceholderRange)
 from vllm.v1.core.sched.output import NewRequestData  # noqa: E402
@@ -324,14 +325,12 @@ def test_an_item_of_no_tokens_has_no_name(hand):
 @pytest.mark.parametrize("setting", [
     {"ec_transfer_config": object()},
     {"model_config": types.SimpleNamespace(multimodal_config=types.SimpleNamespace(video_pruning_rate=0.5))},
-    {"model_config": types.SimpleNamespace(
-        multimodal_config=types.SimpleNamespace(mm_encoder_fp8_scale_path="/scales.json"))}])
+    {"model_config": types.SimpleNamespace(multimodal_config=MultiModalConfig(mm_encoder_attn_dtype="fp8"))}])
 def test_where_results_do_not_follow_from_items_nothing_has_a_name(setting):
     assert not may_be_named(types.SimpleNamespace(**setting))
     (item,) = Items(may_name=False).of(types.SimpleNamespace(mm_features=[feature(pixels(1), 0, "x")]), None)
     assert item.is_settled and item.name is None
-    assert may_be_named(types.SimpleNamespace(model_config=types.SimpleNamespace(
-        multimodal_config=types.SimpleNamespace(video_pruning_rate=None))))
+    assert may_be_named(types.SimpleNamespace(model_config=types.SimpleNamespace(multimodal_config=MultiModalConfig())))
 
 
 def test_a_worker_gets_images_that_are_recalled(hand):

@@ -13,6 +13,9 @@ import pytest
 
 pytest.importorskip("vllm")
 import torch  # noqa: E402
+from vllm.config import KVTransferConfig  # noqa: E402
+from vllm.config.lora import LoRAConfig  # noqa: E402
+from vllm.v1.executor.abstract import Executor  # noqa: E402
 
 import aquifer  # noqa: E402
 from aquifer.moment import HostMoment  # noqa: E402
@@ -274,7 +277,7 @@ def test_what_a_request_wishes_is_told_to_the_node():
 
 
 def test_a_salt_has_blocks_of_its_own(hand):
-    for salt in (None, "somebody", "x" * 200, "x" * 201):
+    for salt in (None, "somebody", "x" * 200, "x" * 201, "somebody\0else", "\0"):
         assert hand.scheduler.matched_tokens(made_request(f"asks {salt}", text(4, 1), cache_salt=salt), 0) == 0
         fill(hand, FIRST)
         assert hand.compute_and_end(made_request(f"stores {salt}", text(4, 1), cache_salt=salt), FIRST)
@@ -522,6 +525,52 @@ def test_an_adapter_has_blocks_of_its_own(hand, adapter, file):
         assert hand.until(f"loads {number}") is False
 
 
+def digest_with(lora, lora_config):
+    """Of an adapter, in an engine with such settings."""
+    made = adapters.Adapters(lora_config)
+    aquifer.cache.wait_for(lambda: made.digest_of(lora) is not None, 30)
+    return made.digest_of(lora)
+
+
+def test_how_an_engine_applies_adapters_counts(adapter):
+    """One that applies them to some modules alone makes another KV of the same files."""
+    lora = adapter("one", "adapter_model.safetensors", b"one")
+    usual = digest_with(lora, LoRAConfig())
+    others = [LoRAConfig(**{setting: value}) for setting, value in (
+        ("target_modules", ["o_proj"]), ("lora_dtype", "bfloat16"), ("enable_tower_connector_lora", True),
+        ("enable_mixed_moe_lora_format", True), ("enable_moe_shared_loras", True))]
+    lora.is_3d_lora_weight = True
+    digests = {usual, digest_with(lora, LoRAConfig())}
+    lora.is_3d_lora_weight = False
+    assert len(digests.union(digest_with(lora, other) for other in others)) == 7
+    assert digest_with(lora, LoRAConfig(max_loras=4, max_cpu_loras=8, max_lora_rank=64)) == usual
+    assert adapters._OF_NO_CONSEQUENCE <= {field.name for field in dataclasses.fields(LoRAConfig)}
+
+
+@pytest.mark.parametrize("named_first", [False, True])
+def test_a_number_that_was_loaded_as_another_adapter_is_left_alone(node, adapter, named_first):
+    """The engine computes with what add_lora() has loaded under the number, whatever path a request has for it."""
+    hand = Hand(node.socket, types.SimpleNamespace(lora_config=LoRAConfig()))
+    loaded, named = (adapter(name, "adapter_model.safetensors", name.encode()) for name in ("loaded", "named"))
+    if named_first:
+        assert known(hand, named)
+    engine = types.SimpleNamespace(collective_rpc=lambda what, args: [(what, args) == ("add_lora", (loaded,))])
+    assert Executor.add_lora(engine, loaded)
+    check_left_alone(hand, named)
+    check_left_alone(hand, loaded)  # It may have been loaded anew since, from the other path.
+    named.lora_int_id = loaded.lora_int_id = 2
+    assert Executor.add_lora(engine, loaded)
+    assert known(hand, loaded) and hand.scheduler._adapter(named) is None
+    hand.close()
+
+
+def test_a_number_whose_files_are_read_in_another_way_is_left_alone(hand, adapter):
+    lora = adapter("one", "adapter_model.safetensors", b"one")
+    known(hand, lora)
+    lora.is_3d_lora_weight = True
+    check_left_alone(hand, lora)
+
+
 def test_where_a_cpu_has_adapters_requests_without_one_are_recalled_and_not_stored(node):
     """vLLM gives them an adapter's weights where they share a batch."""
     plain, adapted = Hand(node.socket), Hand(node.socket, types.SimpleNamespace(lora_config=types.SimpleNamespace()))
@@ -623,6 +672,30 @@ def test_an_observer_stores_and_loads_nothing(hand, node):
         assert max(tier.blocks for tier in client.stats().tiers) == 4
 
 
+def test_a_producer_loads_nothing_and_a_consumer_stores_nothing(hand, node):
+    def made(role):
+        return Hand(node.socket, types.SimpleNamespace(kv_transfer_config=KVTransferConfig(
+            kv_connector="AquiferConnector", kv_role=role)))
+    store(hand, 1)
+    producer, consumer = made("kv_producer"), made("kv_consumer")
+    assert producer.begin_load(made_request("there", text(4, 1)), SECOND) == 0
+    assert producer.compute_and_end(made_request("new", text(4, 2)), FIRST)
+    assert consumer.begin_load(made_request("there", text(4, 2)), SECOND) == 4 * BLOCK
+    assert consumer.until("there") is False
+    assert not consumer.compute_and_end(made_request("newer", text(4, 3)), FIRST)
+    assert hand.scheduler.matched_tokens(made_request("asks", text(4, 3)), 0) == 0
+    producer.close()
+    consumer.close()
+
+
+@pytest.mark.parametrize("rank", [{"data_parallel_size": 2, "data_parallel_index": 0},
+                                  {"data_parallel_size": 1, "data_parallel_index": 1}])
+def test_ranks_that_would_start_a_node_each_are_refused(rank):
+    config = types.SimpleNamespace(parallel_config=types.SimpleNamespace(**rank))
+    with pytest.raises(aquifer.Invalid, match="data-parallel.*aquifer serve"):
+        scheduler.SchedulerSide(config, made_shape(), read_settings({"spawn": True}), "by hand")
+
+
 def test_ranks_that_differ_are_as_good_as_the_worst():
     one = WorkerMetadata({"a": CameShort(3, True), "b": CameShort(1, False)})
     other = WorkerMetadata({"a": CameShort(2, False), "c": CameShort(0, True)})
@@ -673,6 +746,23 @@ def test_what_is_not_known_is_refused_by_name(parallel, specs, named):
         read_shape(_config(**parallel), _groups(*[_full(**spec) for spec in specs]))
 
 
-def test_other_kinds_of_kv_are_refused_by_name():
+@pytest.mark.parametrize("kind, more", [("RSWASpec", {"rswa_window": 128}), ("SinkFullAttentionSpec", {"sink_len": 16}),
+                                        ("MLAAttentionSpec", {})])
+def test_other_kinds_of_kv_are_refused_by_name(kind, more):
+    """Also those that vLLM makes of full attention."""
+    from vllm.v1 import kv_cache_interface
+    spec = getattr(kv_cache_interface, kind)(block_size=128, num_kv_heads=2, head_size=32, dtype=torch.float32, **more)
+    assert isinstance(spec, kv_cache_interface.FullAttentionSpec)
+    with pytest.raises(aquifer.Invalid, match=kind):
+        read_shape(_config(), _groups(spec))
     with pytest.raises(aquifer.Invalid, match="SimpleNamespace"):
         read_shape(_config(), _groups(types.SimpleNamespace()))
+
+
+def test_outputs_of_every_token_are_refused_by_name():
+    """vLLM ends where it wants the experts of tokens that were recalled."""
+    from vllm.config.aux_output import AuxOutputConfig
+    config = _config()
+    config.aux_output_config = AuxOutputConfig(enable_return_routed_experts=True)
+    with pytest.raises(aquifer.Invalid, match="--enable-return-routed-experts"):
+        read_shape(config, _groups(_full()))

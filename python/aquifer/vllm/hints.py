@@ -43,7 +43,7 @@ class Wishes:
 
 
 def _name(value: Any) -> Optional[str]:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:  # The library would end it there.
         return None
     return value.encode(errors="replace")[:_NAME_BYTES].decode(errors="ignore")
 

@@ -46,11 +46,13 @@ class Item:
 def may_be_named(vllm_config: Any) -> bool:
     """Whether what is computed behind items follows from them: not where the encoder is in another place, and what it
     made is taken by identifier; nor where it leaves tokens out, since vLLM then has wrong positions behind an item that
-    it did not encode; nor where it has scales from a file."""
+    it did not encode; nor where its attention is quantised: the scales follow from items before, or are in a file."""
     settings = getattr(getattr(vllm_config, "model_config", None), "multimodal_config", None)
     if getattr(vllm_config, "ec_transfer_config", None) is not None:
         return False
-    return not (getattr(settings, "video_pruning_rate", None) or getattr(settings, "mm_encoder_fp8_scale_path", None))
+    if getattr(settings, "mm_encoder_attn_dtype", None) not in (None, "auto"):
+        return False
+    return not getattr(settings, "video_pruning_rate", None)
 
 
 class Items:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from vllm.logger import init_logger
 
 from ..cache import Cache, Registered, connect
-from ..errors import Error
+from ..errors import Error, Invalid
 from ..layout import Layout
 from ..node import Node
 from .identity import model_digest
@@ -32,6 +32,15 @@ class Reached:
     known: Registered
 
 
+def _check_is_alone(vllm_config: Any) -> None:
+    """Ranks of a data-parallel engine each have a scheduler. Those of dense models do not know how many there are, but
+    all know their number."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    if getattr(parallel, "data_parallel_size", 1) > 1 or getattr(parallel, "data_parallel_index", 0) > 0:
+        raise Invalid("AquiferConnector: with spawn, each of the data-parallel ranks would start a node, and none "
+                      "would recall what another stored; start one for all of them (aquifer serve), and leave spawn out")
+
+
 class NodeLink:
     def __init__(self, vllm_config: Any, layout: Layout, settings: Settings, engine: str):
         """`layout` has no model yet. `engine` is the name that the workers use, too: what they report about the time
@@ -45,6 +54,7 @@ class NodeLink:
         self._quiet_until = 0.0
         self._warned = ""
         if settings.spawn:
+            _check_is_alone(vllm_config)
             self._node = Node(dram=settings.spawn_dram, nvme=settings.spawn_nvme)
             logger.info("Aquifer: a private node at %s", self._node.socket)
         self._stop = threading.Event()

@@ -129,8 +129,11 @@ class SchedulerSide:
         self._freeing: dict[str, float] = {}  # Ended requests whose pages are being stored, and since when.
         self._prestages: list[Pending[tuple[int, int]]] = []
         lora_config = getattr(vllm_config, "lora_config", None)
-        self._adapters = Adapters(str(getattr(lora_config, "lora_dtype", None)))
+        self._adapters = Adapters(lora_config)
         self._items = Items(may_be_named(vllm_config))
+        transfer = getattr(vllm_config, "kv_transfer_config", None)
+        self._loads_blocks = getattr(transfer, "is_kv_consumer", True)  # Not with "kv_role": "kv_producer".
+        self._stores_blocks = getattr(transfer, "is_kv_producer", True)
         self._sends_again = bool(getattr(vllm_config, "use_v2_model_runner", False))  # What a resumed request has.
         # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
         self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
@@ -156,12 +159,12 @@ class SchedulerSide:
         if request.lora_request is not None and adapter is None:
             return None
         salt = request.cache_salt or ""
-        if self._epoch or len(salt.encode()) > 128:
+        if self._epoch or len(salt.encode()) > 128 or "\0" in salt:
             salt = hashlib.sha256(f"{self._epoch}\0{salt}".encode()).hexdigest()
         root = self._root(adapter, salt)
         tracked = self._tracked[request.request_id] = _Tracked(
             request, root, adapter, self._items.of(request, adapter), self._shape.block_tokens)
-        if self._only_adapters_store and request.lora_request is None:
+        if not self._stores_blocks or (self._only_adapters_store and request.lora_request is None):
             tracked.wishes = dataclasses.replace(tracked.wishes, store=False)
         return tracked
 
@@ -196,7 +199,7 @@ class SchedulerSide:
 
     def _prestage(self, request: Any) -> None:
         tracked, reached = self._track(request), self._link.reached()
-        if tracked is None or reached is None:
+        if tracked is None or reached is None or not self._loads_blocks:
             return
         if not tracked.waits_for_names():
             self._ask(tracked, reached)
@@ -235,7 +238,7 @@ class SchedulerSide:
             return 0
         if tracked.waits_for_names():
             return None
-        if reached is None:
+        if reached is None or not self._loads_blocks:
             return 0
         if not tracked.is_asked:
             self._ask(tracked, reached)

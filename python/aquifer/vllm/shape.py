@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import vllm
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ..errors import Invalid
 from ..layout import DType, Heads, KvGroup, Layout, fit_pages, heads_of_rank
@@ -50,13 +50,20 @@ def _check_parallel(vllm_config: Any) -> None:
         raise _refuse("the ranks of an engine are to be on one host")
 
 
+def _check_outputs(vllm_config: Any) -> None:
+    """The engine ends where it is to return something of tokens that it did not compute."""
+    if getattr(getattr(vllm_config, "aux_output_config", None), "enabled", False):
+        raise _refuse("--enable-return-routed-experts wants the experts of every token, and there are none of those "
+                      "that are recalled; leave it out, or run without a connector")
+
+
 def _spec_of(kv_cache_config: Any) -> tuple[Any, Any]:
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
         raise _refuse(f"the model has {len(groups)} KV groups ({kinds}), and only models with one are known")
     spec = groups[0].kv_cache_spec
-    if not isinstance(spec, FullAttentionSpec) or isinstance(spec, MLAAttentionSpec):
+    if type(spec) is not FullAttentionSpec:  # Those that are made of it mean something else: MLA, R-SWA, sinks.
         raise _refuse(f"its KV is a {type(spec).__name__}, and only FullAttentionSpec is known")
     if spec.sliding_window is not None or spec.attention_chunk_size is not None or spec.non_causal:
         raise _refuse("its attention has a window, has chunks, or is not causal")
@@ -94,6 +101,7 @@ def _layer_number(name: str) -> list[int]:
 
 def read_shape(vllm_config: Any, kv_cache_config: Any) -> Shape:
     _check_parallel(vllm_config)
+    _check_outputs(vllm_config)
     group, spec = _spec_of(kv_cache_config)
     parallel = vllm_config.parallel_config
     kv = KvGroup(layers=len(group.layer_names), kv_heads=vllm_config.model_config.get_total_num_kv_heads(),
