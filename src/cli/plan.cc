@@ -139,6 +139,8 @@ Status CannotWrite(const std::string& path, int error) {
                   path, std::generic_category().message(error)));
 }
 
+constexpr int kMostLinks = 40;  // As the kernel has it.
+
 // Where a page is written first: beside its file, so that a page that was there is replaced by a
 // whole one or not at all. A link is followed; a device or a pipe is written to as it is.
 struct PageFile {
@@ -147,8 +149,10 @@ struct PageFile {
 
   explicit PageFile(const std::string& named) : path(named) {
     std::error_code error;
-    const auto real = std::filesystem::weakly_canonical(named, error);
-    if (!error) path = real.string();
+    for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(path, error); ++links) {
+      const auto target = std::filesystem::read_symlink(path, error);
+      path = (std::filesystem::path(path).parent_path() / target).string();
+    }
     const auto kind = std::filesystem::status(path, error).type();
     const bool special = kind != std::filesystem::file_type::regular &&
                          kind != std::filesystem::file_type::not_found;
