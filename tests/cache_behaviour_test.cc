@@ -63,6 +63,10 @@ TEST(OpenTest, WrongOptionsAreRefusedByName) {
     options->nvme_directories = {directory.path()};
     options->nvme_segment_bytes = 5000;
   }));
+  for (const double part : {0.0, -1.0, 1.5}) {
+    EXPECT_TRUE(refuses("nvme_written_part",
+                        [&](auto* options, auto*) { options->nvme_written_part = part; }));
+  }
   EXPECT_TRUE(refuses("nvme_directories", [&](auto* options, auto*) {
     options->nvme_directories = {directory.path(), directory.path() + "/"};
   }));

@@ -120,6 +120,7 @@ enum {
 /* Whether a session's blocks are to outlive the node, in its durable tiers. */
 enum {
   AQUIFER_DURABILITY_TENANTS = 0, /* As its tenant's. */
+  /* So is what the chain goes on with; a later AQUIFER_DURABILITY_TENANTS does not undo it. */
   AQUIFER_DURABILITY_DURABLE = 1
 };
 
@@ -431,7 +432,9 @@ aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
                             const aquifer_commit_op* ops, size_t op_count);
 
 /* Done with AQUIFER_OK when all that this tenant committed before has reached the tier, and so
- * survives what the tier survives. Timeout 0: ten seconds. */
+ * survives what the tier survives. In a cache without NVMe, AQUIFER_NVME waits for what is to be
+ * durable, and is done with AQUIFER_UNAVAILABLE where there is more than that: the message says how
+ * many blocks are in memory alone. Timeout 0: ten seconds. */
 aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
                            int64_t timeout_nanos);
 

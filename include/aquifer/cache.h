@@ -206,6 +206,11 @@ struct CommitRequest : Request {
 // the times to live that this client hinted: with ok, it survives what the tier survives. Otherwise
 // kLate, or what kept it from getting there. Blocks of durable class (Durability) have reached a
 // durable tier too, whatever `tier` says but kDram; with kDurable all blocks have, of any class.
+//
+// In a cache without NVMe, kNvme waits for what is to be durable: ok where that is all that the
+// tenant has, else kUnavailable, and the message says how many blocks are in memory alone. The same
+// where a durable tier has to say, after a restart, whether some are of a session that is to be
+// durable, and none can.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
@@ -229,8 +234,10 @@ struct SessionForecast {
   SessionState state = SessionState::kUnknown;
   int8_t priority = 0;      // kLeastPriority to kMostPriority; 0: as usual for the tenant.
   int64_t ttl_seconds = 0;  // The chain's blocks go after that, or by the tenant's rule if sooner.
-  Durability durability = Durability::kNone;  // kNone: as the tenant's.
-  int64_t return_seconds = 0;                 // When it goes on, of kWillContinue; 0: nobody knows.
+  // kNone: as the tenant's. kDurable: the chain's blocks are durable, and so is what it goes on
+  // with from its last one; a later kNone does not undo that.
+  Durability durability = Durability::kNone;
+  int64_t return_seconds = 0;  // When it goes on, of kWillContinue; 0: nobody knows.
 };
 
 // How long the engine took to compute, so that the cache can tell what is worth loading.
@@ -265,6 +272,9 @@ struct PrestageRequest : Request {
 // it may hold is deleted when it is back. kBusy: so much waits for it already that some of these
 // blocks are not remembered; evict them again once it is back. kNotFound: there is no such session,
 // or it is not known any more which blocks its chain had above those that are gone; give the keys.
+//
+// A session's blocks are those of its chain, and what followed its last one since it was named.
+// What another session has, or another chain hangs below, stays.
 struct EvictRequest : Request {
   ChainSlice chain;
   std::string session{};    // Used when chain.keys is empty: the session's whole chain.
@@ -386,6 +396,8 @@ enum class EvictionPolicy : uint8_t {
   kLru = 1,  // Those used longest ago.
 };
 
+inline constexpr uint32_t kMaxWorkerThreads = 1024;
+
 struct CacheOptions {
   uint64_t dram_bytes = uint64_t{1} << 30;
   // Left free for the rest of the host, whatever dram_bytes says.
@@ -399,17 +411,18 @@ struct CacheOptions {
   uint64_t nvme_segment_bytes = 0;  // 0: chosen from nvme_bytes.
   // How fast NVMe is written to, what it rewrites to make room included; 0: no limit. Only what a
   // Flush() or Drain() waits for is written beyond it, and slows down what comes later. Where more
-  // is stored than that, the blocks most likely to be asked for again are written.
+  // is stored than that, kLearned writes the blocks most likely to be asked for again; with kLru
+  // they are written in the order of their storing, those that DRAM still has.
   uint64_t write_bytes_per_second = 0;
-  // How much of what is stored is written to NVMe, to make drives last: above 0, at most 1. Those
-  // blocks are that are most likely to be asked for again, as kLearned knows it; and what a Flush()
-  // or Drain() waits for, and what is pinned or to be durable, is in any case.
+  // How much of what is stored is written to NVMe, to make drives last: above 0, at most 1. Less
+  // than 1 needs kLearned: the blocks most likely to be asked for again are written. What a Flush()
+  // or Drain() waits for, and what is pinned or to be durable, is written in any case.
   double nvme_written_part = 1;
 
   std::vector<TenantOptions> tenants;  // Others get the defaults.
   EvictionPolicy eviction = EvictionPolicy::kLearned;
 
-  uint32_t worker_threads = 2;
+  uint32_t worker_threads = 2;  // 1 to kMaxWorkerThreads.
   // Reservations held longer are void, and counted; leases held longer are only counted
   // ("overdue_reservations", "overdue_leases"). A node also cuts their holder off: see Connect().
   int64_t overdue_nanos = 60 * kDefaultTimeoutNanos;

@@ -55,6 +55,7 @@ class Waiter {
 
 // One thread with a queue. After its queue runs empty it spins for `spin_nanos` before it sleeps:
 // waking a sleeping thread costs 50-80 us on a virtual machine. Timers alone do not make it spin.
+// The thread runs in short turns (short_turns.h): its tasks are to be short.
 struct ThreadExecutorOptions {
   std::string name = "aq-owner";
   int64_t spin_nanos = 50'000;

@@ -4,8 +4,8 @@
 namespace aquifer {
 
 // From now on the calling thread, once there is something for it to do, goes before threads that
-// compute: on two processors and beside checksums, blocks of 64 KiB are written a tenth faster. It
-// gets no larger share of the processors. Linux from 6.12 on; nothing changes on older ones.
+// compute: beside checksums on two processors it waited for its turn for up to three milliseconds.
+// It gets no larger share of the processors. Linux from 6.12 on; nothing changes on older ones.
 void RunInShortTurns();
 
 }  // namespace aquifer

@@ -45,8 +45,6 @@ namespace aquifer {
 
 class Job;
 
-inline constexpr uint32_t kMaxWorkerThreads = 1024;
-
 struct CoreOptions {
   CacheOptions cache;
   uint64_t extent_bytes = uint64_t{64} << 20;
@@ -56,6 +54,7 @@ struct CoreOptions {
   uint32_t max_hints_per_client = 1024;
   uint32_t max_leases_per_client = 1 << 20;
   uint32_t max_sessions = 100'000;
+  SessionEndsBounds session_ends{};
   uint32_t max_layouts_per_tenant = 256;
   // Deletions that are remembered for drives that have not been read.
   uint32_t max_deletions_remembered = 1 << 17;
@@ -282,12 +281,14 @@ class Core final : private TierListener, private LoadWaiter {
   struct Session {
     BlockName head;
     uint64_t order = 0;
+    bool deleted = false;  // Since it was named; it may be that not all of it is gone yet.
   };
 
   // What a tenant said of its sessions; the oldest first.
   struct TenantSessions {
     std::map<std::string, Session> by_name;
     std::map<uint64_t, std::string> by_age;
+    std::multiset<BlockName> heads;  // Of those that are not deleted.
   };
 
   Core(const CoreOptions& options, const CacheEnvironment& environment);
@@ -418,6 +419,9 @@ class Core final : private TierListener, private LoadWaiter {
   uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
   bool Readable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
+  // It is being deleted: its blocks are nobody's because of it.
+  void ForgetHead(uint16_t tenant, const std::string& name);
+  bool IsSessionHead(const BlockName& name) const;
   void ForgetASession();
   void ForgetOldestOf(TenantSessions* sessions);
   // Some of a tenant's; false when none is left.

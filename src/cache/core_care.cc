@@ -15,6 +15,9 @@ constexpr size_t kPrestageSlice = 64;
 constexpr size_t kEvictSlice = 64;
 constexpr size_t kSweepSlice = 2048;
 constexpr size_t kWalkSlice = 256;
+// What so many chains hang below is not one session's.
+constexpr size_t kMaxBranches = 512;
+constexpr size_t kMaxBelow = size_t{1} << 16;
 
 Status NoSuchSession() {
   return Status(Code::kNotFound, "no such session; name it with Hint() first");
@@ -296,6 +299,8 @@ void PrestageJob::Cancel() {
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
   unsure_ = crossed_ = lost_track_ = false;
+  unseen_.clear();
+  below_.clear();
   sweeping_ = asked().everything;
   if (sweeping_) core().sweeping_.insert(tenant());
   closed_ = sweeping_ && core().durable_ != nullptr;
@@ -303,6 +308,8 @@ void EvictJob::Reset() {
   if (asked().everything || !asked().chain.keys.empty()) return;
   if (const Core::Session* const session = core().FindSession(tenant(), asked().session)) {
     walk_ = session->head;
+    unseen_.push_back(walk_);
+    core().ForgetHead(tenant(), asked().session);
   }
 }
 
@@ -335,6 +342,10 @@ bool EvictJob::DropSlice() {
 }
 
 bool EvictJob::DropEverythingSlice() {
+  // What is stored meanwhile and goes on from an end is there when the blocks are gone through.
+  if (core().durable_ != nullptr && core().durable_->ForgetSomeEnds(tenant(), kEvictSlice)) {
+    return true;
+  }
   const Index& index = core().residency_->index();
   if (cursor_ == 0 && !core().nvme_known()) {
     core().forgotten_tenants_.insert(tenant());
@@ -350,10 +361,59 @@ bool EvictJob::DropEverythingSlice() {
 }
 
 bool EvictJob::DropSessionSlice() {
+  if (!unseen_.empty()) return LookBelow();
+  if (!below_.empty()) {
+    DropBelow();
+    return true;
+  }
   for (size_t step = 0; step < kEvictSlice; ++step, ++cursor_) {
     if (!DropNextOfSession()) return false;
   }
   return true;
+}
+
+// What followed the last block that was named may be durable, and would stay behind. False: another
+// one's blocks are there.
+bool EvictJob::LookBelow() {
+  const Index& index = core().residency_->index();
+  for (size_t step = 0; step < kEvictSlice && !unseen_.empty(); ++step) {
+    const BlockName name = unseen_.back();
+    unseen_.pop_back();
+    const bool last = name == walk_;
+    if (!last) below_.push_back(name);
+    // Another session ends here: all of this one is its, too.
+    if (core().IsSessionHead(name)) return false;
+    size_t children = 0;
+    BlockName below = name;
+    for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
+         child = index.at(child).next_sibling) {
+      if (++children > kMaxBranches) return false;
+      if (index.at(child).state != BlockState::kResident) continue;
+      below.key = index.at(child).key;
+      unseen_.push_back(below);
+    }
+    // The same where several chains go on from its end. Where that is gone, they stay.
+    if (last && children > 1) {
+      unseen_.clear();
+      return index.Find(name) == kNoBlock;
+    }
+    lost_track_ = below_.size() + unseen_.size() > kMaxBelow;
+    if (lost_track_) return false;
+  }
+  return true;
+}
+
+// Tails first. An eviction may have been faster here, but not in a durable tier.
+void EvictJob::DropBelow() {
+  for (size_t step = 0; step < kEvictSlice && !below_.empty(); ++step) {
+    const BlockName name = below_.back();
+    below_.pop_back();
+    if (DropOne(core().residency_->index().Find(name)) || core().durable_ == nullptr) continue;
+    Erase({.tenant = core().catalog_.tenant(tenant()).id,
+           .key = name.key,
+           .group = name.group,
+           .part = name.part});
+  }
 }
 
 // What other chains share stays.
@@ -361,10 +421,9 @@ bool EvictJob::DropNextOfSession() {
   const Index& index = core().residency_->index();
   const BlockRef ref = index.Find(walk_);
   if (ref == kNoBlock) return CrossGap();
-  // Whatever hangs below the first one above a gap is another's. The session's own last block may
-  // have been followed by one more.
+  // Whatever hangs below the first one above a gap is another's, and so is where another one ends.
   if (crossed_ && HasOtherChild(ref, kNoBlock)) return false;
-  if (!crossed_ && cursor_ == 0 && index.at(ref).children > 1) return false;
+  if (core().IsSessionHead(walk_)) return false;
   const uint32_t position = index.at(ref).position;
   const BlockRef parent = index.Parent(ref);
   const BlockName above{.tenant = walk_.tenant,

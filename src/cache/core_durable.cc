@@ -17,6 +17,10 @@ Status Core::BuildDurable() {
   parts.residency = residency_.get();
   parts.catalog = &catalog_;
   parts.dram_bytes = options_.cache.dram_bytes;
+  parts.session_ends = options_.session_ends;
+  parts.on_session_moved = [this](const std::string& session, const BlockName& head) {
+    RememberSession(session, head);
+  };
   // Read by the next tick: nobody waits for it.
   parts.load_from_nvme = [this](BlockRef ref, const LoadTicket& ticket) {
     loader_->Load(ref, DeadlineIn(kLoadToWriteNanos, environment_.clock->NowNanos()), ticket);

@@ -182,6 +182,26 @@ class OwnClassTest : public CoreDurableFixture, public testing::WithParamInterfa
     ASSERT_TRUE(Flush().ok());
   }
   void BeginAgain() { nvme() ? Restart() : MakeAnother(Options()); }
+  // How many blocks it finds there.
+  size_t Prestage(const std::string& session) {
+    PrestageRequest prestage;
+    prestage.session = session;
+    client_->Do(&Core::Prestage, &prestage);
+    return prestage.staged;
+  }
+  // On another node, by its name alone: whether that is all of this chain.
+  bool IsAllOf(const std::string& session, const Chain& chain) {
+    MakeAnother(SmallCache(64, /*nvme=*/false));
+    if (Prestage(session) != chain.size()) return false;
+    const uint64_t reads = store_.reads;
+    return Recall(chain) == chain.size() && store_.reads == reads;
+  }
+  Status EvictSession(const std::string& session) {
+    EvictRequest evict;
+    evict.session = session;
+    client_->Do(&Core::Evict, &evict);
+    return evict.status;
+  }
   void BeginAgainAndRecall(const Chain& chain) {
     BeginAgain();
     ASSERT_EQ(Recall(chain), chain.size());
@@ -190,6 +210,7 @@ class OwnClassTest : public CoreDurableFixture, public testing::WithParamInterfa
   const Chain chain_ = Chain(layout_, {.seed = 1, .blocks = 20});
   const Chain next_ = chain_.Fork(20, 5, 10);
   const Chain last_ = next_.Fork(30, 6, 4);
+  const Chain other_ = chain_.Fork(20, 7, 6);  // Begins with the same 20.
 };
 
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutNvme, OwnClassTest, testing::Bool());
@@ -199,10 +220,6 @@ TEST_P(OwnClassTest, WhatTheSessionGoesOnWithIsDurableWithoutAnotherHint) {
   ASSERT_EQ(Store(next_), 10u);
   EXPECT_TRUE(Flush().ok());
   EXPECT_EQ(BlobsOf(next_), 30u);
-  const Chain again = chain_.Fork(20, 7, 3);  // It went on otherwise.
-  ASSERT_EQ(Store(again), 3u);
-  EXPECT_TRUE(Flush().ok());
-  EXPECT_EQ(BlobsOf(again), 23u);
 }
 
 TEST_P(OwnClassTest, ItIsKeptOverRestartsAndFollowsTheSession) {
@@ -266,6 +283,257 @@ TEST_P(OwnClassTest, AStoreThatIsAwayIsAskedWhenItIsBack) {
   world_->Advance(10 * kSecond);
   tier_->SetInService(true);
   ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(next_) == 30; }));
+}
+
+TEST_P(OwnClassTest, AStoreThatIsAwayForLongIsAskedAllTheSame) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  tier_->SetInService(false);
+  ASSERT_EQ(Store(next_), 10u);
+  world_->Advance(300 * kSecond);
+  tier_->SetInService(true);
+  world_->Advance(10 * kSecond);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(next_), 30u);
+}
+
+TEST_P(OwnClassTest, AFlushIsNotOkWhileNobodyCanSayWhoseTheBlocksAre) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  tier_->SetInService(false);
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  tier_->SetInService(true);
+  EXPECT_TRUE(Flush().ok()) << "it asks again at once";
+  EXPECT_EQ(BlobsOf(next_), 30u);
+
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(next_));
+  store_.hang_notes = true;
+  ASSERT_EQ(Store(last_), 4u);
+  EXPECT_EQ(FlushTo(TierKind::kNvme).code(), Code::kLate);
+}
+
+// Another session, of no class, begins with the same blocks and goes on where this one ended once.
+TEST_P(OwnClassTest, AnEarlierEndIsNobodysAnyMore) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_EQ(Store(next_), 10u);
+  NameSession(next_, "s1", Durability::kDurable);
+  ASSERT_TRUE(Flush().ok());
+  NameSession(other_, "s2");
+  ASSERT_EQ(Store(other_), 6u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(other_), 20u);
+  EXPECT_TRUE(IsAllOf("s1", next_));
+}
+
+TEST_P(OwnClassTest, AnEarlierEndIsNobodysAnyMoreAfterARestartToo) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_EQ(Store(next_), 10u);
+  NameSession(next_, "s1", Durability::kDurable);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  ASSERT_EQ(Store(other_), 6u);
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(other_), 20u);
+  EXPECT_TRUE(IsAllOf("s1", next_));
+}
+
+TEST_P(OwnClassTest, WhoNamesWhatFollowedASessionTakesItBack) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_EQ(Store(other_), 6u);  // It may be s1 that goes on.
+  ASSERT_TRUE(Flush().ok());
+  NameSession(other_, "s2", Durability::kDurable);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(Store(next_), 10u);  // This is.
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(next_), 30u);
+  EXPECT_TRUE(IsAllOf("s1", next_));
+  EXPECT_TRUE(IsAllOf("s2", other_));
+}
+
+TEST_P(OwnClassTest, OfTwoSessionsThatEndAlikeEachGoesOnByItself) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  NameSession(chain_, "s2", Durability::kDurable);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(Store(next_), 10u);
+  NameSession(next_, "s2", Durability::kDurable);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(Store(other_), 6u);  // The other one, without a hint.
+  ASSERT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(other_), 26u);
+  EXPECT_TRUE(IsAllOf("s2", next_));
+  EXPECT_TRUE(IsAllOf("s1", other_));
+}
+
+TEST_P(OwnClassTest, WhichOfTwoSessionsGoesOnIsNotGuessed) {
+  for (const bool restarted : {false, true}) {
+    store_ = FakeStore();
+    ASSERT_NO_FATAL_FAILURE(Begin());
+    NameSession(chain_, "s2", Durability::kDurable);
+    ASSERT_TRUE(Flush().ok());
+    if (restarted) {
+      ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+    }
+    ASSERT_EQ(Store(next_), 10u);
+    ASSERT_TRUE(Flush().ok());
+    ASSERT_EQ(Store(last_), 4u);
+    ASSERT_TRUE(Flush().ok());
+    EXPECT_EQ(BlobsOf(last_), 34u) << "either is durable";
+    EXPECT_TRUE(IsAllOf("s1", chain_));
+    EXPECT_TRUE(IsAllOf("s2", chain_));
+    client_.reset();
+    world_.reset();
+  }
+}
+
+TEST_P(OwnClassTest, AHintBeforeTheBlocksAreStoredMakesThemDurable) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  NameSession(next_, "s1", Durability::kDurable);
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(BlobsOf(next_), 30u);
+  EXPECT_TRUE(IsAllOf("s1", next_));
+}
+
+TEST_P(OwnClassTest, WhatItWentOnWithIsDeletedToo) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_EQ(Store(next_), 10u);
+  ASSERT_TRUE(Flush().ok());
+  ASSERT_EQ(BlobsOf(next_), 30u);
+  const Chain other = chain_.Fork(20, 8, 3);  // Of nobody: the first 20 are its, too.
+  ASSERT_EQ(Store(other), 3u);
+  EXPECT_TRUE(EvictSession("s1").ok());
+  EXPECT_EQ(BlobsOf(next_), 20u);
+  EXPECT_EQ(Recall(next_), 20u);
+}
+
+TEST_P(OwnClassTest, ADeletionOfAnotherSessionLeavesTheQuestionOpen) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  const Chain gone(layout_, {.seed = 77, .blocks = 2});
+  ASSERT_EQ(Store(gone), 2u);
+  NameSession(gone, "s2");
+  store_.latency_nanos = 500 * kMillisecond;
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_TRUE(EvictSession("s2").ok());
+  ASSERT_EQ(Store(last_), 4u);
+  ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(last_) == 34; }));
+}
+
+TEST_P(OwnClassTest, ASessionThatIsDeletedWhileItIsAskedForIsNotFollowed) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(BeginAgainAndRecall(chain_));
+  ASSERT_EQ(Prestage("s1"), 20u);
+  store_.latency_nanos = 500 * kMillisecond;
+  ASSERT_EQ(Store(next_), 10u);
+  EXPECT_TRUE(EvictSession("s1").ok());
+  world_->Advance(30 * kSecond);
+  EXPECT_EQ(BlobsOf(next_), 0u);
+}
+
+// So many questions that there is no room for more.
+TEST_P(OwnClassTest, ATenantWithManyQuestionsLeavesRoomForOthers) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  CoreOptions options = Options();
+  options.session_ends.max_asked = 8;
+  MakeAnother(options);
+  const auto busy = AttachAs("busy");
+  std::vector<Chain> chains;
+  for (uint64_t seed = 1000; seed < 1010; ++seed) {
+    chains.emplace_back(layout_, ChainOptions{.seed = seed, .blocks = 1});
+    ASSERT_EQ(Store(chains.back(), busy.get()), 1u);
+  }
+  FlushRequest flush;
+  flush.tier = TierKind::kDurable;
+  flush.timeout_nanos = 100 * kSecond;
+  busy->Do(&Core::Flush, &flush);
+  ASSERT_TRUE(flush.status.ok()) << flush.status.ToString();
+  ASSERT_EQ(Recall(chain_), 20u);
+  tier_->SetInService(false);
+  for (const Chain& chain : chains) ASSERT_EQ(Store(chain.Fork(1, 5, 1), busy.get()), 1u);
+  ASSERT_EQ(Store(next_), 10u);
+  tier_->SetInService(true);
+  ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(next_) == 30; }));
+  EXPECT_TRUE(Flush().ok());
+  flush.tier = TierKind::kNvme;
+  busy->Do(&Core::Flush, &flush);
+  EXPECT_FALSE(flush.status.ok()) << "of some it was not asked whose they are";
+}
+
+// Whatever makes its blocks durable.
+TEST_F(CoreDurableSessionsTest, ADeletionTakesWhatTheSessionWentOnWithOutOfTheStore) {
+  for (const bool by_tenant : {false, true}) {
+    store_ = FakeStore();
+    sources_[0].writes = by_tenant ? DurableWrites::kDurable : DurableWrites::kAll;
+    MakeDurable(by_tenant ? DurableCache() : SmallCache(64, /*nvme=*/true));
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain next = chain.Fork(20, 5, 10);
+    const Chain otherwise = next.Fork(25, 6, 3);  // Another try.
+    ASSERT_EQ(Store(chain), 20u);
+    NameSession(chain, "s1");
+    ASSERT_EQ(Store(next), 10u);
+    ASSERT_EQ(Store(otherwise), 3u);
+    ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+    ASSERT_EQ(BlobsOf(next), 30u);
+    ASSERT_EQ(BlobsOf(otherwise), 28u);
+    EvictRequest evict;
+    evict.session = "s1";
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+    EXPECT_EQ(store_.blobs.size(), 0u);
+    EXPECT_EQ(evict.evicted, 33u);
+    Store(chain);
+    ASSERT_TRUE(FlushTo(TierKind::kDurable, 30 * kSecond).ok());
+    EXPECT_EQ(Recall(next), 20u);
+    client_.reset();
+    world_.reset();
+  }
+}
+
+TEST_F(CoreDurableSessionsTest, ADeletionLeavesASessionThatGoesOnFromThere) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  const Chain other = chain.Fork(20, 7, 6);
+  ASSERT_EQ(Store(chain), 20u);
+  NameSession(chain, "s1");
+  ASSERT_EQ(Store(other), 6u);
+  NameSession(other, "s2");
+  ASSERT_TRUE(Flush().ok());
+  EvictRequest evict;
+  evict.session = "s1";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, 0u) << "all of it is the other one's too";
+  EXPECT_EQ(BlobsOf(other), 26u);
+  PrestageRequest prestage;
+  prestage.session = "s2";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_EQ(prestage.staged, 26u);
+  evict.session = "s2";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.evicted, 26u) << "nobody else has it any more";
+  EXPECT_EQ(store_.blobs.size(), 0u);
+}
+
+TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  const Chain next = chain.Fork(20, 5, 10);
+  ASSERT_EQ(Store(next), 30u);
+  NameSession(chain, "s1");
+  NameSession(next, "s2");
+  NameSession(next, "s3");
+  ASSERT_TRUE(Flush().ok());
+  const auto left_without = [this](const std::string& session) {
+    EvictRequest evict;
+    evict.session = session;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+    return store_.blobs.size();
+  };
+  EXPECT_EQ(left_without("s3"), 30u);
+  EXPECT_EQ(left_without("s2"), 20u);
+  EXPECT_EQ(left_without("s1"), 0u);
 }
 
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {

@@ -226,6 +226,30 @@ TEST_F(CoreDurableTest, ASessionMayBeOfDurableClassByItself) {
   EXPECT_EQ(BlobsOf(other), 0u);
 }
 
+// The usual order: committed, and then named.
+TEST_F(CoreDurableTest, WhatIsToBeDurableSinceItWaitedIsFlushedAsSuch) {
+  for (const bool nvme : {false, true}) {
+    store_ = FakeStore();
+    store_.fail_writes = Code::kUnavailable;
+    sources_[0].writes = DurableWrites::kAll;
+    MakeDurable(SmallCache(64, nvme));
+    const Chain chain(layout_, {.seed = 1, .blocks = 6});
+    ASSERT_EQ(Store(chain), 6u);
+    world_->Advance(kSecond);  // It waits.
+    EXPECT_EQ(StatsOfStore().oldest_unprotected_seconds, 0);
+    NameSession(chain, "kept", Durability::kDurable);
+    world_->Advance(kSecond);
+    EXPECT_GT(StatsOfStore().oldest_unprotected_seconds, 0);
+    EXPECT_EQ(FlushTo(TierKind::kNvme, 3 * kSecond).code(), Code::kLate);
+    store_.fail_writes = Code::kOk;
+    EXPECT_TRUE(FlushTo(TierKind::kNvme, 3 * kSecond).ok());
+    EXPECT_EQ(BlobsOf(chain), 6u);
+    EXPECT_EQ(StatsOfStore().oldest_unprotected_seconds, 0);
+    client_.reset();
+    world_.reset();
+  }
+}
+
 TEST_F(CoreDurableTest, WhatACrashKeptFromTheStoreIsWrittenAfterIt) {
   MakeDurable(DurableCache(64, true));
   const Chain chain(layout_, {.seed = 1, .blocks = 20});

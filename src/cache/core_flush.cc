@@ -20,32 +20,36 @@ std::string FlushJob::WhyNot(TierKind tier) {
   return "the NVMe tier is out of service, and tried again; Stats() says of each drive why";
 }
 
-bool FlushJob::WantsDurable() {
-  if (core().durable_ == nullptr || !core().durable_->has_lasting()) return false;
-  return asked().tier == TierKind::kDurable || core().IsDurableTenant(tenant()) ||
-         core().durable_->Owes(tenant());  // A session's.
+FlushJob::Path FlushJob::ChoosePath() const {
+  if (asked().tier != TierKind::kNvme) return Path::kDurable;
+  if (core().durable_ == nullptr || !core().durable_->has_lasting()) return Path::kNvme;
+  // Only where all of the tenant's blocks are durable does a flush do without a drive: a session's
+  // class says nothing of the others.
+  if (core().IsDurableTenant(tenant())) {
+    return core().nvme_ == nullptr ? Path::kDurable : Path::kNvme;
+  }
+  return core().options_.cache.nvme_directories.empty() ? Path::kSessions : Path::kNvme;
 }
 
-bool FlushJob::WaitsForSessions() {
-  return asked().tier == TierKind::kNvme && core().options_.cache.nvme_directories.empty() &&
-         core().durable_ != nullptr && core().durable_->has_lasting() &&
-         !core().IsDurableTenant(tenant());
+bool FlushJob::Usable() const {
+  if (path_ == Path::kNvme) return core().nvme_usable();
+  return (path_ == Path::kSessions || WantsDurable()) && core().durable_->lasting_usable();
+}
+
+bool FlushJob::WantsDurable() const {
+  if (core().durable_ == nullptr || !core().durable_->has_lasting()) return false;
+  return asked().tier == TierKind::kDurable || core().IsDurableTenant(tenant()) ||
+         core().durable_->Owes(tenant()) ||  // A session's.
+         core().durable_->unanswered(tenant());
 }
 
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
   if (counting_) return CountOthers();
-  const bool sessions = WaitsForSessions();
-  const bool durable = sessions || WantsDurable();
-  // Only where all of the tenant's blocks are durable does a flush do without a drive: a session's
-  // class says nothing of the others.
-  const bool all_durable = durable && core().IsDurableTenant(tenant());
-  const bool to_nvme =
-      flush.tier == TierKind::kNvme && !sessions && (core().nvme_ != nullptr || !all_durable);
-  if (to_nvme ? !core().nvme_usable() : !durable || !core().durable_->lasting_usable()) {
-    flush.status = Status(Code::kUnavailable, WhyNot(to_nvme ? flush.tier : TierKind::kDurable));
-    return End(1);
+  if (!Usable()) {
+    const TierKind tier = path_ == Path::kNvme ? TierKind::kNvme : TierKind::kDurable;
+    return Finish(Status(Code::kUnavailable, WhyNot(tier)));
   }
   if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(flush.timeout_nanos));
   // What was hinted before may give blocks another time to live.
@@ -56,7 +60,14 @@ void FlushJob::Run() {
       if (this->run() == run) RunAgain();
     });
   }
-  if (!to_nvme || add_cursor_ > 0) return FlushDurable();
+  if (SomeUnanswered()) {
+    if (!std::exchange(asked_again_, true)) {
+      core().durable_->AskAgain(tenant());
+      return RunAgain();
+    }
+    unanswered_ = true;
+  }
+  if (path_ != Path::kNvme || cursor_ > 0) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
     if (status.ok() && WantsDurable()) return FlushDurable();
@@ -69,10 +80,10 @@ void FlushJob::FlushDurable() {
   // What NVMe held over a restart is added by and by: not so slowly where somebody waits for it.
   const bool of_class = core().IsDurableTenant(tenant());
   const bool add = of_class ? durable.sweeping() : asked().tier == TierKind::kDurable;
-  if (add && durable.AddAll(tenant(), &add_cursor_)) return RunAgain();
+  if (add && durable.AddAll(tenant(), &cursor_)) return RunAgain();
   durable_flush_ = durable.Flush(tenant(), client(), false, [this, run = run()](Status status) {
     if (this->run() != run) return;
-    if (!status.ok() || !WaitsForSessions()) return Finish(std::move(status));
+    if (!status.ok() || path_ != Path::kSessions) return Finish(std::move(status));
     durable_flush_.clear();
     counting_ = true;
     RunAgain();
@@ -80,14 +91,25 @@ void FlushJob::FlushDurable() {
 }
 
 void FlushJob::CountOthers() {
-  if (core().durable_->CountOthers(tenant(), &add_cursor_, &others_)) return RunAgain();
+  if (core().durable_->CountOthers(tenant(), &cursor_, &others_)) return RunAgain();
   if (others_ == 0) return Finish(Status());
-  Finish(Status(Code::kUnavailable, "what is to be durable is; " + std::to_string(others_) +
-                                        " other blocks are in memory alone, for " +
-                                        WhyNot(TierKind::kNvme)));
+  Finish(Status(Code::kUnavailable,
+                "what is to be durable is safe; " + std::to_string(others_) +
+                    " other blocks are in memory alone: " + WhyNot(TierKind::kNvme)));
+}
+
+// Where all is to be durable that does not matter.
+bool FlushJob::SomeUnanswered() const {
+  return core().durable_ != nullptr && asked().tier != TierKind::kDurable &&
+         core().durable_->unanswered(tenant());
 }
 
 void FlushJob::Finish(Status status) {
+  if (status.ok() && unanswered_) {
+    status = Status(Code::kUnavailable,
+                    "no durable tier could say whether some of the blocks are of a session that is "
+                    "to be durable; flush again when Stats() shows one in service");
+  }
   request()->status = std::move(status);
   End(1);
 }

@@ -236,6 +236,7 @@ void Core::OnLost(std::span<const BlockId> ids, Code why) {
     const BlockRef ref = residency_->Find(id);
     if (ref == kNoBlock) continue;
     residency_->LeaveNvme(ref, why == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
+    if (residency_->InDramAndNotOnNvme(ref)) write_down_->OnLost(ref);
   }
   Housekeep();
 }

@@ -66,11 +66,24 @@ void Core::RememberSession(const std::string& name, const BlockName& head) {
   TenantSessions& own = sessions_[head.tenant];
   const auto [named, fresh] = own.by_name.try_emplace(name);
   own.by_age.erase(named->second.order);
+  if (!fresh) ForgetHead(head.tenant, name);
+  own.heads.insert(head);
   named->second = {.head = head, .order = next_session_++};
   own.by_age.emplace(named->second.order, name);
   session_count_ += fresh ? 1 : 0;
   residency_->WantLink(head);
   if (session_count_ > options_.max_sessions) ForgetASession();
+}
+
+void Core::ForgetHead(uint16_t tenant, const std::string& name) {
+  TenantSessions& own = sessions_.at(tenant);
+  Session& session = own.by_name.at(name);
+  if (!std::exchange(session.deleted, true)) own.heads.erase(own.heads.find(session.head));
+}
+
+bool Core::IsSessionHead(const BlockName& name) const {
+  const auto own = sessions_.find(name.tenant);
+  return own != sessions_.end() && own->second.heads.contains(name);
 }
 
 // The oldest of whoever has the most: nobody's sessions push out those of a tenant that has few.
@@ -83,7 +96,10 @@ void Core::ForgetASession() {
 }
 
 void Core::ForgetOldestOf(TenantSessions* sessions) {
-  sessions->by_name.erase(sessions->by_age.begin()->second);
+  const auto oldest = sessions->by_name.find(sessions->by_age.begin()->second);
+  const Session& session = oldest->second;
+  if (!session.deleted) sessions->heads.erase(sessions->heads.find(session.head));
+  sessions->by_name.erase(oldest);
   sessions->by_age.erase(sessions->by_age.begin());
   --session_count_;
 }
@@ -110,6 +126,8 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   const bool of_tenant = core().IsDurableTenant(tenant());
   if (durable_ || of_tenant) {
     core().durable_->NameSession(forecast.session, head, /*own_class=*/!of_tenant);
+  } else {
+    core().durable_->ClaimSession(forecast.session, head);
   }
 }
 

@@ -65,7 +65,6 @@ Status DurableTiers::Build() {
   }
   SessionNotesParts notes{.tiers = {},
                           .read_from = {},
-                          .lasting_tiers = LastingBits(sources),
                           .residency = parts_.residency,
                           .catalog = parts_.catalog,
                           .executor = environment_.owner,
@@ -79,10 +78,13 @@ Status DurableTiers::Build() {
   ends_ = std::make_unique<SessionEnds>(SessionEndsParts{.residency = parts_.residency,
                                                          .notes = notes_.get(),
                                                          .clock = environment_.clock,
-                                                         .want = [this](BlockRef ref) {
-                                                           AddWhereWanted(ref, true);
-                                                           parts_.want_on_nvme(ref);
-                                                         }});
+                                                         .want =
+                                                             [this](BlockRef ref) {
+                                                               AddWhereWanted(ref, true);
+                                                               parts_.want_on_nvme(ref);
+                                                             },
+                                                         .on_moved = parts_.on_session_moved,
+                                                         .bounds = parts_.session_ends});
   return Status();
 }
 
@@ -288,8 +290,7 @@ bool DurableTiers::MayGoOn(BlockRef ref) const {
   if (lasting_.empty() || residency.at(ref).position == 0) return false;
   const BlockRef parent = residency.index().Parent(ref);
   if (parent == kNoBlock) return false;
-  if (residency.found(parent)) return true;
-  if ((residency.at(parent).residency & LastingBits(environment_.durable_tiers)) != 0) return true;
+  if (residency.found(parent) || residency.in_lasting(parent)) return true;
   // It was computed anew: then it ends there if this one is not there.
   return Recall(residency.IdOf(parent)).answer == Presence::Answer::kThere &&
          Recall(residency.IdOf(ref)).answer != Presence::Answer::kThere;
@@ -327,39 +328,36 @@ void DurableTiers::SweepSoon() {
   sweep_cursor_ = 0;
 }
 
+template <class Visit>
+bool DurableTiers::VisitSome(BlockRef* cursor, Visit visit) const {
+  const Index& index = parts_.residency->index();
+  for (size_t step = 0; step < kSweepSlice && *cursor < index.ref_limit(); ++step, ++*cursor) {
+    const BlockRef ref = *cursor;
+    if (index.Exists(ref) && index.at(ref).state == BlockState::kResident) visit(ref);
+  }
+  return *cursor < index.ref_limit();
+}
+
 bool DurableTiers::SweepMore() {
   if (!sweeping_) return false;
-  const Index& index = parts_.residency->index();
-  for (size_t step = 0; step < kSweepSlice && sweep_cursor_ < index.ref_limit();
-       ++step, ++sweep_cursor_) {
-    const BlockRef ref = sweep_cursor_;
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
+  sweeping_ = VisitSome(&sweep_cursor_, [this](BlockRef ref) {
     if (IsDurable(ref)) AddWhereWanted(ref, true);
-  }
-  sweeping_ = sweep_cursor_ < index.ref_limit();
+  });
   return sweeping_;
 }
 
 bool DurableTiers::AddAll(uint16_t tenant, BlockRef* cursor) {
-  const Index& index = parts_.residency->index();
-  for (size_t step = 0; step < kSweepSlice && *cursor < index.ref_limit(); ++step, ++*cursor) {
-    const BlockRef ref = *cursor;
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
-    if (index.at(ref).tenant == tenant) AddWhereWanted(ref, true);
-  }
-  return *cursor < index.ref_limit();
+  return VisitSome(cursor, [&](BlockRef ref) {
+    if (parts_.residency->at(ref).tenant == tenant) AddWhereWanted(ref, true);
+  });
 }
 
 bool DurableTiers::CountOthers(uint16_t tenant, BlockRef* cursor, size_t* others) const {
-  const Index& index = parts_.residency->index();
-  const uint8_t lasting = LastingBits(environment_.durable_tiers);
-  for (size_t step = 0; step < kSweepSlice && *cursor < index.ref_limit(); ++step, ++*cursor) {
-    const BlockRef ref = *cursor;
-    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
-    const BlockEntry& entry = index.at(ref);
-    if (entry.tenant == tenant && (entry.residency & lasting) == 0 && !IsDurable(ref)) ++*others;
-  }
-  return *cursor < index.ref_limit();
+  return VisitSome(cursor, [&](BlockRef ref) {
+    const Residency& residency = *parts_.residency;
+    const bool other = !residency.in_lasting(ref) && !IsDurable(ref);
+    if (residency.at(ref).tenant == tenant && other) ++*others;
+  });
 }
 
 // --- Flush
@@ -375,7 +373,8 @@ bool DurableTiers::notes_usable() const {
 }
 
 bool DurableTiers::Owes(uint16_t tenant) const {
-  return std::any_of(lasting_.begin(), lasting_.end(),
+  return notes_->waits(tenant) ||
+         std::any_of(lasting_.begin(), lasting_.end(),
                      [tenant](const One* one) { return one->writer->Owes(tenant); });
 }
 
@@ -455,7 +454,7 @@ void DurableTiers::OnJoined(const std::shared_ptr<Joined>& joined, const Status&
 void DurableTiers::BeginErasingAll(uint16_t tenant) {
   const TenantId& id = parts_.catalog->tenant(tenant).id;
   erasing_.insert(id);
-  ends_->ForgetTenant(tenant);
+  ends_->BeginForgetting(tenant);
   for (const auto& one : tiers_) one->loader->ForgetTenant(id);
 }
 
@@ -515,8 +514,11 @@ std::vector<DurableStats> DurableTiers::Stats() const {
     stats.why = one->WhyNot().message();
     stats.latency_ms = static_cast<double>(speed.LatencyNanos(now)) / 1e6;
     stats.bytes_per_second = speed.BytesPerSecond(now);
-    if (one->tier != nullptr) stats.usage = one->tier->Usage();
-    if (one->tier != nullptr) stats.unswept_tenants = one->tier->unswept_tenants();
+    if (one->tier != nullptr) {
+      stats.usage = one->tier->Usage();
+      stats.unswept_tenants = one->tier->unswept_tenants();
+      stats.counters = one->tier->Counters();
+    }
     stats.looks = one->presence->stats().looks;
     stats.looks_found = one->presence->stats().found;
     stats.loaded_blocks = loads.loads;
@@ -530,7 +532,6 @@ std::vector<DurableStats> DurableTiers::Stats() const {
     stats.waiting_erasures = one->eraser->pending();
     stats.oldest_unprotected_seconds =
         oldest == INT64_MAX ? 0 : static_cast<double>(now - oldest) / 1e9;
-    if (one->tier != nullptr) stats.counters = one->tier->Counters();
     all.push_back(std::move(stats));
   }
   return all;

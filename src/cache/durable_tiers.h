@@ -43,6 +43,8 @@ struct DurableTiersParts {
   std::function<void(BlockRef, const LoadTicket&)> load_from_nvme;
   // A block that is to be durable since it was committed is to be on NVMe as well.
   std::function<void(BlockRef)> want_on_nvme;
+  SessionEndsBounds session_ends{};
+  std::function<void(const std::string& session, const BlockName& head)> on_session_moved;
   // See SessionNotesParts.
   std::function<bool(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole)> walk;
 };
@@ -89,12 +91,19 @@ class DurableTiers {
   // A hint: the session ends with that block now. `own_class`: it is durable, whatever its tenant's
   // class, and so is what it goes on with.
   void NameSession(const std::string& session, const BlockName& head, bool own_class);
+  // The same of a hint that says nothing of its class, and where its tenant's is none.
+  void ClaimSession(const std::string& session, const BlockName& head) {
+    ends_->Claim(session, head);
+  }
   // It was deleted. See SessionNotes::Forget().
   void ForgetSession(uint16_t tenant, const std::string& session,
                      std::function<void(Status)> on_done);
   // Whether it is being asked whose some of the tenant's blocks are; and `on_done` when it is
   // known.
   bool asking(uint16_t tenant) const { return ends_->asking(tenant); }
+  // The same where nobody could say so far; and asks once more.
+  bool unanswered(uint16_t tenant) const { return ends_->unanswered(tenant); }
+  void AskAgain(uint16_t tenant) { ends_->AskAgain(tenant); }
   void WhenAnswered(uint16_t tenant, std::function<void()> on_done) {
     ends_->WhenAnswered(tenant, std::move(on_done));
   }
@@ -122,7 +131,7 @@ class DurableTiers {
   void EndFlush(const FlushId& flush);
   void AddClient(uint32_t client, uint16_t tenant);
   bool has_lasting() const { return !lasting_.empty(); }
-  // Some of what the tenant has is of durable class, and no lasting tier has it yet.
+  // Some of what the tenant has is of durable class, and no lasting tier has it or its note yet.
   bool Owes(uint16_t tenant) const;
   bool lasting_usable() const;
   // One that is in service may have notes of sessions.
@@ -136,6 +145,8 @@ class DurableTiers {
   [[nodiscard]] bool Erase(const BlockId& id);
   // Everything that the tenant has there. From Begin to End nothing of it is found or arrives.
   void BeginErasingAll(uint16_t tenant);
+  // Where its sessions end, before its blocks go; false when that was all.
+  bool ForgetSomeEnds(uint16_t tenant, size_t max) { return ends_->ForgetSome(tenant, max); }
   void EraseAll(uint16_t tenant, std::function<void(Status)> on_done);
   void EndErasingAll(uint16_t tenant);
   // `on_done` when everything of the tenant's that was to be deleted is: or why it is not yet.
@@ -186,6 +197,9 @@ class DurableTiers {
   // The durable tiers may know a session that ends where this block goes on.
   bool MayGoOn(BlockRef ref) const;
   void AddWhereWanted(BlockRef ref, bool durable);
+  // A slice of the index from `*cursor` on, whatever is resident; false when that was all.
+  template <class Visit>
+  bool VisitSome(BlockRef* cursor, Visit visit) const;
   void OnFlushed(uint16_t of, const std::shared_ptr<Joined>& joined, const Status& status);
   static void OnJoined(const std::shared_ptr<Joined>& joined, const Status& status);
 

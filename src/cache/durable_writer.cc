@@ -56,12 +56,28 @@ DurableWriter::Item* DurableWriter::FindWaiting(BlockRef ref) {
   return aside == aside_.end() ? nullptr : &aside->second;
 }
 
+void DurableWriter::NoteWanted(const Item& item) {
+  if (!parts_.residency->durable_wanted(item.ref)) return;
+  if (since_.emplace(item.sequence, item.since_nanos).second) ++wanted_of_[item.tenant];
+}
+
+void DurableWriter::NoteWritten(BlockRef ref, uint64_t sequence) {
+  for (const auto& write : batches_) {
+    for (const Item& item : write->items) {
+      if (write->busy && item.ref == ref && item.sequence == sequence && Same(item)) {
+        return NoteWanted(item);
+      }
+    }
+  }
+}
+
 bool DurableWriter::JoinKnown(BlockRef ref, bool renew) {
   const auto known = sequence_of_.find(ref);
   if (known == sequence_of_.end()) return false;
   if (const auto queued = queue_.find(known->second); queued != queue_.end()) {
     if (Same(queued->second)) {
       queued->second.renew |= renew;
+      NoteWanted(queued->second);
       return true;
     }
     const Item stale = queued->second;
@@ -70,9 +86,13 @@ bool DurableWriter::JoinKnown(BlockRef ref, bool renew) {
     return false;
   }
   const auto aside = aside_.find(ref);
-  if (aside == aside_.end()) return true;  // Being written: its end sees what has changed.
+  if (aside == aside_.end()) {  // Being written: its end sees what has changed.
+    NoteWritten(ref, known->second);
+    return true;
+  }
   if (Same(aside->second)) {
     aside->second.renew |= renew;
+    NoteWanted(aside->second);
     return true;
   }
   const Item stale = aside->second;
@@ -102,19 +122,13 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
     held_bytes_ += bytes;
   }
   sequence_of_[ref] = item.sequence;
-  if (residency.durable_wanted(ref)) {
-    since_.emplace(item.sequence, item.since_nanos);
-    ++wanted_of_[item.tenant];
-  }
+  NoteWanted(item);
   unwritten_.Add(item.tenant, item.sequence);
   queue_.emplace(item.sequence, item);
 }
 
 bool DurableWriter::Same(const Item& item) const {
-  if (!parts_.residency->index().Exists(item.ref)) return false;
-  const BlockEntry& entry = parts_.residency->at(item.ref);
-  return entry.state == BlockState::kResident && entry.tenant == item.tenant &&
-         entry.checksum == item.checksum;
+  return parts_.residency->IsStill(item.ref, item.tenant, item.checksum);
 }
 
 void DurableWriter::Unhold(Item* item) {

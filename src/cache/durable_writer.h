@@ -132,6 +132,10 @@ class DurableWriter final : public LoadWaiter {
   void Enqueue(BlockRef ref, bool renew, bool look_first);
   // Null: it does not wait, or is being written.
   Item* FindWaiting(BlockRef ref);
+  // It waits; whether it is to be durable may be news.
+  void NoteWanted(const Item& item);
+  // The same of one that is being written.
+  void NoteWritten(BlockRef ref, uint64_t sequence);
   // True: the block waits already. An older one that had the same ref is settled.
   bool JoinKnown(BlockRef ref, bool renew);
   bool Same(const Item& item) const;

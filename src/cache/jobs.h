@@ -213,12 +213,14 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   explicit FlushJob(Core* core) : RequestJob(core) {}
 
   void Reset() override {
+    path_ = ChoosePath();
     flush_ = {};
     durable_flush_.clear();
-    add_cursor_ = 0;
+    cursor_ = 0;
     others_ = 0;
     counting_ = false;
     timer_set_ = false;
+    asked_again_ = unanswered_ = false;
   }
   void Run() override;
   void OnTimer() override { Cancel(); }
@@ -226,24 +228,33 @@ class FlushJob final : public RequestJob<FlushRequest, 4> {
   void Drop() override;
 
  private:
+  enum class Path : uint8_t {
+    kNvme,      // Then to the durable tiers, where something of the tenant's is to be durable.
+    kDurable,   // Only there.
+    kSessions,  // The same, of what is to be durable; the tenant has more, and there is no drive.
+  };
+  Path ChoosePath() const;
+  bool Usable() const;
   std::string WhyNot(TierKind tier);  // Why nothing can be flushed to it, and what to do.
 
-  // It goes to the durable tiers too, or only there.
-  bool WantsDurable();
-  // There is no drive, and not all of the tenant's is to be durable: only what is can be waited
-  // for.
-  bool WaitsForSessions();
+  // Some of it is to be in a durable tier.
+  bool WantsDurable() const;
   void FlushDurable();
   // Says whether that was all.
   void CountOthers();
+  // Whose some of the tenant's blocks are is not known, which may decide whether they are durable.
+  bool SomeUnanswered() const;
   void Finish(Status status);
 
+  Path path_ = Path::kNvme;
   FlushWaits::Id flush_;
   DurableTiers::FlushId durable_flush_;
-  BlockRef add_cursor_ = 0;  // How far the tenant's blocks that nobody added have been added.
-  size_t others_ = 0;        // That are in memory alone.
+  BlockRef cursor_ = 0;  // In the index: blocks that nobody added are added, or the others counted.
+  size_t others_ = 0;    // That are in memory alone.
   bool counting_ = false;
   bool timer_set_ = false;
+  bool asked_again_ = false;
+  bool unanswered_ = false;  // After that, too: it cannot be ok.
 };
 
 class PinJob final : public RequestJob<PinRequest, 5> {
@@ -325,6 +336,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropSlice();
   bool DropEverythingSlice();
   bool DropSessionSlice();
+  bool LookBelow();
+  void DropBelow();
   bool DropNextOfSession();
   bool CrossGap();
   // Another one than `own` hangs below it.
@@ -341,6 +354,9 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void Finish(Status status);
 
   BlockName walk_;  // The next of the session's blocks.
+  // What hangs below its last one: not looked at yet, and to be dropped, each below those before.
+  std::vector<BlockName> unseen_;
+  std::vector<BlockName> below_;
   size_t cursor_ = 0;
   size_t evicted_ = 0;
   bool sweeping_ = false;    // In Core::sweeping_.

@@ -346,6 +346,11 @@ void Residency::Drop(BlockRef ref, Leave why) {
   index_->Retire(ref);
 }
 
+void Residency::CountLostUndurable(uint16_t tenant) {
+  if (lost_undurable_.size() <= tenant) lost_undurable_.resize(size_t{tenant} + 1);
+  ++lost_undurable_[tenant];
+}
+
 // What a durable tier has outlives what is dropped here; it goes when the block is deleted. What
 // has expired here another node may have been given a longer life: the tier removes what has
 // expired there. A write under way ends there first.
@@ -354,11 +359,8 @@ void Residency::LeaveDurable(BlockRef ref, Leave why) {
   const uint8_t there = entry.residency & kDurableTiers;
   const bool deleted = why == Leave::kAsked;
   const bool to_go = deleted || why == Leave::kExpired;
-  const bool lost = durable_wanted(ref) && (there & lasting_tiers_) == 0 && !to_go;
-  if (lost && entry.state == BlockState::kResident) {
-    if (lost_undurable_.size() <= entry.tenant) lost_undurable_.resize(size_t{entry.tenant} + 1);
-    ++lost_undurable_[entry.tenant];
-  }
+  const bool lost = durable_wanted(ref) && !in_lasting(ref) && !to_go;
+  if (lost && entry.state == BlockState::kResident) CountLostUndurable(entry.tenant);
   if (deleted) index_->SetFlags(ref, kFlagDeleted);
   if (there != 0 && deleted && on_erase_durable) on_erase_durable(IdOf(ref));
   for (uint8_t tier = kTierFirstDurable; tier < kMaxTiers; ++tier) {
@@ -473,9 +475,11 @@ void Residency::EndIo(BlockRef ref, uint8_t tier) {
   LeaveIfRetiring(ref);
 }
 
-void Residency::HoldDirty(BlockRef ref) {
+bool Residency::HoldDirty(BlockRef ref) {
+  if ((at(ref).flags & kFlagDirtyHeld) != 0) return false;
   index_->SetFlags(ref, kFlagDirtyHeld);
   dram_order_->Hold(ref);
+  return true;
 }
 
 void Residency::UnholdDirty(BlockRef ref) {

@@ -142,8 +142,8 @@ class Residency {
   void BeginIo(BlockRef ref, uint8_t tier);
   // It may be gone after that: nothing else may have held it where it is.
   void EndIo(BlockRef ref, uint8_t tier);
-  // Keeps it in DRAM until it is written down.
-  void HoldDirty(BlockRef ref);
+  // Keeps it in DRAM until it is written down. False: it is held for that already.
+  [[nodiscard]] bool HoldDirty(BlockRef ref);
   void UnholdDirty(BlockRef ref);
   // The record that NVMe has of it is out of date, and to be replaced. False: it was already.
   [[nodiscard]] bool SetStale(BlockRef ref);
@@ -152,6 +152,17 @@ class Residency {
   // NVMe has it not, and is not to have it as things are.
   void SetAside(BlockRef ref, bool aside) {
     index_->SetFlags(ref, aside ? kFlagSetAside : 0, kFlagSetAside);
+  }
+  // The ref still names that block, wherever it is.
+  bool IsStill(BlockRef ref, uint16_t tenant, const Checksum& checksum) const {
+    if (!index_->Exists(ref)) return false;
+    const BlockEntry& entry = at(ref);
+    return entry.state == BlockState::kResident && entry.tenant == tenant &&
+           entry.checksum == checksum;
+  }
+  bool InDramAndNotOnNvme(BlockRef ref) const {
+    return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
+           at(ref).in_tier(kTierDram) && !at(ref).in_tier(kTierNvme);
   }
   bool set_aside(BlockRef ref) const {
     return (at(ref).flags & kFlagSetAside) != 0 && !at(ref).in_tier(kTierNvme);
@@ -164,6 +175,8 @@ class Residency {
   bool in_durable(BlockRef ref, uint8_t durable) const {
     return at(ref).in_tier(static_cast<uint8_t>(kTierFirstDurable + durable));
   }
+  // One that counts as durable has it.
+  bool in_lasting(BlockRef ref) const { return (at(ref).residency & lasting_tiers_) != 0; }
   // It is to be durable: lost before it is, it counts as lost.
   void WantDurable(BlockRef ref) { index_->SetFlags(ref, kFlagDurableWanted); }
   bool durable_wanted(BlockRef ref) const { return (at(ref).flags & kFlagDurableWanted) != 0; }
@@ -179,6 +192,7 @@ class Residency {
   bool deleted(BlockRef ref) const { return (at(ref).flags & kFlagDeleted) != 0; }
   // How many of the tenant's that were to be durable were dropped before they were.
   uint64_t lost_undurable(uint16_t tenant) const;
+  void CountLostUndurable(uint16_t tenant);
 
   // Nobody has stored it in this life: NVMe held it over a restart.
   bool found(BlockRef ref) const { return (at(ref).flags & kFlagFound) != 0; }

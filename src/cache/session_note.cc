@@ -11,8 +11,9 @@ constexpr uint32_t kMagic = 0x4E53'5141;  // "AQSN".
 constexpr uint16_t kVersion = 2;
 constexpr size_t kHeadBytes = 64;
 constexpr uint32_t kEndMagic = 0x4553'5141;  // "AQSE".
-constexpr uint16_t kEndVersion = 1;
+constexpr uint16_t kEndVersion = 2;
 constexpr size_t kEndHeadBytes = 8;
+constexpr size_t kNameLengthBytes = 2;
 constexpr size_t kKeyBytes = sizeof(Key::bytes);
 
 std::byte* PutKeys(std::byte* to, std::span<const Key> keys) {
@@ -86,24 +87,52 @@ Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes) {
   return note;
 }
 
-std::vector<std::byte> EncodeSessionEnd(const SessionEndNote& end) {
-  std::vector<std::byte> bytes(kEndHeadBytes + end.session.size());
+void AddToSessionEnd(const std::string& session, SessionEnd* end) {
+  std::erase(end->sessions, session);
+  end->sessions.push_back(session);
+  if (end->sessions.size() <= kMaxSessionsOfEnd) return;
+  end->sessions.erase(end->sessions.begin());
+  end->more = true;
+}
+
+std::vector<std::byte> EncodeSessionEnd(const SessionEnd& end) {
+  size_t size = kEndHeadBytes;
+  for (const std::string& session : end.sessions) size += kNameLengthBytes + session.size();
+  std::vector<std::byte> bytes(size);
   std::byte* to = bytes.data();
   to = PutU32(to, kEndMagic);
   to = PutU16(to, kEndVersion);
-  to = PutU16(to, static_cast<uint16_t>(end.session.size()));
-  PutBytes(to, end.session.data(), end.session.size());
+  *to++ = static_cast<std::byte>(end.sessions.size());
+  *to++ = static_cast<std::byte>(end.more ? 1 : 0);
+  for (const std::string& session : end.sessions) {
+    to = PutU16(to, static_cast<uint16_t>(session.size()));
+    to = PutBytes(to, session.data(), session.size());
+  }
   return bytes;
 }
 
-Result<SessionEndNote> DecodeSessionEnd(std::span<const std::byte> bytes) {
+Result<SessionEnd> DecodeSessionEnd(std::span<const std::byte> bytes) {
+  const Status corrupt(Code::kCorrupt,
+                       "the note of a session's end is of another kind, version or length");
   if (bytes.size() < kEndHeadBytes || GetU32(bytes.data()) != kEndMagic ||
-      GetU16(bytes.data() + 4) != kEndVersion ||
-      bytes.size() != kEndHeadBytes + GetU16(bytes.data() + 6)) {
-    return Status(Code::kCorrupt, "the note of a session's end is of another kind or version");
+      GetU16(bytes.data() + 4) != kEndVersion) {
+    return corrupt;
   }
-  const std::span<const std::byte> name = bytes.subspan(kEndHeadBytes);
-  return SessionEndNote{{reinterpret_cast<const char*>(name.data()), name.size()}};
+  const auto count = std::to_integer<size_t>(bytes[6]);
+  const auto more = std::to_integer<uint8_t>(bytes[7]);
+  if (count == 0 || count > kMaxSessionsOfEnd || more > 1) return corrupt;
+  SessionEnd end{.sessions = {}, .more = more == 1};
+  bytes = bytes.subspan(kEndHeadBytes);
+  for (size_t i = 0; i < count; ++i) {
+    if (bytes.size() < kNameLengthBytes) return corrupt;
+    const size_t length = GetU16(bytes.data());
+    bytes = bytes.subspan(kNameLengthBytes);
+    if (length == 0 || bytes.size() < length) return corrupt;
+    end.sessions.emplace_back(reinterpret_cast<const char*>(bytes.data()), length);
+    bytes = bytes.subspan(length);
+  }
+  if (!bytes.empty()) return corrupt;
+  return end;
 }
 
 std::vector<std::byte> EncodeSessionPiece(std::span<const Key> keys) {

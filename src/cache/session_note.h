@@ -34,11 +34,6 @@ struct SessionNote {
   std::vector<Key> keys{};    // Those behind the pieces. None: there is no such session any more.
 };
 
-// Whose end a block is: a note of its own, so that it is found by the block.
-struct SessionEndNote {
-  std::string session;
-};
-
 std::string SessionNoteName(const std::string& session);
 std::string SessionEndName(uint16_t group, uint16_t part, const Key& last);
 std::string SessionPieceName(const Key& last);
@@ -50,8 +45,17 @@ std::vector<std::byte> EncodeSessionNote(const SessionNote& note);
 // kCorrupt: not one of ours, or of a version that this node does not know.
 Result<SessionNote> DecodeSessionNote(std::span<const std::byte> bytes);
 
-std::vector<std::byte> EncodeSessionEnd(const SessionEndNote& end);
-Result<SessionEndNote> DecodeSessionEnd(std::span<const std::byte> bytes);  // kCorrupt, too.
+// Which sessions end with a block, or did: a note of its own, so that they are found by the block.
+inline constexpr size_t kMaxSessionsOfEnd = 16;
+struct SessionEnd {
+  std::vector<std::string> sessions{};  // The latest last.
+  bool more = false;                    // There were others, for whose names there is no room.
+};
+// Makes `session` the latest.
+void AddToSessionEnd(const std::string& session, SessionEnd* end);
+
+std::vector<std::byte> EncodeSessionEnd(const SessionEnd& end);
+Result<SessionEnd> DecodeSessionEnd(std::span<const std::byte> bytes);  // kCorrupt, too.
 
 // So many keys, whole.
 std::vector<std::byte> EncodeSessionPiece(std::span<const Key> keys);

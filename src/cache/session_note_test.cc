@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "testing/chain.h"
@@ -54,19 +55,39 @@ TEST(SessionNoteTest, ComesBackAsItWas) {
 }
 
 TEST(SessionNoteTest, AnEndSaysWhoseItIsAndNothingElseIsTakenForOne) {
-  const std::vector<std::byte> bytes = EncodeSessionEnd({.session = "chat 7"});
-  EXPECT_EQ(bytes.size(), 8u + 6u);
-  ASSERT_TRUE(DecodeSessionEnd(bytes).ok());
-  EXPECT_EQ(DecodeSessionEnd(bytes)->session, "chat 7");
-  for (size_t bit = 0; bit < 8 * 8; ++bit) {
+  const std::vector<std::byte> bytes = EncodeSessionEnd({.sessions = {"chat 7", "b"}, .more = {}});
+  EXPECT_EQ(bytes.size(), 8u + 2u + 6u + 2u + 1u);
+  const auto end = DecodeSessionEnd(bytes);
+  ASSERT_TRUE(end.ok());
+  EXPECT_EQ(end->sessions, (std::vector<std::string>{"chat 7", "b"}));
+  EXPECT_FALSE(end->more);
+  for (size_t bit = 0; bit < 10 * 8; ++bit) {
+    if (bit == 7 * 8) continue;  // There are more.
     std::vector<std::byte> changed = bytes;
     changed[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
     EXPECT_EQ(DecodeSessionEnd(changed).status().code(), Code::kCorrupt) << bit;
   }
-  EXPECT_FALSE(DecodeSessionEnd(std::span(bytes).first(13)).ok());
-  EXPECT_FALSE(DecodeSessionEnd(std::span(bytes).first(5)).ok());
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(DecodeSessionEnd(std::span(bytes).first(length)).ok()) << length;
+  }
   EXPECT_FALSE(DecodeSessionEnd(EncodeSessionNote(NoteOf(KeysOf(1)))).ok());
   EXPECT_NE(SessionEndName(0, 1, KeysOf(1)[0]), SessionEndName(1, 0, KeysOf(1)[0]));
+}
+
+TEST(SessionNoteTest, AnEndHasRoomForSomeNamesAndKnowsThatThereWereMore) {
+  SessionEnd end;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(end.more, i > 16);
+    AddToSessionEnd(std::string(256, 'a') + std::to_string(i), &end);
+  }
+  AddToSessionEnd(std::string(end.sessions.front()), &end);
+  ASSERT_EQ(end.sessions.size(), kMaxSessionsOfEnd);
+  EXPECT_EQ(end.sessions.front(), std::string(256, 'a') + "5");
+  EXPECT_EQ(end.sessions.back(), std::string(256, 'a') + "4");
+  const auto again = DecodeSessionEnd(EncodeSessionEnd(end));
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->sessions, end.sessions);
+  EXPECT_TRUE(again->more);
 }
 
 TEST(SessionNoteTest, TheLongestFitsIntoANote) {

@@ -16,6 +16,13 @@ constexpr int64_t kGiveUpNanos = 60'000'000'000;     // A last block that nobody
 constexpr int64_t kOthersNanos = 250'000'000;        // Once one tier has answered.
 constexpr int64_t kNoteSeconds = 30 * 24 * 60 * 60;  // Of a session that nobody names again.
 
+Status NoneInService() { return Status(Code::kUnavailable, "no durable tier is in service"); }
+
+// That there is none, or none that is worth anything, is one.
+bool IsAnswer(const Status& status) {
+  return status.ok() || status.code() == Code::kNotFound || status.code() == Code::kCorrupt;
+}
+
 }  // namespace
 
 SessionNotes::SessionNotes(SessionNotesParts parts) : parts_(std::move(parts)) {}
@@ -77,6 +84,16 @@ void SessionNotes::Forget(uint16_t tenant, const std::string& session,
   Pump();
 }
 
+bool SessionNotes::forgetting(uint16_t tenant, const std::string& session) const {
+  const auto known = number_of_.find({tenant, session});
+  return known != number_of_.end() && wanted_.at(known->second).forget;
+}
+
+bool SessionNotes::waits(uint16_t tenant) const {
+  const auto first = number_of_.lower_bound({tenant, ""});
+  return first != number_of_.end() && first->first.first == tenant;
+}
+
 void SessionNotes::Tell(std::function<void(Status)> on_done, const Status& status) {
   parts_.executor->Post([on_done = std::move(on_done), status] { on_done(status); });
 }
@@ -115,7 +132,7 @@ bool SessionNotes::Hopeless(const Wanted& wanted) const {
 bool SessionNotes::Ready(const Wanted& wanted) const {
   if (wanted.forget) return true;
   const BlockRef ref = parts_.residency->index().Find(wanted.head);
-  return ref != kNoBlock && (parts_.residency->at(ref).residency & parts_.lasting_tiers) != 0;
+  return ref != kNoBlock && parts_.residency->in_lasting(ref);
 }
 
 bool SessionNotes::Rests(const Wanted& wanted) const {
@@ -165,7 +182,7 @@ void SessionNotes::Put(uint64_t number, Wanted* wanted) {
     CutSession(all.chain, &all.note);
     if (wanted->own_class) {
       all.end_name = SessionEndName(entry.group, entry.part, entry.key);
-      all.end.session = wanted->name.second;
+      all.session = wanted->name.second;
     }
     if (entry.expiry_unix_seconds != 0) all.expiry_unix_seconds = entry.expiry_unix_seconds;
   }
@@ -191,15 +208,7 @@ void SessionNotes::PutNext(const std::shared_ptr<Putting>& putting) {
     ++putting->pieces;
   }
   if (parts_.tiers.empty()) return;  // Closed.
-  if (putting->pieces == note.pieces.size() && !putting->end_name.empty()) {
-    return putting->tier->PutNote(putting->tenant, std::exchange(putting->end_name, ""),
-                                  EncodeSessionEnd(putting->end), putting->expiry_unix_seconds,
-                                  [this, putting, alive = alive_](const Status& put) {
-                                    if (!*alive) return;
-                                    if (!put.ok()) return OnPut(putting->number, put);
-                                    PutNext(putting);
-                                  });
-  }
+  if (putting->pieces == note.pieces.size() && !putting->end_name.empty()) return PutEnd(putting);
   if (putting->pieces == note.pieces.size()) {
     return putting->tier->PutNote(putting->tenant, putting->name, EncodeSessionNote(note),
                                   putting->expiry_unix_seconds,
@@ -220,6 +229,26 @@ void SessionNotes::PutNext(const std::shared_ptr<Putting>& putting) {
                                                  putting->note.pieces[putting->pieces]);
                            PutNext(putting);
                          });
+}
+
+void SessionNotes::PutEnd(const std::shared_ptr<Putting>& putting) {
+  const auto on_put = [this, putting, alive = alive_](const Status& put) {
+    if (!*alive) return;
+    if (!put.ok()) return OnPut(putting->number, put);
+    PutNext(putting);
+  };
+  putting->tier->GetNote(
+      putting->tenant, putting->end_name,
+      [this, putting, on_put, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+        if (!*alive || parts_.tiers.empty()) return;
+        if (!bytes.ok() && !IsAnswer(bytes.status())) return on_put(bytes.status());
+        const Result<SessionEnd> there =
+            bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEnd>(bytes.status());
+        SessionEnd end = there.ok() ? *there : SessionEnd();
+        AddToSessionEnd(putting->session, &end);
+        putting->tier->PutNote(putting->tenant, std::exchange(putting->end_name, ""),
+                               EncodeSessionEnd(end), putting->expiry_unix_seconds, on_put);
+      });
 }
 
 void SessionNotes::OnPut(uint64_t number, const Status& status) {
@@ -325,42 +354,49 @@ void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_d
   reading->tenant = parts_.catalog->tenant(tenant).id;
   reading->session = session;
   reading->on_done = std::move(on_done);
+  BeginReading(reading);
+}
+
+void SessionNotes::BeginReading(const std::shared_ptr<Reading>& reading) {
   std::vector<DurableTier*> asked;
   for (DurableTier* const tier : parts_.read_from) {
     if (tier->in_service()) asked.push_back(tier);
   }
-  if (asked.empty()) return reading->on_done(Status(Code::kNotFound));
+  if (asked.empty()) return reading->on_done(NoneInService());
   reading->awaited = asked.size();
   for (DurableTier* const tier : asked) {
     tier->GetNote(
-        reading->tenant, SessionNoteName(session),
+        reading->tenant, SessionNoteName(reading->session),
         [this, reading, tier, alive = alive_](const Result<std::vector<std::byte>>& note) {
           if (*alive) OnNote(reading, tier, note);
         });
   }
 }
 
-void SessionNotes::ReadEnd(const BlockName& end, std::function<void(Result<std::string>)> on_done) {
+void SessionNotes::ReadEnd(const BlockName& end, OnReadEnd on_done) {
   auto reading = std::make_shared<ReadingEnd>();
-  reading->tenant = end.tenant;
-  reading->trouble = Status(Code::kUnavailable, "no durable tier is in service");
+  reading->end = end;
+  reading->trouble = NoneInService();
   reading->on_done = std::move(on_done);
   reading->awaited = 1;  // So that an answer from inside does not end it before all are asked.
   for (DurableTier* const tier : parts_.read_from) {
     if (!tier->in_service()) continue;
     if (reading->awaited++ == 1) reading->trouble = Status();
-    tier->GetNote(
-        parts_.catalog->tenant(end.tenant).id, SessionEndName(end.group, end.part, end.key),
-        [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-          if (!*alive) return;
-          const Result<SessionEndNote> note =
-              bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEndNote>(bytes.status());
-          if (note.ok() && reading->session.empty()) reading->session = note->session;
-          const bool answered = note.ok() || note.status().code() == Code::kNotFound ||
-                                note.status().code() == Code::kCorrupt;
-          if (!answered) reading->trouble = note.status();
-          OnEnd(reading);
-        });
+    tier->GetNote(parts_.catalog->tenant(end.tenant).id,
+                  SessionEndName(end.group, end.part, end.key),
+                  [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
+                    if (!*alive) return;
+                    const Result<SessionEnd> noted =
+                        bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEnd>(bytes.status());
+                    if (!IsAnswer(noted.status())) reading->trouble = noted.status();
+                    if (noted.ok()) {
+                      for (const std::string& session : noted->sessions) {
+                        AddToSessionEnd(session, &reading->noted);
+                      }
+                      reading->noted.more |= noted->more;
+                    }
+                    OnEnd(reading);
+                  });
   }
   parts_.executor->Post([this, reading, alive = alive_] {
     if (*alive) OnEnd(reading);
@@ -369,14 +405,37 @@ void SessionNotes::ReadEnd(const BlockName& end, std::function<void(Result<std::
 
 void SessionNotes::OnEnd(const std::shared_ptr<ReadingEnd>& reading) {
   if (--reading->awaited > 0) return;
-  if (reading->session.empty()) {
+  if (reading->noted.sessions.empty()) {
     return reading->on_done(reading->trouble.ok() ? Status(Code::kNotFound) : reading->trouble);
   }
-  // It may have been deleted since: that is in its own note.
-  Read(reading->tenant, reading->session, [reading](const Result<SessionNote>& note) {
-    reading->on_done(note.ok() ? Result<std::string>(reading->session)
-                               : Result<std::string>(note.status()));
-  });
+  reading->found.more = reading->noted.more;
+  reading->awaited = reading->noted.sessions.size();
+  // It may have gone on since, or was deleted: that is in its own note.
+  for (const std::string& session : reading->noted.sessions) {
+    auto own = std::make_shared<Reading>();
+    own->tenant = parts_.catalog->tenant(reading->end.tenant).id;
+    own->session = session;
+    own->last_key_only = true;
+    own->on_done = [this, reading, session, alive = alive_](const Result<SessionNote>& note) {
+      if (*alive) OnSessionOfEnd(reading, session, note);
+    };
+    BeginReading(own);
+  }
+}
+
+void SessionNotes::OnSessionOfEnd(const std::shared_ptr<ReadingEnd>& reading,
+                                  const std::string& session, const Result<SessionNote>& note) {
+  const BlockName& end = reading->end;
+  if (note.ok() && note->keys.back() == end.key && note->group == end.group &&
+      note->part == end.part) {
+    reading->found.sessions.push_back(session);
+  }
+  if (!IsAnswer(note.status())) reading->trouble = note.status();
+  if (--reading->awaited > 0) return;
+  if (!reading->found.sessions.empty() || reading->found.more) {
+    return reading->on_done(reading->found);
+  }
+  reading->on_done(reading->trouble.ok() ? Status(Code::kNotFound) : reading->trouble);
 }
 
 void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
@@ -384,6 +443,7 @@ void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* 
   --reading->awaited;
   Result<SessionNote> note =
       bytes.ok() ? DecodeSessionNote(*bytes) : Result<SessionNote>(bytes.status());
+  if (!IsAnswer(note.status())) reading->trouble = note.status();
   if (note.ok()) reading->notes.emplace_back(*std::move(note), tier);
   if (reading->awaited == 0) return ChooseNote(reading);
   if (!bytes.ok() || reading->notes.size() != 1) return;
@@ -402,7 +462,10 @@ void SessionNotes::ChooseNote(const std::shared_ptr<Reading>& reading) {
 }
 
 void SessionNotes::ReadNext(const std::shared_ptr<Reading>& reading) {
-  if (reading->next == reading->notes.size() || reading->notes[reading->next].first.keys.empty()) {
+  if (reading->next == reading->notes.size()) {
+    return reading->on_done(reading->trouble.ok() ? Status(Code::kNotFound) : reading->trouble);
+  }
+  if (reading->notes[reading->next].first.keys.empty()) {
     return reading->on_done(Status(Code::kNotFound));
   }
   reading->chain.clear();
@@ -412,7 +475,7 @@ void SessionNotes::ReadNext(const std::shared_ptr<Reading>& reading) {
 
 void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
   auto& [note, tier] = reading->notes[reading->next];
-  if (reading->pieces == note.pieces.size()) {
+  if (reading->pieces == note.pieces.size() || reading->last_key_only) {
     note.keys.insert(note.keys.begin(), reading->chain.begin(), reading->chain.end());
     return reading->on_done(std::move(note));
   }
@@ -425,6 +488,7 @@ void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
                       bytes.ok() ? DecodeSessionPiece(*bytes, last)
                                  : Result<std::vector<Key>>(bytes.status());
                   if (!keys.ok()) {
+                    if (!IsAnswer(keys.status())) reading->trouble = keys.status();
                     ++reading->next;
                     return ReadNext(reading);
                   }

@@ -33,7 +33,6 @@ namespace aquifer {
 struct SessionNotesParts {
   std::vector<DurableTier*> tiers;      // That count as durable, and are written to.
   std::vector<DurableTier*> read_from;  // The same, and those that others write to.
-  uint8_t lasting_tiers = 0;            // The former as bits of an entry's residency.
   Residency* residency = nullptr;
   Catalog* catalog = nullptr;
   Executor* executor = nullptr;
@@ -68,13 +67,17 @@ class SessionNotes {
   // written, as far as they can be now; kUnavailable: no tier took one of them.
   void Flush(uint16_t of, std::function<void(Status)> on_done);
 
+  // It was deleted, and no tier has been told so far.
+  bool forgetting(uint16_t tenant, const std::string& session) const;
+
   // The newest that a tier has all of; `keys` is the whole chain then. kNotFound: none has, or it
-  // was deleted.
+  // was deleted; else nobody knows now.
   using OnRead = std::function<void(Result<SessionNote>)>;
   void Read(uint16_t tenant, const std::string& session, OnRead on_done);
-  // The session of its own class that was noted to end with this block, and is there still.
-  // kNotFound: none; else nobody knows now. Never from inside.
-  void ReadEnd(const BlockName& end, std::function<void(Result<std::string>)> on_done);
+  // The sessions of their own class that end with this block by their own notes. kNotFound: none;
+  // else nobody knows now. Never from inside.
+  using OnReadEnd = std::function<void(Result<SessionEnd>)>;
+  void ReadEnd(const BlockName& end, OnReadEnd on_done);
 
   // Nobody may ask the tiers any more.
   void Close() {
@@ -84,6 +87,7 @@ class SessionNotes {
 
   const SessionNotesStats& stats() const { return stats_; }
   size_t waiting() const { return wanted_.size(); }
+  bool waits(uint16_t tenant) const;  // One of the tenant's does.
 
  private:
   using Name = std::pair<uint16_t, std::string>;  // Tenant and session.
@@ -131,12 +135,14 @@ class SessionNotes {
     std::string name;
     int64_t expiry_unix_seconds = 0;
     std::string end_name;  // Of the note of its end; empty: there is to be none, or it is there.
-    SessionEndNote end;
+    std::string session;   // Which that is to say.
     SessionNote note;
     std::vector<Key> chain;
     size_t pieces = 0;  // That are there.
   };
   void PutNext(const std::shared_ptr<Putting>& putting);
+  // Adds the session to those that the tier has for its last block.
+  void PutEnd(const std::shared_ptr<Putting>& putting);
   void OnPut(uint64_t number, const Status& status);
   void BeginAnew(uint64_t number);
   void Tell(std::function<void(Status)> on_done, const Status& status);
@@ -152,21 +158,27 @@ class SessionNotes {
     size_t awaited = 0;  // Tiers that have not answered.
     // What they have, and where; the newest first once it is read on.
     std::vector<std::pair<SessionNote, DurableTier*>> notes;
+    Status trouble;  // Of those that had no answer.
     bool chosen = false;
-    size_t next = 0;         // Of the notes.
-    std::vector<Key> chain;  // Of the pieces that have come.
+    bool last_key_only = false;  // No pieces.
+    size_t next = 0;             // Of the notes.
+    std::vector<Key> chain;      // Of the pieces that have come.
     size_t pieces = 0;
     OnRead on_done;
   };
   // An end as it is read.
   struct ReadingEnd {
-    uint16_t tenant = 0;
+    BlockName end;
     size_t awaited = 0;
-    std::string session;  // The first that a tier has.
-    Status trouble;       // Of those that had no answer.
-    std::function<void(Result<std::string>)> on_done;
+    SessionEnd noted;  // By any tier.
+    SessionEnd found;  // Of those, who has not gone on since.
+    Status trouble;    // Of those that had no answer.
+    OnReadEnd on_done;
   };
   void OnEnd(const std::shared_ptr<ReadingEnd>& reading);
+  void OnSessionOfEnd(const std::shared_ptr<ReadingEnd>& reading, const std::string& session,
+                      const Result<SessionNote>& note);
+  void BeginReading(const std::shared_ptr<Reading>& reading);
   void OnNote(const std::shared_ptr<Reading>& reading, DurableTier* tier,
               const Result<std::vector<std::byte>>& bytes);
   void ChooseNote(const std::shared_ptr<Reading>& reading);

@@ -1,7 +1,6 @@
 #include "cache/write_down.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -24,8 +23,8 @@ constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
 constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
 constexpr size_t kPumpSlice = 64;
-// Of what is stored so much may wait that the budget takes so long to write it. It is a while, so
-// that a burst is taken whole; but what waits for long in DRAM is in nobody's use.
+// As much may wait as the budget writes in so long: enough to take a burst whole, and no more,
+// since what waits holds DRAM.
 constexpr uint64_t kMaxWaitSeconds = 10;
 constexpr size_t kFlushSlice = 24;  // Each is an answer to a caller: one to three us.
 
@@ -45,7 +44,12 @@ WriteDown::WriteDown(const WriteDownSettings& settings, Residency* residency, Er
       clock_(clock),
       budget_(settings.budget),
       chooses_(!budget_.unlimited() || settings.admission.written_part < 1),
-      threshold_(settings.admission) {}
+      aside_(settings.admission,
+             {.residency = residency,
+              .unwritten = &unwritten_,
+              .executor = executor,
+              .take_back = [this](BlockRef ref, uint64_t sequence) { Enqueue(ref, sequence); },
+              .on_taken_back = [this] { Pump(); }}) {}
 
 WriteDown::~WriteDown() { *alive_ = false; }
 
@@ -57,8 +61,20 @@ void WriteDown::SetTarget(Tier* target) {
 void WriteDown::Add(BlockRef ref) {
   if (!settings_.enabled) return;
   const uint64_t sequence = unwritten_.NextSequence();
-  if (!chooses_ || Admit(ref)) return Enqueue(ref, sequence);
-  SetAside(ref, sequence);
+  if (chooses_ && !aside_.Admit(ref, Affordable())) return aside_.Add(ref, sequence);
+  const BlockRef parent = residency_->index().Parent(ref);
+  if (parent != kNoBlock) aside_.Want(parent);
+  Enqueue(ref, sequence);
+}
+
+void WriteDown::OnLost(BlockRef ref) {
+  if (settings_.enabled && !residency_->set_aside(ref)) {
+    aside_.Add(ref, unwritten_.NextSequence());
+  }
+}
+
+void WriteDown::OnUsed(BlockRef ref) {
+  if (chooses_) aside_.OnUsed(ref);
 }
 
 void WriteDown::Renew(BlockRef ref) {
@@ -110,11 +126,10 @@ void WriteDown::Enqueue(BlockRef ref, uint64_t sequence) {
   const bool usable = target_ != nullptr && target_->in_service();
   if (usable && residency_->at(ref).in_tier(kTierDram) &&
       held_bytes_ + bytes <= settings_.max_held_bytes &&
-      At(&held_by_, tenant) + bytes <= HoldLimit(tenant)) {
+      At(&held_by_, tenant) + bytes <= HoldLimit(tenant) && residency_->HoldDirty(ref)) {
     item.held_bytes = bytes;
     held_bytes_ += bytes;
     At(&held_by_, tenant) += bytes;
-    residency_->HoldDirty(ref);
   }
   Put(item);
   unwritten_.Add(tenant, item.sequence);
@@ -135,119 +150,16 @@ void WriteDown::TrimSome() {
   trim_cursor_ = next == queue_.end() ? 0 : next->first;
 }
 
-// --- Set aside
-
-bool WriteDown::Admit(BlockRef ref) {
-  const BlockRef parent = residency_->index().Parent(ref);
-  const bool goes_on_from_aside = parent != kNoBlock && residency_->set_aside(parent);
-  const std::optional<double> reuse = residency_->ReuseProbability(ref);
-  bool admitted = true;
-  if (residency_->at(ref).pins == 0 && !residency_->durable_wanted(ref)) {
-    const uint64_t most_waiting =
-        budget_.unlimited() ? UINT64_MAX
-                            : std::min(kMaxWaitSeconds * settings_.budget.bytes_per_second,
-                                       settings_.max_held_bytes / 2);
-    // What nobody asked for yet is part of an answer, and fares as what it goes on from.
-    admitted = reuse ? threshold_.Admit(*reuse, AffordablePart(queued_bytes_, most_waiting))
-                     : !goes_on_from_aside;
-  }
-  ++(admitted ? stats_.admitted_blocks : stats_.set_aside_blocks);
-  if (admitted && goes_on_from_aside) Want(parent);
-  return admitted;
-}
-
-void WriteDown::SetAside(BlockRef ref, uint64_t sequence) {
-  const Item item = ItemOf(ref, sequence);
-  residency_->SetAside(ref, true);
-  unwritten_.Add(item.tenant, item.sequence);
-  const auto [known, added] = aside_[item.tenant].try_emplace(ref, item);
-  if (added) {
-    ++aside_blocks_;
-  } else {  // Of a block that is gone.
-    Settle(known->second);
-    known->second = item;
-  }
-  if (aside_blocks_ > 2 * residency_->dram_blocks() + kSpareItems) TrimAside();
-}
-
-void WriteDown::TakeBack(AsideOfTenant* whose, AsideOfTenant::iterator item) {
-  const Item taken = item->second;
-  --aside_blocks_;
-  if (Same(taken)) {
-    ++stats_.taken_back_blocks;
-    residency_->SetAside(taken.ref, false);
-    Enqueue(taken.ref, taken.sequence);
-  } else {
-    Settle(taken);
-  }
-  whose->erase(item);
+double WriteDown::Affordable() const {
+  if (budget_.unlimited()) return 1;
+  return AffordablePart(queued_bytes_, std::min(kMaxWaitSeconds * settings_.budget.bytes_per_second,
+                                                settings_.max_held_bytes / 2));
 }
 
 void WriteDown::TakeBackFlushed() {
-  size_t steps = 0;
-  for (const uint16_t of : flushes_.Whose()) {
-    const bool all = of == FlushWaits::kEveryone;
-    for (auto whose = all ? aside_.begin() : aside_.find(of); whose != aside_.end();) {
-      while (!whose->second.empty()) {
-        if (steps++ == kPumpSlice) return PumpSoon();
-        TakeBack(&whose->second, whose->second.begin());
-      }
-      whose = aside_.erase(whose);
-      if (!all) break;
-    }
-  }
-}
-
-void WriteDown::OnUsed(BlockRef ref) {
-  if (!residency_->set_aside(ref)) return;
-  const std::optional<double> reuse = residency_->ReuseProbability(ref);
-  if (reuse && threshold_.Passes(*reuse)) Want(ref);
-}
-
-void WriteDown::Want(BlockRef ref) {
-  if (!residency_->set_aside(ref)) return;
-  if (wanted_.empty()) PostToSelf(&WriteDown::ClimbSome);
-  wanted_.push_back(ref);
-}
-
-// Up the chain, as far as it was set aside. A ref may name another block by now: then that is
-// written, which does no harm.
-void WriteDown::ClimbSome() {
-  for (size_t step = 0; step < kPumpSlice && !wanted_.empty(); ++step) {
-    const BlockRef ref = wanted_.back();
-    wanted_.pop_back();
-    if (!residency_->index().Exists(ref) || !residency_->set_aside(ref)) continue;
-    const BlockRef parent = residency_->index().Parent(ref);
-    const auto whose = aside_.find(residency_->at(ref).tenant);
-    if (whose == aside_.end()) continue;  // It is gone, and somebody still uses it.
-    const auto item = whose->second.find(ref);
-    if (item == whose->second.end()) continue;
-    TakeBack(&whose->second, item);
-    if (whose->second.empty()) aside_.erase(whose);
-    threshold_.Reverse();
-    if (parent != kNoBlock) wanted_.push_back(parent);
-  }
-  if (!wanted_.empty()) return PostToSelf(&WriteDown::ClimbSome);
-  Pump();
-}
-
-void WriteDown::TrimAside() {
-  auto whose = aside_.lower_bound(aside_cursor_.first);
-  for (size_t step = 0; step < kTrimSlice && whose != aside_.end(); ++step) {
-    AsideOfTenant& items = whose->second;
-    const BlockRef from = whose->first == aside_cursor_.first ? aside_cursor_.second : 0;
-    auto item = items.lower_bound(from);
-    if (item == items.end()) {
-      whose = items.empty() ? aside_.erase(whose) : std::next(whose);
-      aside_cursor_ = {whose == aside_.end() ? uint16_t{0} : whose->first, 0};
-      continue;
-    }
-    aside_cursor_ = {whose->first, item->first + 1};
-    if (Same(item->second)) continue;
-    Settle(item->second);
-    items.erase(item);
-    --aside_blocks_;
-  }
+  size_t left = kPumpSlice;
+  for (const uint16_t of : flushes_.Whose()) left -= aside_.TakeBack(of, left);
+  if (left == 0 && !aside_.empty()) PumpSoon();
 }
 
 void WriteDown::PostToSelf(void (WriteDown::*step)()) {
@@ -301,10 +213,7 @@ void WriteDown::Requeue(const Item& item) {
 }
 
 bool WriteDown::Same(const Item& item) const {
-  if (!residency_->index().Exists(item.ref)) return false;
-  const BlockEntry& entry = residency_->at(item.ref);
-  return entry.state == BlockState::kResident && entry.tenant == item.tenant &&
-         entry.checksum == item.checksum;
+  return residency_->IsStill(item.ref, item.tenant, item.checksum);
 }
 
 bool WriteDown::Current(const Item& item) const {
@@ -631,9 +540,7 @@ void WriteDown::SortSome() {
       by_value_.push_back({residency_->DramValue(item.ref), item});
       std::push_heap(by_value_.begin(), by_value_.end());
     } else if (sort_end_ > 0 && !aside_.empty()) {
-      AsideOfTenant& whose = aside_.begin()->second;
-      if (!whose.empty()) TakeBack(&whose, whose.begin());
-      if (whose.empty()) aside_.erase(aside_.begin());
+      aside_.TakeBack(FlushWaits::kEveryone, 1);
     } else if (!by_value_.empty()) {
       sort_end_ = 0;
       std::pop_heap(by_value_.begin(), by_value_.end());
@@ -665,8 +572,9 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
   if (news == 0) return Status();
   return Status(Code::kNoSpace, std::to_string(news) +
                                     " blocks were dropped, refused or found damaged before they "
-                                    "could be written; Stats() counts each kind. Give NVMe more "
-                                    "room or a larger write budget");
+                                    "could be written; Stats() counts each kind. Give the cache "
+                                    "more DRAM, a larger write budget or written part, or NVMe "
+                                    "more room");
 }
 
 // Those that are through share one flush of the tier, a slice of them.

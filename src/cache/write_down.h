@@ -3,10 +3,7 @@
 // not too much of the pool waits; beyond that it may be evicted unwritten, and Flush() says so.
 //
 // Where not all can be written (a budget, or a part that is to be written for the drive's sake),
-// what is most likely to be asked for again is; the rest is set aside. It is written all the same
-// when somebody asks for that (a flush, a pin), when it is asked for again and likely enough then,
-// and when a block that goes on from it is: what is on NVMe is made of whole prefixes. Until then
-// it is in DRAM alone, and may be evicted.
+// what is most likely to be asked for again is; the rest is set aside (set_aside.h).
 //
 // Runs on the owner.
 #pragma once
@@ -27,6 +24,7 @@
 #include "cache/eraser.h"
 #include "cache/flush_waits.h"
 #include "cache/residency.h"
+#include "cache/set_aside.h"
 #include "cache/unwritten.h"
 #include "metrics/time_histogram.h"
 #include "policy/write_budget.h"
@@ -47,12 +45,8 @@ struct WriteDownStats {
   uint64_t written_bytes = 0;
   uint64_t failed_blocks = 0;   // Tried, and to be tried again.
   uint64_t refused_blocks = 0;  // Too large for the tier, or over the tenant's ceiling.
-  // Where it chooses: of the blocks that were added.
-  uint64_t admitted_blocks = 0;
-  uint64_t set_aside_blocks = 0;
-  uint64_t taken_back_blocks = 0;  // Of those, written in the end.
-  TimeHistogram wait;              // Of a block, until it is handed to the tier.
-  TimeHistogram write;             // Of a batch, at the tier.
+  TimeHistogram wait;           // Of a block, until it is handed to the tier.
+  TimeHistogram write;          // Of a batch, at the tier.
 };
 
 class WriteDown {
@@ -66,10 +60,11 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump(), or set aside.
   void Add(BlockRef ref);
-  // It was used: if it was set aside, it may be worth a write by now.
+  // NVMe had to give up what DRAM still has: it is set aside, for a flush to find.
+  void OnLost(BlockRef ref);
+  // It was used, or somebody wants it kept: see SetAside.
   void OnUsed(BlockRef ref);
-  // Somebody wants it kept: if it was set aside, it is written, and what it goes on from.
-  void Want(BlockRef ref);
+  void Want(BlockRef ref) { aside_.Want(ref); }
   // The block is on NVMe, and its expiry has changed, which the record there does not know. A new
   // record replaces it after Pump(); where DRAM has it not, or not any more, it is loaded first.
   void Renew(BlockRef ref);
@@ -121,8 +116,7 @@ class WriteDown {
   size_t waiting() const {
     return queue_.size() + by_value_.size() + loading_.size() + in_flight_blocks_;
   }
-  // Blocks of any tenant that are set aside, of which some may be gone.
-  size_t aside() const { return aside_blocks_; }
+  const SetAside& aside() const { return aside_; }
 
  private:
   struct Item {
@@ -166,16 +160,10 @@ class WriteDown {
   bool Barred(BlockRef ref) const;
   Item ItemOf(BlockRef ref, uint64_t sequence) const;
   void Enqueue(BlockRef ref, uint64_t sequence);
-  // Whether it is worth a write now.
-  bool Admit(BlockRef ref);
-  void SetAside(BlockRef ref, uint64_t sequence);
-  using AsideOfTenant = std::map<BlockRef, Item>;
-  // It waits to be written from now on, if it is still there. `whose` stays in aside_.
-  void TakeBack(AsideOfTenant* whose, AsideOfTenant::iterator item);
-  // Up to a slice of those that a flush waits for.
+  // How much of what is stored can be written, by what waits already.
+  double Affordable() const;
+  // Up to a slice of what is set aside and a flush waits for.
   void TakeBackFlushed();
-  void ClimbSome();
-  void TrimAside();
   using Queue = std::map<uint64_t, Item>;
   void Put(const Item& item);
   Queue::iterator TakeOut(Queue::iterator item);
@@ -229,18 +217,14 @@ class WriteDown {
   Clock* const clock_;
   Tier* target_ = nullptr;
   WriteBudget budget_;
-  const bool chooses_;  // Not all is to be written.
-  WriteThreshold threshold_;
-  Queue queue_;                              // By sequence.
-  uint64_t queued_bytes_ = 0;                // Of those.
-  std::map<uint16_t, AsideOfTenant> aside_;  // By tenant.
-  size_t aside_blocks_ = 0;
-  std::pair<uint16_t, BlockRef> aside_cursor_;  // The same as trim_cursor_.
-  std::vector<BlockRef> wanted_;                // With what they go on from.
-  std::map<BlockRef, Item> loading_;            // To be renewed, and on its way to DRAM for that.
-  Unwritten unwritten_;                         // What waits, is loaded first or is at the tier.
-  uint64_t trim_cursor_ = 0;                    // Up to here it has been looked at for stale ones.
-  uint64_t release_cursor_ = 0;                 // Up to here holds are released.
+  const bool chooses_;                // Not all is to be written.
+  Queue queue_;                       // By sequence.
+  uint64_t queued_bytes_ = 0;         // Of those.
+  std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
+  Unwritten unwritten_;  // What waits, is set aside, is loaded first or is at the tier.
+  SetAside aside_;
+  uint64_t trim_cursor_ = 0;     // Up to here it has been looked at for stale ones.
+  uint64_t release_cursor_ = 0;  // Up to here holds are released.
   bool releasing_ = false;
   bool sorting_ = false;             // Nothing is written until what waits is in its new order.
   uint64_t sort_end_ = 0;            // What was added later stays behind it.

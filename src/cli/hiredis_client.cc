@@ -111,8 +111,8 @@ Status HiredisClient::Ask(const std::string& command) {
 }
 
 std::string HiredisClient::Describe() const {
-  return fmt::format("{} of {}, {} commands ahead on each", options_.threads, options_.connections,
-                     options_.ahead);
+  return fmt::format("{} threads of {} connections, {} commands ahead on each", options_.threads,
+                     options_.connections, options_.ahead);
 }
 
 }  // namespace aquifer

@@ -27,7 +27,6 @@ constexpr uint64_t kLeastDramBytes = 64 * kMiB;    // One extent.
 constexpr uint64_t kLeastDriveBytes = 257 * kMiB;  // Four segments of 64 MiB, and a little.
 constexpr uint64_t kSegmentUnit = 4096;
 constexpr size_t kMaxDrives = 16;  // What the protocol can report (docs/formats/local.md).
-constexpr int64_t kMaxWorkers = 1024;
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
@@ -282,7 +281,7 @@ Status ReadOverdue(const TomlValue& value, NodeConfig* config) {
 }
 
 Status ReadWorkers(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(const int64_t threads, value.Integer(1, kMaxWorkers));
+  AQ_ASSIGN_OR_RETURN(const int64_t threads, value.Integer(1, kMaxWorkerThreads));
   config->worker_threads = static_cast<uint32_t>(threads);
   return Status();
 }

@@ -83,7 +83,8 @@ constexpr Row kRows[] = {
     {"write_down_taken_back", "aquifer_write_down_taken_back_blocks_total", kCounter, "", "",
      "Of those set aside, the ones that were written after all"},
     {"write_down_aside", "aquifer_write_down_aside_blocks", kGauge, "", "",
-     "Blocks that are in DRAM alone because others are likelier to be asked for again"},
+     "Blocks that are in DRAM alone: others are likelier to be asked for again, or NVMe gave them "
+     "up"},
     {"policy_asked", "aquifer_policy_asked_blocks_total", kCounter, "", "",
      "Blocks that were asked for, as the learned order in DRAM heard of it"},
     {"policy_hits", "aquifer_policy_hits_total", kCounter, "order", "learned",

@@ -334,7 +334,7 @@ std::string NvmeText(const NodePlan& plan) {
     text += fmt::format(", written at most {}/s", SizeText(cache.write_bytes_per_second));
   }
   if (cache.nvme_written_part < 1) {
-    text += fmt::format(", {:.0f} % of blocks", 100 * cache.nvme_written_part);
+    text += fmt::format(", {:.0f} % of blocks written", 100 * cache.nvme_written_part);
   }
   return text;
 }

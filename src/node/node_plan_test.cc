@@ -19,6 +19,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 using Kind = SizeChoice::Kind;
@@ -305,6 +306,16 @@ TEST_F(NodePlanTest, TheCacheGetsWhatTheFileSays) {
   EXPECT_EQ(cache.nvme_written_part, 0.65);
   EXPECT_EQ(cache.worker_threads, 7u);
   EXPECT_EQ(cache.overdue_nanos, 9'000'000'000);
+}
+
+TEST_F(NodePlanTest, ThePlanSaysHowMuchIsWritten) {
+  config_.nvme_directories = {scratch_.Sub("drive")};
+  config_.nvme = {Kind::kBytes, 300 * kMiB};
+  EXPECT_THAT(DescribePlan(Plan(), ""), Not(HasSubstr("written")));
+  config_.nvme_write_bytes_per_second = 5 * kMiB;
+  config_.nvme_written_part = 0.65;
+  EXPECT_THAT(DescribePlan(Plan(), ""),
+              AllOf(HasSubstr(", written at most 5MiB/s"), HasSubstr(", 65 % of blocks written")));
 }
 
 TEST_F(NodePlanTest, WritingOnlyAPartNeedsThePolicyThatLearns) {

@@ -247,6 +247,26 @@ std::array<float, kAgeBuckets> SmoothAges(const ReuseCounts& counts, size_t fami
   return smooth;
 }
 
+// The least first, and of equal ones the one of the lower number. Values are not negative, so that
+// their bits are in their order, too: three passes over eleven of them each, faster than comparing.
+void SortByValue(const std::array<float, kReuseCells>& values,
+                 std::array<uint16_t, kReuseCells>* sorted) {
+  constexpr uint32_t kBits = 11;
+  constexpr uint32_t kDigits = 1 << kBits;
+  std::array<uint16_t, kReuseCells> before;
+  std::iota(sorted->begin(), sorted->end(), uint16_t{0});
+  for (uint32_t shift = 0; shift < 32; shift += kBits) {
+    const auto digit = [&](uint16_t cell) {
+      return std::bit_cast<uint32_t>(values[cell]) >> shift & (kDigits - 1);
+    };
+    std::array<uint16_t, kDigits + 1> next{};  // Where the next one of a digit goes.
+    for (uint16_t cell = 0; cell < kReuseCells; ++cell) ++next[digit(cell) + 1];
+    for (uint32_t i = 1; i <= kDigits; ++i) next[i] = static_cast<uint16_t>(next[i] + next[i - 1]);
+    before = *sorted;
+    for (const uint16_t cell : before) (*sorted)[next[digit(cell)]++] = cell;
+  }
+}
+
 }  // namespace
 
 IndexTable BuildIndexTable(const ReuseCounts& counts) {
@@ -284,10 +304,7 @@ IndexTable BuildIndexTable(const ReuseCounts& counts) {
       table.value[c * kAgeBuckets + from] = static_cast<float>(best);
     }
   }
-  std::iota(table.at_rank.begin(), table.at_rank.end(), uint16_t{0});
-  std::sort(table.at_rank.begin(), table.at_rank.end(), [&table](uint16_t a, uint16_t b) {
-    return table.value[a] != table.value[b] ? table.value[a] < table.value[b] : a < b;
-  });
+  SortByValue(table.value, &table.at_rank);
   for (size_t i = 0; i < kReuseCells; ++i) table.rank[table.at_rank[i]] = static_cast<uint16_t>(i);
   return table;
 }
