@@ -293,7 +293,8 @@ TEST_P(DurableNode, ASessionMayBeOfItsOwnClass) {
   }
   const Status flushed = host.engine->Flush();
   EXPECT_EQ(flushed.code(), Code::kUnavailable) << "the other is in memory alone";
-  EXPECT_THAT(flushed.message(), testing::HasSubstr("what is to be durable is; 14 other blocks"));
+  EXPECT_THAT(flushed.message(),
+              testing::HasSubstr("what is to be durable is safe; 14 other blocks"));
   Host other;
   ASSERT_NO_FATAL_FAILURE(Start(&other, 1));
   ExpectRecalled(other, chain_of(other, 7));
@@ -448,6 +449,40 @@ TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   hosts[1].Kill();
   ExpectRecalled(hosts[0], 9);
   EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 8)), 0u);
+}
+
+// It comes again, with the same prompt, before the other node has heard that it was deleted. What
+// that one drops then is the old one's.
+TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHadBefore) {
+  if (GetParam().name != "Directory" || !GetParam().encrypted) GTEST_SKIP();
+  std::vector<Host> hosts(2);
+  ASSERT_NO_FATAL_FAILURE(Start(&hosts[0], 0, "127.0.0.1:0"));
+  ASSERT_NO_FATAL_FAILURE(Start(&hosts[1], 1));
+  ASSERT_EQ(hosts[0].engine->Store(ChainOf(hosts[0], 7)), kBlocks);
+  ASSERT_TRUE(Flush(hosts[0]).ok());
+  ExpectRecalled(hosts[1], 7);
+  HttpPeer administrator(scratch_.Sub("node0.admin.sock"));
+  administrator.Send(PostText("/v1/tenants/delete", R"({"tenant":"local"})"));
+  const std::optional<HeardResponse> answer = administrator.Receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status, 200) << answer->body;
+  EXPECT_THAT(answer->body, testing::HasSubstr(R"("trouble":"")"));
+  EXPECT_THAT(answer->body, testing::HasSubstr(R"("unswept":[])"));
+  for (const uint64_t seed : {7, 8}) {
+    ASSERT_EQ(hosts[0].engine->Store(ChainOf(hosts[0], seed)), kBlocks);
+  }
+  ASSERT_TRUE(Eventually([&] { return Flush(hosts[0]).ok(); }));
+  EXPECT_TRUE(hosts[1].node->AwaitLine("the data key of tenant local is gone"));
+  // What it erases for itself goes, once whatever it was to erase before was tried.
+  ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 9)), kBlocks);
+  EXPECT_TRUE(Eventually([&] { return Flush(hosts[1]).ok(); }));
+  const Status evicted = hosts[1].engine->Evict(ChainOf(hosts[1], 9))->status;
+  EXPECT_TRUE(evicted.ok()) << evicted.ToString();
+  for (Host& host : hosts) host.Kill();
+  Host fresh;
+  ASSERT_NO_FATAL_FAILURE(Start(&fresh, 2));
+  for (const uint64_t seed : {7, 8}) ExpectRecalled(fresh, seed);
+  EXPECT_EQ(fresh.engine->Matched(ChainOf(fresh, 9)), 0u);
 }
 
 // Nobody can read what is left there; and it goes all the same, whoever remembers it.

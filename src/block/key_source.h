@@ -25,8 +25,9 @@ class KeySource {
   virtual SharedDataKey Known(const TenantId& tenant) = 0;
 
   // The ids of the keys that the tenant's blocks at stores may be sealed with, the newest last: of
-  // its key, and of those that were destroyed while this process ran. Empty: it has no key. None:
-  // nobody knows yet, and the source has begun to look. Makes no key either.
+  // its key, and of those that were destroyed while this process ran. None: nobody knows yet
+  // whether it has a key, and the source has begun to look. Where the answer is there and Known()
+  // is null, it has none. Makes no key either.
   virtual std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) = 0;
 
   // Whether somebody is known to have destroyed this key; and all of those.

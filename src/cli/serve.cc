@@ -284,7 +284,9 @@ class Serving {
     if (!store.ok()) return AtKey(plan_.config.places, "key_store", store.status());
     KeyServiceOptions options;
     options.log = Log;
-    options.on_forgotten = [this](const TenantId& tenant) { dropper_.Drop(tenant); };
+    options.on_forgotten = [this](const TenantId& tenant, std::function<void()> on_dropped) {
+      dropper_.Drop(tenant, std::move(on_dropped));
+    };
     AQ_ASSIGN_OR_RETURN(keys_, KeyService::Start(*std::move(store), masters, options));
     Log("what leaves DRAM is encrypted; data keys are " + place.Describe());
     return Status();

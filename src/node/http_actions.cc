@@ -276,9 +276,10 @@ HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context) 
   Status destroyed;
   Status status = first.status;
   if (context->keys != nullptr) {
-    destroyed = context->keys->Destroy(TenantIdOf(tenant));
-    const Status again = EvictEverything(tenant, context, &rest);
-    status = again.ok() ? rest.status : again;
+    destroyed = context->keys->Destroy(TenantIdOf(tenant), [&] {
+      const Status again = EvictEverything(tenant, context, &rest);
+      status = again.ok() ? rest.status : again;
+    });
   }
   const std::vector<std::string> tenants = context->tenants();
   nlohmann::json unswept = nlohmann::json::array();

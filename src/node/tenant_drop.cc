@@ -5,6 +5,13 @@
 #include <utility>
 
 namespace aquifer {
+namespace {
+
+// Meanwhile the tenant has no key. What is gone from memory by then is most of it; drives and
+// stores may go on.
+constexpr int64_t kDropNanos = 60'000'000'000;
+
+}  // namespace
 
 TenantDrop::TenantDrop(std::function<void(const std::string&)> log)
     : log_(std::move(log)), thread_(NewThreadWorkerPool(1, "aq-drop")) {}
@@ -30,11 +37,19 @@ void TenantDrop::Stop() {
   thread_.reset();
 }
 
-void TenantDrop::Drop(const TenantId& tenant) {
-  const MutexLock lock(&mutex_);
-  const auto found = names_.find(tenant);
-  if (running_ == nullptr || found == names_.end()) return;
-  thread_->Run([this, running = running_, name = found->second] { DropNow(running, name); });
+void TenantDrop::Drop(const TenantId& tenant, std::function<void()> on_dropped) {
+  {
+    const MutexLock lock(&mutex_);
+    const auto found = names_.find(tenant);
+    if (running_ != nullptr && found != names_.end()) {
+      return thread_->Run(
+          [this, running = running_, name = found->second, on_dropped = std::move(on_dropped)] {
+            DropNow(running, name);
+            on_dropped();
+          });
+    }
+  }
+  on_dropped();
 }
 
 void TenantDrop::DropNow(RunningCore* running, const std::string& name) {
@@ -51,7 +66,7 @@ void TenantDrop::DropNow(RunningCore* running, const std::string& name) {
   }
   EvictRequest request;
   request.everything = true;
-  (*insider)->Evict(&request);
+  (*insider)->EvictWithin(kDropNanos, &request);
   {
     const MutexLock lock(&mutex_);
     dropping_ = nullptr;

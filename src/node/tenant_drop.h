@@ -1,4 +1,6 @@
-// Drops all that a tenant has here when its data key is gone: nothing of it could be read again.
+// Drops all that a tenant has here when its data key is gone: nothing of it could be read again,
+// and what is erased for it must be the old key's alone, so that the tenant has no other key until
+// then.
 // On a thread of its own, because it may take a while; any thread may ask.
 #pragma once
 
@@ -31,7 +33,9 @@ class TenantDrop {
   // Ends what is under way.
   void Stop() AQ_EXCLUDES(mutex_);
 
-  void Drop(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+  // `on_dropped` when what was there is gone, or was given up, and at once where there is nothing;
+  // on any thread, and not after Stop().
+  void Drop(const TenantId& tenant, std::function<void()> on_dropped) AQ_EXCLUDES(mutex_);
 
  private:
   void DropNow(RunningCore* running, const std::string& name) AQ_EXCLUDES(mutex_);

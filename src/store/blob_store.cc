@@ -4,12 +4,20 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace aquifer {
 
 void Complete(BlobRequest* request, Status status) {
   request->status = std::move(status);
   const auto on_done = std::move(request->on_done);
   on_done(*request);
+}
+
+void BlobStore::ListAny(std::vector<std::string> prefixes, std::string_view after, size_t max,
+                        std::function<void(Result<Names>)> on_done) {
+  AQ_CHECK(prefixes.size() == 1);
+  List(prefixes.front(), after, max, std::move(on_done));
 }
 
 Status CheckBlobName(std::string_view name) {

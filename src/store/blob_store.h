@@ -101,6 +101,13 @@ class BlobStore {
   virtual void List(std::string_view prefix, std::string_view after, size_t max,
                     std::function<void(Result<Names>)> on_done) = 0;
 
+  // The same for names that begin with one of `prefixes`, none of which begins with another; as
+  // many of them as prefixes_at_once() at most. A store that has to go through all of its names
+  // whatever the prefix does so once for all.
+  virtual void ListAny(std::vector<std::string> prefixes, std::string_view after, size_t max,
+                       std::function<void(Result<Names>)> on_done);
+  virtual size_t prefixes_at_once() const { return 1; }
+
   virtual BlobUsage Usage() const = 0;
 
   // Where it is, for people, without secrets: "s3://kv-cache at https://10.0.0.7:9000".

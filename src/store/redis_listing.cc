@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "store/redis_manifest.h"
@@ -26,7 +27,7 @@ void RedisListing::Start() {
   if (names_ != nullptr) return AskSizes();
   stage_ = Stage::kTopology;
   names_ = std::make_shared<RedisNames>();
-  names_->prefix = call_.prefix;
+  names_->prefixes = call_.prefixes;
   RedisCommand command;
   command.text = RespCommand({"CLUSTER", "SLOTS"});
   Send(std::move(command));
@@ -81,12 +82,24 @@ void RedisListing::GoOn() {
   }
 }
 
+// The server leaves out what begins otherwise than all of them; what begins like none of them is
+// left out here.
+std::string RedisListing::Pattern() const {
+  const std::string& first = call_.prefixes.front();
+  const auto differs = std::ranges::mismatch(first, call_.prefixes.back()).in1;
+  return ManifestPattern(key_prefix_, std::string(first.begin(), differs));
+}
+
+bool RedisListing::IsWanted(std::string_view name) const {
+  const auto behind = std::ranges::upper_bound(call_.prefixes, name);
+  return behind != call_.prefixes.begin() && name.starts_with(*std::prev(behind));
+}
+
 void RedisListing::Scan(size_t server, const std::string& cursor) {
   RedisCommand command;
   command.server = servers_[server];
   command.tag = server;
-  command.text = RespCommand(
-      {"SCAN", cursor, "MATCH", ManifestPattern(key_prefix_, call_.prefix), "COUNT", kScanCount});
+  command.text = RespCommand({"SCAN", cursor, "MATCH", Pattern(), "COUNT", kScanCount});
   Send(std::move(command));
 }
 
@@ -98,7 +111,8 @@ void RedisListing::HearScan(size_t server, const RespReply& reply) {
   for (const RespReply& key : reply.items[1].items) {
     const size_t around = key_prefix_.size() + 2;  // And the braces.
     if (key.text.size() <= around) continue;
-    names_->names.push_back(key.text.substr(key_prefix_.size() + 1, key.text.size() - around));
+    std::string name = key.text.substr(key_prefix_.size() + 1, key.text.size() - around);
+    if (IsWanted(name)) names_->names.push_back(std::move(name));
   }
   if (names_->names.size() > kMostNames) {
     trouble_ = Status(Code::kNoSpace, "there are too many blobs to list them all");

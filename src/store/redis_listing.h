@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/blob_store.h"
@@ -17,7 +18,7 @@ namespace aquifer {
 
 // The names that one walk has found, sorted.
 struct RedisNames {
-  std::string prefix;
+  std::vector<std::string> prefixes;
   std::vector<std::string> names;
   int64_t made_nanos = 0;
 };
@@ -25,7 +26,7 @@ struct RedisNames {
 class RedisListing final : public RedisOperation {
  public:
   struct Call {
-    std::string prefix;
+    std::vector<std::string> prefixes;  // In order; at least one.
     std::string after;
     size_t max = 0;
     std::function<void(Result<BlobStore::Names>)> on_done;
@@ -48,6 +49,8 @@ class RedisListing final : public RedisOperation {
   void GoOn() override;
   void GiveUp(Status status) override;
 
+  std::string Pattern() const;
+  bool IsWanted(std::string_view name) const;
   void Scan(size_t server, const std::string& cursor);
   void HearScan(size_t server, const RespReply& reply);
   void AskSizes();

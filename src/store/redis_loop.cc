@@ -216,7 +216,8 @@ void RedisLoop::StartBlob(BlobRequest* request) {
 }
 
 void RedisLoop::StartListing(RedisListing::Call call) {
-  const bool goes_on = names_ != nullptr && !call.after.empty() && names_->prefix == call.prefix &&
+  const bool goes_on = names_ != nullptr && !call.after.empty() &&
+                       names_->prefixes == call.prefixes &&
                        Now() - names_->made_nanos < kNamesNanos;
   if (!goes_on) names_ = nullptr;
   Begin({.operation = std::make_unique<RedisListing>(options_.prefix, std::move(call), names_),

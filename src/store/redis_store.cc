@@ -46,12 +46,18 @@ class RedisStore final : public BlobStore {
 
   void List(std::string_view prefix, std::string_view after, size_t max,
             std::function<void(Result<Names>)> on_done) override {
-    const bool taken = loops_.front()->PostListing({.prefix = std::string(prefix),
+    ListAny({std::string(prefix)}, after, max, std::move(on_done));
+  }
+  void ListAny(std::vector<std::string> prefixes, std::string_view after, size_t max,
+               std::function<void(Result<Names>)> on_done) override {
+    std::ranges::sort(prefixes);
+    const bool taken = loops_.front()->PostListing({.prefixes = std::move(prefixes),
                                                     .after = std::string(after),
                                                     .max = max,
                                                     .on_done = on_done});
     if (!taken) on_done(Closing());
   }
+  size_t prefixes_at_once() const override { return 4096; }
 
   BlobUsage Usage() const override {
     BlobUsage usage;

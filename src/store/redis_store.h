@@ -41,10 +41,10 @@ struct RedisStoreOptions {
   // Begins every key. Any characters but braces; up to 128.
   std::string prefix = "aquifer:";
 
-  // 4 KiB to 64 MiB. A little less than a power of two: a server's allocator (jemalloc) has room
-  // for a value and its header then where the next power would cost a quarter more memory, and
-  // reads a value to where it stays; with more room than that it also reads what follows and
-  // copies.
+  // 4 KiB to 64 MiB. 64 bytes less than a power of two: with its header a value then fits the size
+  // class of that power in the server's allocator (jemalloc); the next class is a quarter larger.
+  // And the server reads a value that has no spare room to where it stays; with spare room it would
+  // also read what follows, and copy.
   uint32_t piece_bytes = (uint32_t{512} << 10) - 64;
   uint32_t threads = 2;
   uint32_t connections = 2;               // To each server, of each thread.

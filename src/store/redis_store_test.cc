@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -452,6 +453,43 @@ TEST_F(RedisStoreTest, ItTellsWhatTheServerHasAndMayHave) {
   }));
   EXPECT_EQ(store->Usage().capacity_bytes, 123456789u);
   server_.Ask({"CONFIG", "SET", "maxmemory", "0"});
+}
+
+TEST_F(RedisStoreTest, NamesOfManyPrefixesCostTheServerNoMoreThanThoseOfOne) {
+  const auto store = Open(OptionsFor(server_.address()));
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_TRUE(Write(store.get(), fmt::format("list/{:02}/a", i), 100, 1).ok());
+  }
+  const auto scans = [this] {
+    const std::string text = server_.Ask({"INFO", "commandstats"}).text;
+    const size_t at = text.find("cmdstat_scan:calls=");
+    return at == std::string::npos ? 0 : std::stoi(text.substr(at + 19));
+  };
+  const auto list = [&](std::vector<std::string> prefixes, const std::string& after, size_t max) {
+    std::promise<Result<BlobStore::Names>> listed;
+    store->ListAny(std::move(prefixes), after, max,
+                   [&](Result<BlobStore::Names> names) { listed.set_value(std::move(names)); });
+    Result<BlobStore::Names> names = listed.get_future().get();
+    EXPECT_TRUE(names.ok()) << names.status().ToString();
+    std::vector<std::string> all;
+    if (names.ok()) {
+      for (const BlobName& name : *names) all.push_back(name.name);
+    }
+    return all;
+  };
+  const int before = scans();
+  EXPECT_EQ(list({"list/07/"}, "", 10), std::vector<std::string>{"list/07/a"});
+  const int once = scans() - before;
+  EXPECT_GT(once, 0);
+  const std::vector<std::string> prefixes = {"list/29/", "list/03/", "list/99/", "list/1", "a/"};
+  std::vector<std::string> all = {"list/03/a"};
+  for (int i = 10; i < 20; ++i) all.push_back(fmt::format("list/{}/a", i));
+  all.emplace_back("list/29/a");
+  EXPECT_EQ(list(prefixes, "", 100), all);
+  EXPECT_EQ(scans() - before, 2 * once);
+  EXPECT_TRUE(list(prefixes, all.back(), 100).empty());
+  EXPECT_EQ(list(prefixes, all[3], 2), std::vector<std::string>(&all[4], &all[6]));
+  EXPECT_EQ(scans() - before, 2 * once) << "they are still known";
 }
 
 // The rights that docs/operating/redis.md names, and no others.

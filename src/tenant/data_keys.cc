@@ -147,6 +147,9 @@ Result<SharedDataKey> DataKeys::Get(const TenantId& tenant) {
     {
       const MutexLock lock(&mutex_);
       if (const auto found = keys_.find(tenant); found != keys_.end()) return found->second;
+      if (held_.contains(tenant)) {
+        return Status(Code::kBusy, "what its last data key sealed is still being dropped");
+      }
       destroyed = destroyed_;
     }
     AQ_ASSIGN_OR_RETURN(SharedDataKey key, Read(tenant));
@@ -196,6 +199,7 @@ DataKeys::Refreshed DataKeys::Refresh() {
     if (at == keys_.end() || at->second != key) continue;  // Somebody else saw it first.
     AddPast(tenant, key->id);
     keys_.erase(at);
+    held_.insert(tenant);
     ++destroyed_;
     refreshed.forgotten.push_back(tenant);
   }
@@ -203,20 +207,34 @@ DataKeys::Refreshed DataKeys::Refresh() {
 }
 
 Status DataKeys::Destroy(const TenantId& tenant) {
-  const std::optional<DataKeyId> id = IdInStore(tenant);
+  // What the store has, and what is in memory: the store may not be readable just now, or somebody
+  // else has made another one since.
+  std::set<DataKeyId> ids;
+  if (const std::optional<DataKeyId> id = IdInStore(tenant)) ids.insert(*id);
+  if (const SharedDataKey known = Known(tenant)) ids.insert(known->id);
   // Forgotten only when it is gone from the store: else it would be read again and seem to be back.
   AQ_RETURN_IF_ERROR(store_->Delete(NameOf(tenant)));
   // Only now: what is marked is removed from stores.
-  const bool marked = id.has_value() && Mark(*id);
+  std::set<DataKeyId> unmarked = ids;
+  std::erase_if(unmarked, [this](const DataKeyId& id) { return Mark(id); });
   const MutexLock lock(&mutex_);
-  if (id.has_value()) {
-    AddPast(tenant, *id);
-    marks_.insert(*id);
-    if (!marked) unmarked_.insert(*id);
-  }
+  for (const DataKeyId& id : ids) AddPast(tenant, id);
+  marks_.merge(ids);
+  unmarked_.merge(unmarked);
   keys_.erase(tenant);
+  held_.insert(tenant);
   ++destroyed_;
   return Status();
+}
+
+void DataKeys::Release(const TenantId& tenant) {
+  const MutexLock lock(&mutex_);
+  if (const auto found = held_.find(tenant); found != held_.end()) held_.erase(found);
+}
+
+bool DataKeys::held(const TenantId& tenant) const {
+  const MutexLock lock(&mutex_);
+  return held_.contains(tenant);
 }
 
 bool DataKeys::Mark(const DataKeyId& id) {

@@ -4,7 +4,9 @@
 // the name of each object that is stored outside.
 //
 // Whoever destroys a tenant's key makes everything that was sealed with it unreadable everywhere.
-// Other nodes learn of it by Refresh(), which is for every minute at the latest.
+// Other nodes learn of it by Refresh(), which is for every minute at the latest. A tenant whose key
+// was destroyed or found gone has no other one here until Release(): what is dropped and erased
+// until then is the old key's, and nothing of the next one's.
 //
 // Any thread may call; all but Known() wait for the key store. Secrets are wiped when the last user
 // lets go, and stand in no message.
@@ -34,7 +36,8 @@ class DataKeys {
       : store_(store), wrapper_(wrapper), random_(random) {}
 
   // The tenant's key, out of memory or of the store; else it is made. kUnavailable: the store
-  // cannot be reached. kInvalid: its master key is not known. kCorrupt: it was changed.
+  // cannot be reached. kInvalid: its master key is not known. kCorrupt: it was changed. kBusy: it
+  // waits for Release(), or changes all the time.
   Result<SharedDataKey> GetOrMake(const TenantId& tenant) AQ_EXCLUDES(mutex_);
   // The same, but kNotFound instead of making one.
   Result<SharedDataKey> Get(const TenantId& tenant) AQ_EXCLUDES(mutex_);
@@ -58,7 +61,7 @@ class DataKeys {
 
   struct Refreshed {
     // Their keys were forgotten, because the store has none any more or another one: everything of
-    // these tenants that was sealed is to be dropped.
+    // these tenants that was sealed is to be dropped, and then Release() called for each.
     std::vector<TenantId> forgotten;
     // The first trouble with a key that is still there or cannot be asked for; it stays known.
     Status status;
@@ -66,8 +69,14 @@ class DataKeys {
   // Reads every key in memory again.
   Refreshed Refresh() AQ_EXCLUDES(mutex_);
 
-  // For ever, and at once here. Fine when there is none. Its id stays in the store.
+  // For ever, and at once here. Fine when there is none. Its id stays in the store. If ok, it is
+  // for the caller to drop what it sealed, and to call Release().
   Status Destroy(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+
+  // What a forgotten key sealed is dropped here: the tenant may have another one. Once for each
+  // time that it was forgotten.
+  void Release(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+  bool held(const TenantId& tenant) const AQ_EXCLUDES(mutex_);  // It waits for that.
 
   // Wraps all keys in the store that an older master key has wrapped with the current one; nothing
   // that was sealed changes. Returns how many, or the first trouble, after trying all.
@@ -93,6 +102,7 @@ class DataKeys {
   std::map<TenantId, SharedDataKey> keys_ AQ_GUARDED_BY(mutex_);
   uint64_t destroyed_ AQ_GUARDED_BY(mutex_) = 0;  // How often a key was destroyed or forgotten.
   std::map<TenantId, std::vector<DataKeyId>> past_ AQ_GUARDED_BY(mutex_);
+  std::multiset<TenantId> held_ AQ_GUARDED_BY(mutex_);
   std::set<DataKeyId> marks_ AQ_GUARDED_BY(mutex_);
   std::set<DataKeyId> unmarked_ AQ_GUARDED_BY(mutex_);  // Of marks_: the store has not taken them.
 };

@@ -176,6 +176,7 @@ TEST_F(DataKeysTest, RewrappingDoesNotBringBackWhatWasDestroyed) {
   ASSERT_TRUE(keys_.Destroy(kAcme).ok());
   const std::string name = FileOf(kAcme).substr(path().size() + 1);
   EXPECT_FALSE(*store_->Replace(name, old, old));
+  keys_.Release(kAcme);
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   const Bytes young = FileBytes(FileOf(kAcme));
   EXPECT_FALSE(*store_->Replace(name, old, old));
@@ -191,6 +192,7 @@ TEST_F(DataKeysTest, ADestroyedKeyIsForgottenByAllAndNothingOfItIsLeft) {
 
   ASSERT_TRUE(keys_.Destroy(kAcme).ok());
   EXPECT_EQ(keys_.Known(kAcme), nullptr);
+  keys_.Release(kAcme);
   EXPECT_EQ(keys_.Get(kAcme).status().code(), Code::kNotFound);
   const auto refreshed = elsewhere.Refresh();
   EXPECT_TRUE(refreshed.status.ok());
@@ -203,7 +205,7 @@ TEST_F(DataKeysTest, ADestroyedKeyIsForgottenByAllAndNothingOfItIsLeft) {
   EXPECT_TRUE(keys_.Destroy(kAcme).ok());  // Once more is fine.
 }
 
-// A store that can be told to make nothing.
+// A store that can be told to make, or to show, nothing.
 class SparingStore final : public KeyStore {
  public:
   explicit SparingStore(KeyStore* store) : store_(store) {}
@@ -211,7 +213,9 @@ class SparingStore final : public KeyStore {
   Result<bool> Create(const std::string& name, std::span<const std::byte> value) override {
     return makes ? store_->Create(name, value) : Status(Code::kUnavailable, "full");
   }
-  Result<Bytes> Read(const std::string& name) override { return store_->Read(name); }
+  Result<Bytes> Read(const std::string& name) override {
+    return shows ? store_->Read(name) : Status(Code::kUnavailable, "timeout");
+  }
   Result<bool> Replace(const std::string& name, std::span<const std::byte> expected,
                        std::span<const std::byte> value) override {
     return store_->Replace(name, expected, value);
@@ -220,6 +224,7 @@ class SparingStore final : public KeyStore {
   Result<std::vector<std::string>> List() override { return store_->List(); }
 
   bool makes = true;
+  bool shows = true;
 
  private:
   KeyStore* const store_;
@@ -243,14 +248,63 @@ TEST_F(DataKeysTest, AMarkThatCouldNotBeLeftIsLeftLater) {
   EXPECT_EQ(elsewhere.Destroyed(), std::vector<DataKeyId>{id});
 }
 
+TEST_F(DataKeysTest, AKeyThatCannotBeReadWhenItIsDestroyedIsMarkedByWhatIsKnownOfIt) {
+  SparingStore store(store_.get());
+  DataKeys keys(&store, wrapper_.get(), SystemRandom());
+  const DataKeyId id = (*keys.GetOrMake(kAcme))->id;
+  store.shows = false;
+  ASSERT_TRUE(keys.Destroy(kAcme).ok());
+  EXPECT_EQ(keys.Destroyed(), std::vector<DataKeyId>{id});
+  EXPECT_EQ(keys.Past(kAcme), std::vector<DataKeyId>{id});
+  DataKeys elsewhere(store_.get(), wrapper_.get(), SystemRandom());
+  EXPECT_TRUE(elsewhere.ReadMarks().ok());
+  EXPECT_EQ(elsewhere.Destroyed(), std::vector<DataKeyId>{id});
+}
+
+TEST_F(DataKeysTest, AKeyThatSomebodyElseMadeAnewIsDestroyedWithTheOldOne) {
+  const auto store = *OpenKeyDirectory(path());
+  DataKeys elsewhere(store.get(), wrapper_.get(), SystemRandom());
+  const DataKeyId old = (*keys_.GetOrMake(kAcme))->id;
+  ASSERT_TRUE(elsewhere.Destroy(kAcme).ok());
+  elsewhere.Release(kAcme);
+  const DataKeyId young = (*elsewhere.GetOrMake(kAcme))->id;
+  ASSERT_TRUE(keys_.Destroy(kAcme).ok());
+  EXPECT_TRUE(keys_.IsDestroyed(old));
+  EXPECT_TRUE(keys_.IsDestroyed(young));
+}
+
+TEST_F(DataKeysTest, ATenantHasNoOtherKeyBeforeWhatTheLastOneSealedIsDropped) {
+  const auto store = *OpenKeyDirectory(path());
+  DataKeys elsewhere(store.get(), wrapper_.get(), SystemRandom());
+  ASSERT_TRUE(elsewhere.GetOrMake(kAcme).ok());
+  ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
+  ASSERT_TRUE(keys_.Destroy(kAcme).ok());
+  ASSERT_TRUE(keys_.Destroy(kAcme).ok());  // By two at once.
+  EXPECT_EQ(keys_.GetOrMake(kAcme).status().code(), Code::kBusy);
+  keys_.Release(kAcme);
+  EXPECT_EQ(keys_.GetOrMake(kAcme).status().code(), Code::kBusy);
+  keys_.Release(kAcme);
+  const auto young = keys_.GetOrMake(kAcme);
+  ASSERT_TRUE(young.ok());
+  EXPECT_EQ(elsewhere.Refresh().forgotten, std::vector<TenantId>{kAcme});
+  EXPECT_EQ(elsewhere.Get(kAcme).status().code(), Code::kBusy);
+  EXPECT_TRUE(elsewhere.held(kAcme));
+  EXPECT_TRUE(elsewhere.GetOrMake(kOther).ok());
+  elsewhere.Release(kAcme);
+  EXPECT_FALSE(elsewhere.held(kAcme));
+  EXPECT_EQ((*elsewhere.Get(kAcme))->id, (*young)->id);
+}
+
 TEST_F(DataKeysTest, AKeyThatWasMadeAnewIsNotTakenForTheOldOne) {
   const auto store = *OpenKeyDirectory(path());
   DataKeys elsewhere(store.get(), wrapper_.get(), SystemRandom());
   const DataKeyId old = (*elsewhere.GetOrMake(kAcme))->id;
   ASSERT_TRUE(keys_.Destroy(kAcme).ok());
+  keys_.Release(kAcme);
   const DataKeyId young = (*keys_.GetOrMake(kAcme))->id;
   EXPECT_NE(old, young);
   EXPECT_EQ(elsewhere.Refresh().forgotten, std::vector<TenantId>{kAcme});
+  elsewhere.Release(kAcme);
   EXPECT_EQ((*elsewhere.Get(kAcme))->id, young);
 }
 
@@ -354,6 +408,7 @@ TEST_F(DataKeysTest, AKilledWriterLeavesAKeyOrNone) {
       for (int i = 0; store.ok() && i < 1000; ++i) {
         DataKeys keys(store->get(), wrapper_.get(), SystemRandom());
         if (!keys.GetOrMake(tenant).ok() || !keys.Destroy(tenant).ok()) _exit(1);
+        keys.Release(tenant);
       }
       _exit(0);
     }

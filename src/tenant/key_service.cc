@@ -52,8 +52,14 @@ class KeyService::Masters final : public KeyWrapper {
 Result<std::unique_ptr<KeyService>> KeyService::Start(std::unique_ptr<KeyStore> store,
                                                       std::span<const SecretKey> masters,
                                                       const KeyServiceOptions& options) {
-  AQ_ASSIGN_OR_RETURN(std::shared_ptr<KeyWrapper> wrapper,
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<KeyWrapper> wrapper,
                       NewMasterKeyWrapper(masters, options.random));
+  return Start(std::move(store), std::move(wrapper), options);
+}
+
+std::unique_ptr<KeyService> KeyService::Start(std::unique_ptr<KeyStore> store,
+                                              std::unique_ptr<KeyWrapper> wrapper,
+                                              const KeyServiceOptions& options) {
   return std::unique_ptr<KeyService>(
       new KeyService(std::move(store), std::make_unique<Masters>(std::move(wrapper)), options));
 }
@@ -94,6 +100,7 @@ std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& te
     all.push_back(known->id);
     return all;
   }
+  if (keys_.held(tenant)) return all;
   const MutexLock lock(&mutex_);
   const auto absent = absent_.find(tenant);
   const bool sure = absent != absent_.end() && options_.clock->NowNanos() < absent->second;
@@ -101,6 +108,7 @@ std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& te
 }
 
 void KeyService::Want(const TenantId& tenant, bool make) {
+  if (keys_.held(tenant)) return;  // Who asks, asks again.
   const MutexLock lock(&mutex_);
   if (!make) {
     const auto absent = absent_.find(tenant);
@@ -116,21 +124,29 @@ void KeyService::Want(const TenantId& tenant, bool make) {
 }
 
 Status KeyService::SetMasters(std::span<const SecretKey> masters) {
-  AQ_ASSIGN_OR_RETURN(std::shared_ptr<KeyWrapper> wrapper,
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<KeyWrapper> wrapper,
                       NewMasterKeyWrapper(masters, options_.random));
+  SetWrapper(std::move(wrapper));
+  return Status();
+}
+
+void KeyService::SetWrapper(std::unique_ptr<KeyWrapper> wrapper) {
   masters_->Set(std::move(wrapper));
   const MutexLock lock(&mutex_);
   // What was wrapped by one that was not known may be by one of these.
   for (auto& [tenant, wanted] : wanted_) wanted.try_at = 0;
   changed_.NotifyAll();
-  return Status();
 }
 
-Status KeyService::Destroy(const TenantId& tenant) {
-  AQ_RETURN_IF_ERROR(keys_.Destroy(tenant));
-  const MutexLock lock(&mutex_);
-  ++figures_.forgotten;
-  return Status();
+Status KeyService::Destroy(const TenantId& tenant, const std::function<void()>& drop) {
+  Status destroyed = keys_.Destroy(tenant);
+  if (destroyed.ok()) {
+    const MutexLock lock(&mutex_);
+    ++figures_.forgotten;
+  }
+  if (drop) drop();
+  if (destroyed.ok()) Release(tenant);
+  return destroyed;
 }
 
 Status KeyService::Refresh() {
@@ -207,7 +223,8 @@ void KeyService::Find(const AllWanted& tenants) {
   for (const auto& [tenant, wanted] : tenants) {
     const Status status = (wanted.make ? keys_.GetOrMake(tenant) : keys_.Get(tenant)).status();
     const bool none = !wanted.make && status.code() == Code::kNotFound;
-    if (!status.ok() && !none && trouble.ok()) trouble = status;
+    const bool later = status.code() == Code::kBusy;  // No trouble of the store's.
+    if (!status.ok() && !none && !later && trouble.ok()) trouble = status;
     Found(tenant, wanted.make, status);
     const MutexLock lock(&mutex_);
     if (ending_) return;
@@ -237,7 +254,16 @@ void KeyService::Forget(const TenantId& tenant) {
     const MutexLock lock(&mutex_);
     ++figures_.forgotten;
   }
-  if (options_.on_forgotten) options_.on_forgotten(tenant);
+  if (!options_.on_forgotten) return Release(tenant);
+  options_.on_forgotten(tenant, [this, tenant] { Release(tenant); });
+}
+
+void KeyService::Release(const TenantId& tenant) {
+  keys_.Release(tenant);
+  const MutexLock lock(&mutex_);
+  absent_.erase(tenant);  // Somebody else may have made one meanwhile.
+  if (const auto found = wanted_.find(tenant); found != wanted_.end()) found->second.try_at = 0;
+  changed_.NotifyAll();
 }
 
 // Only what is new is worth a line.

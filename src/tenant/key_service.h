@@ -1,7 +1,8 @@
 // The tenants' data keys for those who may not wait: what is not known yet is read, or made, on a
 // thread of the service's own, which also reads all known keys again every 20 seconds. A key that
 // is gone from the store, or another one, is forgotten, and whoever was told of it drops what it
-// sealed.
+// sealed. Until that is done the tenant has no other key here: what is erased meanwhile, by names
+// in which the key's id stands, must not be what the next one sealed.
 //
 // A key store that cannot be reached changes nothing for keys that are known; those that are
 // wanted are asked for again, each after a pause of its own that grows to ten seconds. Where the
@@ -29,14 +30,15 @@
 #include "block/key_source.h"
 #include "tenant/data_keys.h"
 #include "tenant/key_store.h"
+#include "tenant/key_wrapper.h"
 
 namespace aquifer {
 
 struct KeyServiceOptions {
   int64_t refresh_nanos = 20'000'000'000;
-  // Somebody else destroyed a tenant's key: what it sealed is to be dropped. On the thread that
-  // found out.
-  std::function<void(const TenantId&)> on_forgotten{};
+  // Somebody else destroyed a tenant's key: what it sealed is to be dropped, and then `on_dropped`
+  // called, on any thread while the service is there. On the thread that found out.
+  std::function<void(const TenantId&, std::function<void()> on_dropped)> on_forgotten{};
   std::function<void(const std::string&)> log{};  // Any thread; may be empty.
   Clock* clock = SystemClock();
   Random* random = SystemRandom();
@@ -57,6 +59,11 @@ class KeyService final : public KeySource {
   static Result<std::unique_ptr<KeyService>> Start(std::unique_ptr<KeyStore> store,
                                                    std::span<const SecretKey> masters,
                                                    const KeyServiceOptions& options);
+  // With a wrapper of the caller's own, such as a key service's. It is called on several threads,
+  // and where it waits for a network those wait who may: see above.
+  static std::unique_ptr<KeyService> Start(std::unique_ptr<KeyStore> store,
+                                           std::unique_ptr<KeyWrapper> wrapper,
+                                           const KeyServiceOptions& options);
   ~KeyService() override;
 
   SharedDataKey KeyOf(const TenantId& tenant) override;
@@ -67,9 +74,12 @@ class KeyService final : public KeySource {
 
   // From now on these wrap and unwrap.
   Status SetMasters(std::span<const SecretKey> masters);
+  void SetWrapper(std::unique_ptr<KeyWrapper> wrapper);
 
   // These wait for the key store. See DataKeys.
-  Status Destroy(const TenantId& tenant);
+  // `drop` runs before it returns, whatever became of the key; if it is destroyed, the tenant has
+  // no key here until then.
+  Status Destroy(const TenantId& tenant, const std::function<void()>& drop = {});
   Result<size_t> Rewrap() { return keys_.Rewrap(); }
   // Reads all known keys again now.
   Status Refresh();
@@ -99,6 +109,7 @@ class KeyService final : public KeySource {
   void Found(const TenantId& tenant, bool made, const Status& status) AQ_EXCLUDES(mutex_);
   Status ReadMarks() AQ_EXCLUDES(mutex_);
   void Forget(const TenantId& tenant) AQ_EXCLUDES(mutex_);
+  void Release(const TenantId& tenant) AQ_EXCLUDES(mutex_);
   void Heard(const Status& status) AQ_EXCLUDES(mutex_);
 
   const KeyServiceOptions options_;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -110,7 +111,10 @@ TEST_F(KeyServiceTest, AKeyIsMadeOnceAndAllSeeTheSame) {
 TEST_F(KeyServiceTest, WhoeverReadsAgainNoticesThatAKeyIsGone) {
   std::vector<TenantId> gone;
   KeyServiceOptions options;
-  options.on_forgotten = [&gone](const TenantId& tenant) { gone.push_back(tenant); };
+  options.on_forgotten = [&gone](const TenantId& tenant, const std::function<void()>& on_dropped) {
+    gone.push_back(tenant);
+    on_dropped();
+  };
   const auto one = Service();
   const auto two = Service({Master(1)}, options);
   const SharedDataKey old = Await(one.get(), kAcme);
@@ -130,7 +134,7 @@ TEST_F(KeyServiceTest, ItReadsAgainByItself) {
   std::atomic<int> gone = 0;
   KeyServiceOptions options;
   options.refresh_nanos = 1'000'000;
-  options.on_forgotten = [&gone](const TenantId&) { ++gone; };
+  options.on_forgotten = [&gone](const TenantId&, const std::function<void()>&) { ++gone; };
   const auto one = Service();
   const auto two = Service({Master(1)}, options);
   Await(two.get(), kAcme);
@@ -207,6 +211,101 @@ TEST_F(KeyServiceTest, WhoOnlyReadsOrErasesMakesNoKeyForATenantThatIsDeleted) {
   EXPECT_TRUE(
       Eventually([&] { return one->Known(kOther) == nullptr && one->Generations(kOther); }));
   EXPECT_TRUE(one->Generations(kOther)->empty());
+}
+
+// What is erased for the old key's sake, by names that are made of generations, is never the new
+// one's.
+TEST_F(KeyServiceTest, ATenantThatComesAgainIsGivenItsKeyWhereWhatItHadBeforeIsDropped) {
+  std::function<void()> dropped;
+  KeyServiceOptions options;
+  options.on_forgotten = [&](const TenantId&, std::function<void()> on_dropped) {
+    dropped = std::move(on_dropped);
+  };
+  const auto one = Service();
+  const auto two = Service({Master(1)}, options);
+  const DataKeyId old = Await(one.get(), kAcme)->id;
+  Await(two.get(), kAcme);
+  ASSERT_TRUE(one->Destroy(kAcme).ok());
+  const DataKeyId young = Await(one.get(), kAcme)->id;
+  ASSERT_TRUE(two->Refresh().ok());
+  ASSERT_TRUE(dropped);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(two->KeyOf(kAcme), nullptr);
+    EXPECT_EQ(two->Known(kAcme), nullptr);
+    EXPECT_THAT(two->Generations(kAcme), testing::Optional(ElementsAre(old)));
+    Await(two.get(), TenantIdOf(fmt::format("other {}", i)));  // Its thread had time for it.
+  }
+  EXPECT_EQ(two->figures().failures, 0u);
+  dropped();
+  EXPECT_EQ(Await(two.get(), kAcme)->id, young);
+  EXPECT_THAT(two->Generations(kAcme), testing::Optional(ElementsAre(old, young)));
+}
+
+TEST_F(KeyServiceTest, WhileADestroyedKeysBlocksAreDroppedItIsSureThatThereIsNoOther) {
+  const auto service = Service();
+  const DataKeyId old = Await(service.get(), kAcme)->id;
+  bool ran = false;
+  const auto drop = [&] {
+    ran = true;
+    EXPECT_THAT(service->Generations(kAcme), testing::Optional(ElementsAre(old)));
+    EXPECT_EQ(service->KeyOf(kAcme), nullptr);
+  };
+  ASSERT_TRUE(service->Destroy(kAcme, drop).ok());
+  EXPECT_TRUE(ran);
+  EXPECT_NE(Await(service.get(), kAcme)->id, old);
+  *fails_ = true;
+  ran = false;
+  const auto drop_for_nothing = [&] {
+    ran = true;
+    EXPECT_NE(service->KeyOf(kAcme), nullptr) << "it is not destroyed";
+  };
+  EXPECT_FALSE(service->Destroy(kAcme, drop_for_nothing).ok());
+  EXPECT_TRUE(ran);
+}
+
+// Stands for a key service far away, which wraps in its own way.
+class RemoteWrapper final : public KeyWrapper {
+ public:
+  explicit RemoteWrapper(uint8_t number) : number_(static_cast<std::byte>(number)) {}
+
+  MasterKeyId current() const override { return {number_}; }
+  Result<std::vector<std::byte>> Wrap(const SecretKey& key,
+                                      std::span<const std::byte> associated) override {
+    std::vector<std::byte> wrapped(associated.begin(), associated.end());
+    for (const std::byte byte : key.bytes()) wrapped.push_back(byte ^ number_);
+    return wrapped;
+  }
+  Result<SecretKey> Unwrap(const MasterKeyId& master, std::span<const std::byte> wrapped,
+                           std::span<const std::byte> associated) override {
+    if (master != current()) return Status(Code::kInvalid, "the key service has no such key");
+    SecretKey key;
+    const bool fits = wrapped.size() == associated.size() + key.bytes().size() &&
+                      std::ranges::equal(wrapped.first(associated.size()), associated);
+    if (!fits) return Status(Code::kCorrupt);
+    std::ranges::transform(wrapped.subspan(associated.size()), key.writable().begin(),
+                           [this](std::byte byte) { return byte ^ number_; });
+    return key;
+  }
+
+ private:
+  const std::byte number_;
+};
+
+TEST_F(KeyServiceTest, AKeyServiceMayWrapInPlaceOfMasterKeys) {
+  const auto start = [this](uint8_t number) {
+    return KeyService::Start(*OpenKeyDirectory(scratch_.Sub("keys")),
+                             std::make_unique<RemoteWrapper>(number), {});
+  };
+  const auto service = start(7);
+  const SharedDataKey key = Await(service.get(), kAcme);
+  EXPECT_EQ(Await(start(7).get(), kAcme)->secret, key->secret);
+  const auto other = start(8);
+  other->KeyOf(kAcme);
+  EXPECT_TRUE(Eventually([&] { return other->figures().failures > 0; }));
+  EXPECT_THAT(other->figures().trouble, HasSubstr("no such key"));
+  EXPECT_EQ(other->KeyOf(kAcme), nullptr);
+  other->SetWrapper(std::make_unique<RemoteWrapper>(7));
+  EXPECT_EQ(Await(other.get(), kAcme)->secret, key->secret);
 }
 
 TEST_F(KeyServiceTest, NodesThatWereNotThereKnowWhichKeysWereDestroyed) {

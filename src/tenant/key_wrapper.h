@@ -1,5 +1,6 @@
 // Wraps data keys with a master key, so that what a key store holds is worth nothing alone. With
-// master keys of our own here; a key service (KMS) is another implementation of the same.
+// master keys of our own here; a key service (KMS) is another implementation of the same, and given
+// to KeyService::Start() (docs/formats/keys.md).
 //
 // Several master keys may be known, so that they can be changed: the first one wraps, all unwrap.
 // Any thread; implementations may wait for a network.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "aquifer/checksum.h"
@@ -28,6 +29,9 @@ constexpr int64_t kEraseWaitNanos = 20'000'000'000;  // For what was being writt
 constexpr int64_t kSweepDeletedNanos = 2 * kSecondNanos;
 constexpr int64_t kSweepAgainNanos = 120 * kSecondNanos;
 constexpr int kDeletedSweeps = 2;
+// How soon one is tried again that cannot be removed; then twice as late each time.
+constexpr int64_t kFirstSweepPauseNanos = 4 * kSecondNanos;
+constexpr int64_t kMostSweepPauseNanos = 300 * kSecondNanos;
 
 }  // namespace
 
@@ -239,8 +243,10 @@ struct DurableTierImpl::Erasure {
   std::function<void(Status)> on_done;
   uint64_t before = 0;  // The number of the first change that it does not wait for.
   int64_t give_up_nanos = 0;
+  bool of_deleted = false;          // Nobody asked for it: a tenant was deleted.
+  std::vector<std::string> listed;  // Generations whose names are being asked for.
   std::string listed_to;
-  bool sweeps = false;  // Nobody asked for it: a tenant was deleted.
+  std::set<std::string> stuck;  // Of these: something cannot be removed.
   std::deque<std::string> names;
   size_t under_way = 0;
   Status trouble;  // The first with a name.
@@ -276,7 +282,8 @@ std::optional<std::vector<std::string>> DurableTierImpl::GenerationsOf(
 // that goes on storing would never be deleted.
 void DurableTierImpl::AwaitChanges(const std::shared_ptr<Erasure>& erasure) {
   if (!in_service_) return erasure->on_done(why_);
-  erasure->generations = GenerationsOf(erasure->tenant);
+  // Once they are known: a key that the tenant is given later has nothing to do with it.
+  if (!erasure->generations.has_value()) erasure->generations = GenerationsOf(erasure->tenant);
   erasure->hangs = IsChanging(erasure->tenant, erasure->before);
   const int64_t now = clock_->NowNanos();
   if (now < erasure->give_up_nanos && (erasure->hangs || !erasure->generations.has_value())) {
@@ -289,47 +296,81 @@ void DurableTierImpl::AwaitChanges(const std::shared_ptr<Erasure>& erasure) {
 // Once through all names: those that come meanwhile may stay.
 void DurableTierImpl::ListToErase(const std::shared_ptr<Erasure>& erasure) {
   if (!in_service_) return erasure->on_done(why_);
-  if (erasure->generations->empty()) {
+  std::vector<std::string>& left = *erasure->generations;
+  while (!left.empty() && erasure->listed_to.empty() &&
+         erasure->listed.size() < store_->prefixes_at_once()) {
+    erasure->listed.push_back(std::move(left.back()));
+    left.pop_back();
+  }
+  if (erasure->listed.empty()) {
     return erasure->on_done(
         erasure->hangs ? Status(Code::kUnavailable, "the store hangs in a write; erase again later")
                        : Status());
   }
-  store_->List(erasure->generations->back() + "/", erasure->listed_to, kListedAtOnce,
-               [this, erasure, executor = executor_,
-                alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
-                 executor->Post([this, erasure, alive, names = std::move(names)] {
-                   if (alive.expired()) return;
-                   if (!names.ok()) return erasure->on_done(names.status());
-                   if (names->empty()) {
-                     if (!erasure->hangs) OnSwept(erasure->generations->back());
-                     erasure->generations->pop_back();
-                     erasure->listed_to.clear();
-                     return ListToErase(erasure);
-                   }
-                   erasure->listed_to = names->back().name;
-                   for (const BlobName& name : *names) erasure->names.push_back(name.name);
-                   EraseListed(erasure);
-                 });
-               });
+  std::vector<std::string> prefixes;
+  for (const std::string& generation : erasure->listed) prefixes.push_back(generation + "/");
+  store_->ListAny(std::move(prefixes), erasure->listed_to, kListedAtOnce,
+                  [this, erasure, executor = executor_,
+                   alive = std::weak_ptr<bool>(alive_)](Result<BlobStore::Names> names) {
+                    executor->Post([this, erasure, alive, names = std::move(names)] {
+                      if (!alive.expired()) OnListedToErase(erasure, names);
+                    });
+                  });
 }
 
+void DurableTierImpl::OnListedToErase(const std::shared_ptr<Erasure>& erasure,
+                                      const Result<BlobStore::Names>& names) {
+  if (!names.ok()) {
+    if (names.status().code() == Code::kUnavailable) DoubtStore();
+    if (!erasure->of_deleted) return erasure->on_done(names.status());
+    erasure->stuck.insert(erasure->listed.begin(), erasure->listed.end());
+    return EndListed(erasure);
+  }
+  if (names->empty()) return EndListed(erasure);
+  erasure->listed_to = names->back().name;
+  for (const BlobName& name : *names) erasure->names.push_back(name.name);
+  EraseListed(erasure);
+}
+
+// Whoever asked for it hears of the first trouble. A sweep leaves that tenant's alone and goes on
+// with the others.
 void DurableTierImpl::EraseListed(const std::shared_ptr<Erasure>& erasure) {
-  while (erasure->under_way < kErasedAtOnce && !erasure->names.empty() && erasure->trouble.ok()) {
+  const auto goes_on = [&] { return erasure->of_deleted || erasure->trouble.ok(); };
+  while (erasure->under_way < kErasedAtOnce && !erasure->names.empty() && goes_on()) {
     const std::string name = std::move(erasure->names.front());
     erasure->names.pop_front();
+    const std::string generation = name.substr(0, name.find('/'));
+    if (erasure->stuck.contains(generation)) continue;
     ++erasure->under_way;
     const int64_t deadline = clock_->NowNanos() + kChoreDeadlineNanos;
-    Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure](Trip& removed) {
+    Submit(NewTrip(BlobKind::kRemove, name, deadline), [this, erasure, generation](Trip& removed) {
       --erasure->under_way;
       const Status& status = removed.request.status;
       const bool gone = status.ok() || status.code() == Code::kNotFound;
-      if (status.ok() && erasure->sweeps) ++counters_.swept_blobs;
+      if (status.ok() && erasure->of_deleted) ++counters_.swept_blobs;
       if (!gone && erasure->trouble.ok()) erasure->trouble = status;
+      if (!gone) erasure->stuck.insert(generation);
       EraseListed(erasure);
     });
   }
   if (erasure->under_way > 0) return;
-  if (!erasure->trouble.ok()) return erasure->on_done(erasure->trouble);
+  if (!goes_on()) return erasure->on_done(erasure->trouble);
+  if (erasure->stuck.size() == erasure->listed.size()) return EndListed(erasure);
+  ListToErase(erasure);
+}
+
+// On with the other generations.
+void DurableTierImpl::EndListed(const std::shared_ptr<Erasure>& erasure) {
+  for (const std::string& generation : erasure->listed) {
+    if (erasure->stuck.contains(generation)) {
+      SweepLater(generation);
+    } else if (!erasure->hangs) {
+      OnSwept(generation);
+    }
+  }
+  erasure->listed.clear();
+  erasure->listed_to.clear();
+  erasure->stuck.clear();
   ListToErase(erasure);
 }
 
@@ -344,12 +385,12 @@ void DurableTierImpl::SweepDeleted() {
   for (const DataKeyId& key : packer_->keys()->Destroyed()) remains_.try_emplace(GenerationOf(key));
   std::vector<std::string> due;
   for (const auto& [generation, remains] : remains_) {
-    if (remains.sweeps < kDeletedSweeps && remains.due_nanos <= now) due.push_back(generation);
+    if (remains.times_swept < kDeletedSweeps && remains.due_nanos <= now) due.push_back(generation);
   }
   if (in_service_ && !due.empty() && !std::exchange(sweeping_deleted_, true)) {
     auto erasure = std::make_shared<Erasure>();
     erasure->generations = std::move(due);
-    erasure->sweeps = true;
+    erasure->of_deleted = true;
     erasure->on_done = [this](const Status&) { sweeping_deleted_ = false; };
     ListToErase(erasure);
   }
@@ -360,8 +401,25 @@ void DurableTierImpl::SweepDeleted() {
 void DurableTierImpl::OnSwept(const std::string& generation) {
   if (!IsOrphan(generation + "/")) return;
   Remains& remains = remains_[generation];
-  ++remains.sweeps;
+  ++remains.times_swept;
   remains.due_nanos = clock_->NowNanos() + kSweepAgainNanos;
+  remains.pause_nanos = 0;
+}
+
+// Some of it cannot be removed now, or perhaps never.
+void DurableTierImpl::SweepLater(const std::string& generation) {
+  Remains& remains = remains_[generation];
+  remains.pause_nanos =
+      std::clamp(2 * remains.pause_nanos, kFirstSweepPauseNanos, kMostSweepPauseNanos);
+  remains.due_nanos = clock_->NowNanos() + remains.pause_nanos;
+}
+
+// The store is back: what could not be removed may have been for that.
+void DurableTierImpl::SweepAllSoon() {
+  for (auto& [generation, remains] : remains_) {
+    if (remains.pause_nanos == 0) continue;
+    remains.pause_nanos = remains.due_nanos = 0;
+  }
 }
 
 size_t DurableTierImpl::unswept_tenants() const {
@@ -369,7 +427,7 @@ size_t DurableTierImpl::unswept_tenants() const {
   const std::vector<DataKeyId> destroyed = packer_->keys()->Destroyed();
   return static_cast<size_t>(std::ranges::count_if(destroyed, [this](const DataKeyId& key) {
     const auto found = remains_.find(GenerationOf(key));
-    return found == remains_.end() || found->second.sweeps == 0;
+    return found == remains_.end() || found->second.times_swept == 0;
   }));
 }
 

@@ -45,9 +45,12 @@ class DurableHarness final : public TierHarness {
   ~DurableHarness() override { Unmount(); }
 
   void Mount() {
+    Mount(std::make_unique<MemoryBlobStore>(blobs, options.store, &executor, &clock));
+  }
+  void Mount(std::unique_ptr<MemoryBlobStore> on) {
     packer = std::make_unique<Packer>(PackerOptions{.keys = options.seal ? &keys : nullptr}, &clock,
                                       &random);
-    store = std::make_unique<MemoryBlobStore>(blobs, options.store, &executor, &clock);
+    store = std::move(on);
     auto tier = NewDurableTier(options.tier, store.get(), packer.get(), &listener, &executor,
                                &executor, &clock, &random);
     AQ_CHECK(tier.ok());

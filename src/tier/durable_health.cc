@@ -2,7 +2,8 @@
 //
 // A store that answers is well, whatever the answer: a miss, a full disk and a damaged blob say
 // that it can be reached. It is out when it fails so many times in a row, or is silent for too long
-// although it was asked.
+// although it was asked. Who may read and write may be denied to remove (a bucket with an object
+// lock): where a removal fails, the store is asked for something else, and that counts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +20,10 @@ constexpr int64_t kSlowNanosPerByte = 250;
 constexpr int64_t kProbeDeadlineNanos = 5'000'000'000;
 constexpr char kProbeName[] = "probe";  // It need not be there.
 
+bool IsGone(const Status& status) {
+  return status.code() == Code::kUnavailable || status.code() == Code::kLate;
+}
+
 }  // namespace
 
 void DurableTierImpl::OnAnswer(const Trip& trip) {
@@ -32,6 +37,7 @@ void DurableTierImpl::OnAnswer(const Trip& trip) {
     case Code::kUnavailable:
       ++counters_.failed;
       silent_since_ = outstanding_.empty() ? INT64_MAX : now;
+      if (request.kind == BlobKind::kRemove) return DoubtStore();
       if (++failures_ >= options_.failures_to_leave) LeaveService(request.status);
       return;
     case Code::kLate:  // Not a word from the store.
@@ -92,22 +98,34 @@ void DurableTierImpl::LeaveService(const Status& why) {
   PostAt(clock_->NowNanos() + Jittered(probe_after_nanos_), [this] { ProbeStore(); });
 }
 
-void DurableTierImpl::ProbeStore() {
+void DurableTierImpl::AskStore(StoreTrips::Done then) {
   ++counters_.probes;
   const std::shared_ptr<Trip> trip =
       NewTrip(BlobKind::kLook, kProbeName, clock_->NowNanos() + kProbeDeadlineNanos);
   trip->request.head = {};
-  Submit(trip, [this](Trip& done) { OnProbed(done); });
+  Submit(trip, std::move(then));
+}
+
+// Until it answers, or has failed so often that it is out.
+void DurableTierImpl::DoubtStore() {
+  if (!in_service_ || std::exchange(doubted_, true)) return;
+  AskStore([this](Trip& done) {
+    doubted_ = false;
+    if (IsGone(done.request.status)) DoubtStore();
+  });
+}
+
+void DurableTierImpl::ProbeStore() {
+  AskStore([this](Trip& done) { OnProbed(done); });
 }
 
 void DurableTierImpl::OnProbed(const Trip& trip) {
   const Status& status = trip.request.status;
-  const bool gone = status.code() == Code::kUnavailable || status.code() == Code::kLate;
   if (in_service_) {  // The first one, at the start.
-    if (gone) LeaveService(status);
+    if (IsGone(status)) LeaveService(status);
     return;
   }
-  if (gone) {
+  if (IsGone(status)) {
     if (status.code() == Code::kUnavailable) why_ = status;
     probe_after_nanos_ = std::min(probe_after_nanos_ * 2, options_.max_probe_interval_nanos);
     return PostAt(clock_->NowNanos() + Jittered(probe_after_nanos_), [this] { ProbeStore(); });
@@ -115,6 +133,7 @@ void DurableTierImpl::OnProbed(const Trip& trip) {
   in_service_ = true;
   why_ = Status();
   failures_ = 0;
+  SweepAllSoon();
   if (listener_ != nullptr) {
     Post([this] { listener_->OnHealth(true, Status()); });
   }

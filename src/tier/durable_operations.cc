@@ -325,7 +325,10 @@ void DurableTierImpl::Erase(Batch<EraseOp>* caller_batch) {
   for (DurableErase& erase : batch->states) {
     EraseOp& op = caller_batch->ops[erase.index];
     op.left = EraseLeft::kCopy;
-    Status status = Admit(op.id, &erase);
+    // What a key that is gone has sealed goes with its generation, and never by name: when that
+    // was tried again, the tenant might have the same block under another key. So it is not to be
+    // tried again, also where the store is away.
+    Status status = IsKeyless(op.id.tenant) ? Status(Code::kNotFound) : Admit(op.id, &erase);
     if (!status.ok()) {
       Settle(&erase, std::move(status));
       refused.push_back(&erase);
@@ -339,7 +342,8 @@ void DurableTierImpl::Erase(Batch<EraseOp>* caller_batch) {
 
 void DurableTierImpl::BeginErase(DurableErase* erase) {
   if (erase->settled) return FinishErase(erase, Status());
-  erase->trip = NewTrip(BlobKind::kRemove, erase->blob, erase->batch->batch->deadline_nanos);
+  erase->trip = NewTrip(BlobKind::kRemove, BlobNameOf(erase->id, erase->key.get()),
+                        erase->batch->batch->deadline_nanos);
   Submit(erase->trip, [this, erase](Trip& trip) {
     const std::shared_ptr<Trip> keep = std::exchange(erase->trip, nullptr);
     FinishErase(erase, trip.request.status);

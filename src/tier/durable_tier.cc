@@ -87,12 +87,9 @@ Status DurableTierImpl::TakeKey(const BlockId& id, DurableWrite* write) {
   return write->key != nullptr ? Status() : WithoutKey();
 }
 
-Status DurableTierImpl::TakeKey(const BlockId& id, DurableErase* erase) {
-  const std::optional<std::vector<std::string>> generations = GenerationsOf(id.tenant);
-  if (!generations.has_value()) return WithoutKey();
-  if (generations->empty()) return Status(Code::kNotFound);
-  erase->blob = BlobNameOf(id, generations->back());
-  return Status();
+bool DurableTierImpl::IsKeyless(const TenantId& tenant) const {
+  return packer_->seals() && packer_->keys()->Known(tenant) == nullptr &&
+         packer_->keys()->Generations(tenant).has_value();
 }
 
 // ---- At the store ----

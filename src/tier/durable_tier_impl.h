@@ -53,7 +53,6 @@ struct DurableWrite : DurableState {
 struct DurableErase : DurableState {
   PendingBatch<EraseOp, DurableErase>* batch = nullptr;
   BlockId id;
-  std::string blob;
 };
 
 struct DurableCounters {
@@ -154,11 +153,12 @@ class DurableTierImpl final : public DurableTier {
   // Whether the operation can begin at all; takes its key and its place in the queue.
   template <class State>
   Status Admit(const BlockId& id, State* state);
-  // Only who writes makes a key where there is none; who erases needs no more than its id.
+  // Only who writes makes a key where there is none.
   Status TakeKey(const BlockId& id, DurableState* state);
   Status TakeKey(const BlockId& id, DurableWrite* write);
-  Status TakeKey(const BlockId& id, DurableErase* erase);
   Status WithoutKey();
+  // The tenant is known to have no key: so it has no block that can be named.
+  bool IsKeyless(const TenantId& tenant) const;
   // Settles what is not yet, and cancels it at the store.
   void SettleRest(const Ledger::AnyBatch& batch, const Status& status);
 
@@ -209,6 +209,9 @@ class DurableTierImpl final : public DurableTier {
   void CheckStall();
   int64_t Allowance(const Trip& trip) const;
   void LeaveService(const Status& why);
+  void AskStore(StoreTrips::Done then);
+  // Something failed that may fail at a store that is well: it is asked for something else.
+  void DoubtStore();
   void ProbeStore();
   void OnProbed(const Trip& trip);
   int64_t Jittered(int64_t nanos);
@@ -231,9 +234,14 @@ class DurableTierImpl final : public DurableTier {
   std::optional<std::vector<std::string>> GenerationsOf(const TenantId& tenant) const;
   void AwaitChanges(const std::shared_ptr<Erasure>& erasure);
   void ListToErase(const std::shared_ptr<Erasure>& erasure);
+  void OnListedToErase(const std::shared_ptr<Erasure>& erasure,
+                       const Result<BlobStore::Names>& names);
   void EraseListed(const std::shared_ptr<Erasure>& erasure);
+  void EndListed(const std::shared_ptr<Erasure>& erasure);
   void SweepDeleted();
   void OnSwept(const std::string& generation);
+  void SweepLater(const std::string& generation);
+  void SweepAllSoon();
 
   const DurableTierOptions options_;
   BlobStore* const store_;
@@ -270,16 +278,19 @@ class DurableTierImpl final : public DurableTier {
   bool in_service_ = true;
   Status why_;
   std::map<uint64_t, const Trip*> outstanding_;  // By number: the oldest first.
-  uint32_t failures_ = 0;                        // In a row.
+  uint32_t failures_ = 0;                        // In a row; removals do not count.
   uint32_t lates_ = 0;                           // Since the last answer.
   int64_t silent_since_ = INT64_MAX;             // When the first one after that was asked.
   bool stall_armed_ = false;
   int64_t probe_after_nanos_ = 0;
+  bool doubted_ = false;  // DoubtStore() has asked.
 
-  // What a destroyed key has sealed, by the generation in its names.
+  // What a destroyed key has sealed, by the generation in its names. One for each tenant that was
+  // ever deleted, some hundred bytes each, as marks of destroyed keys stay (docs/formats/keys.md).
   struct Remains {
-    int sweeps = 0;         // That found all that there was.
-    int64_t due_nanos = 0;  // The next one.
+    int times_swept = 0;      // When all that there was went.
+    int64_t due_nanos = 0;    // The next one.
+    int64_t pause_nanos = 0;  // The last one's, where something could not be removed.
   };
   std::map<std::string, Remains> remains_;
   bool sweeping_deleted_ = false;
