@@ -197,7 +197,10 @@ void Learned::Compare(const AskedChain& chain) {
   stats_.weighed_hits += weighed_hits;
   stats_.weighed_lru_hits += weighed_lru_hits;
   if (!options_.compare_with_lru) return;
-  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, history_.missed_blocks());
+  // What a missed block would have saved is not known: where blocks differ in that, nothing is
+  // expected of them.
+  const uint64_t missed = chain.saving.first_ms > 0 ? 0 : history_.missed_blocks();
+  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, missed);
 }
 
 EvictionStats Learned::stats() const {

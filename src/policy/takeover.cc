@@ -7,7 +7,7 @@ namespace {
 
 // By so many blocks it may be behind: a few at first, when one cannot lose more than these without
 // losing a tenth of a percent; and a part of what was asked for since it decides.
-constexpr double kFirstBlocks = 8;
+constexpr double kFirstBlocks = 16;
 constexpr double kMostBlocks = 48;
 constexpr double kBehindPart = 0.0003;
 constexpr double kStayBlocks = 8192;  // That are asked for.
