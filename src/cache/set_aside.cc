@@ -43,9 +43,13 @@ void SetAside::Add(BlockRef ref, uint64_t sequence) {
   const BlockEntry& entry = parts_.residency->at(ref);
   parts_.residency->SetAside(ref, true);
   parts_.unwritten->Add(entry.tenant, sequence);
-  Block& block = blocks_[{entry.tenant, ref}];
-  if (block.sequence != 0) parts_.unwritten->Remove(entry.tenant, block.sequence);  // It is gone.
-  block = {.sequence = sequence, .checksum = entry.checksum};
+  const auto known = blocks_.find({entry.tenant, ref});
+  if (known != blocks_.end()) {  // Of a block that is gone.
+    parts_.unwritten->Remove(entry.tenant, known->second.sequence);
+    Erase(known);
+  }
+  blocks_[{entry.tenant, ref}] = {.sequence = sequence, .checksum = entry.checksum};
+  by_age_[{entry.tenant, sequence}] = ref;
   if (blocks_.size() > 2 * parts_.residency->dram_blocks() + kSpareBlocks) TrimSome();
 }
 
@@ -56,11 +60,16 @@ bool SetAside::IsThere(const Blocks::value_type& block) const {
          parts_.residency->set_aside(ref);
 }
 
-SetAside::Blocks::iterator SetAside::TakeBack(Blocks::iterator block) {
+SetAside::Blocks::iterator SetAside::Erase(Blocks::iterator block) {
+  by_age_.erase({block->first.first, block->second.sequence});
+  return blocks_.erase(block);
+}
+
+void SetAside::TakeBack(Blocks::iterator block) {
   const auto [tenant, ref] = block->first;
   const uint64_t sequence = block->second.sequence;
   const bool there = IsThere(*block);
-  const auto next = blocks_.erase(block);
+  Erase(block);
   if (there) {
     ++stats_.taken_back_blocks;
     parts_.residency->SetAside(ref, false);
@@ -68,15 +77,20 @@ SetAside::Blocks::iterator SetAside::TakeBack(Blocks::iterator block) {
   } else {
     parts_.unwritten->Remove(tenant, sequence);
   }
-  return next;
 }
 
-size_t SetAside::TakeBack(uint16_t of, size_t max) {
+size_t SetAside::TakeBack(uint16_t of, uint64_t last_sequence, size_t max) {
   const bool all = of == FlushWaits::kEveryone;
   size_t taken = 0;
-  auto next = all ? blocks_.begin() : blocks_.lower_bound({of, 0});
-  while (taken < max && next != blocks_.end() && (all || next->first.first == of)) {
-    next = TakeBack(next);
+  auto next = all ? by_age_.begin() : by_age_.lower_bound({of, 0});
+  while (taken < max && next != by_age_.end() && (all || next->first.first == of)) {
+    const auto [tenant, sequence] = next->first;
+    if (sequence > last_sequence) {
+      next = by_age_.lower_bound({static_cast<uint16_t>(tenant + 1), 0});
+      continue;
+    }
+    TakeBack(blocks_.find({tenant, next->second}));
+    next = by_age_.lower_bound({tenant, sequence});
     ++taken;
   }
   return taken;
@@ -126,7 +140,7 @@ void SetAside::TrimSome() {
       continue;
     }
     parts_.unwritten->Remove(next->first.first, next->second.sequence);
-    next = blocks_.erase(next);
+    next = Erase(next);
   }
   trim_cursor_ = next == blocks_.end() ? Place{} : next->first;
 }

@@ -59,9 +59,9 @@ class SetAside {
   void OnUsed(BlockRef ref);
   // Somebody wants it on NVMe. Of a block that is not set aside nothing happens.
   void Want(BlockRef ref);
-  // At once, of a tenant's or of FlushWaits::kEveryone's, up to `max`. How many that were, some of
-  // which may be gone.
-  size_t TakeBack(uint16_t of, size_t max);
+  // At once, of a tenant's or of FlushWaits::kEveryone's, up to `max`, the oldest first and none
+  // later than `last_sequence`. How many that were, some of which may be gone.
+  size_t TakeBack(uint16_t of, uint64_t last_sequence, size_t max);
 
   bool empty() const { return blocks_.empty(); }
   size_t size() const { return blocks_.size(); }  // Some may be gone.
@@ -74,11 +74,13 @@ class SetAside {
     Checksum checksum;      // Tells whether the ref still names the block that was added.
   };
   using Blocks = std::map<Place, Block>;
+  using Age = std::pair<uint16_t, uint64_t>;  // A tenant's, by sequence.
 
   bool HasChildOnNvme(BlockRef ref) const;
   bool IsThere(const Blocks::value_type& block) const;
-  // The next one.
-  Blocks::iterator TakeBack(Blocks::iterator block);
+  void TakeBack(Blocks::iterator block);
+  // It is not here any more. The next one.
+  Blocks::iterator Erase(Blocks::iterator block);
   // Up the chains of what is wanted, as far as they were set aside.
   void ClimbSome();
   void ClimbSoon();
@@ -87,8 +89,9 @@ class SetAside {
   const SetAsideParts parts_;
   WriteThreshold threshold_;
   Blocks blocks_;
-  Place trim_cursor_;          // Up to here it has been looked at for blocks that are gone.
-  std::set<BlockRef> wanted_;  // While there are any, ClimbSome() is posted.
+  std::map<Age, BlockRef> by_age_;  // Each of blocks_ once.
+  Place trim_cursor_;               // Up to here it has been looked at for blocks that are gone.
+  std::set<BlockRef> wanted_;       // While there are any, ClimbSome() is posted.
   SetAsideStats stats_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

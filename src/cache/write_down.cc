@@ -158,7 +158,11 @@ double WriteDown::Affordable() const {
 
 void WriteDown::TakeBackFlushed() {
   size_t left = kPumpSlice;
-  for (const uint16_t of : flushes_.Whose()) left -= aside_.TakeBack(of, left);
+  // What NVMe gives up meanwhile is for the next flush: two that do not fit would push each other
+  // out for ever.
+  for (const uint16_t of : flushes_.Whose()) {
+    left -= aside_.TakeBack(of, flushes_.LastOf(of), left);
+  }
   if (left == 0 && !aside_.empty()) PumpSoon();
 }
 
@@ -540,7 +544,7 @@ void WriteDown::SortSome() {
       by_value_.push_back({residency_->DramValue(item.ref), item});
       std::push_heap(by_value_.begin(), by_value_.end());
     } else if (sort_end_ > 0 && !aside_.empty()) {
-      aside_.TakeBack(FlushWaits::kEveryone, 1);
+      aside_.TakeBack(FlushWaits::kEveryone, UINT64_MAX, 1);
     } else if (!by_value_.empty()) {
       sort_end_ = 0;
       std::pop_heap(by_value_.begin(), by_value_.end());
