@@ -16,7 +16,7 @@ namespace {
 // batches of 16 a write took 20 % longer.
 constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
 constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
-constexpr size_t kMaxInFlightBatches = 16;
+constexpr size_t kMaxInFlightBatches = 32;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
 constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
@@ -227,16 +227,19 @@ bool WriteDown::Current(const Item& item) const {
   return entry.in_tier(kTierDram) && wanted && !Writing(item.ref);
 }
 
-// A write of the very same block that hangs is no obstacle: whichever of the two is on NVMe in the
-// end, it is this block.
 bool WriteDown::Barred(BlockRef ref) const {
   const BlockId id = residency_->IdOf(ref);
-  if (eraser_->Owes(id)) return true;
+  return eraser_->Owes(id) || at_tier_.contains(id) || OlderHangs(ref, id);
+}
+
+// A write of the very same block that hangs is no obstacle: whichever of the two is on NVMe in the
+// end, it is this block.
+bool WriteDown::OlderHangs(BlockRef ref, const BlockId& id) const {
+  if (hung_blocks_.empty()) return false;
   for (const auto& write : batches_) {
-    for (size_t i = 0; write->busy && i < write->items.size(); ++i) {
+    for (size_t i = 0; write->done && i < write->items.size(); ++i) {
       const WriteOp& op = write->batch.ops[i];
-      const bool under_way = !write->done || (op.in_flight && write->items[i].ref != ref);
-      if (under_way && op.meta.id == id) return true;
+      if (op.in_flight && write->items[i].ref != ref && op.meta.id == id) return true;
     }
   }
   return false;
@@ -304,6 +307,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   op.dtype = residency_->DTypeOf(item.ref);
   op.replace = renewal;
   residency_->ClearStale(item.ref);
+  at_tier_.insert(op.meta.id);
   BeginWrite(item.ref);
   write->items.push_back(item);
   write->charged.push_back(renewal ? 0 : bytes);
@@ -380,6 +384,7 @@ void WriteDown::PumpAt(int64_t nanos) {
 void WriteDown::OnDone(WriteBatch* write) {
   in_flight_blocks_ -= write->items.size();
   write->done = true;
+  for (const WriteOp& op : write->batch.ops) at_tier_.erase(op.meta.id);
   stats_.write.Add(clock_->NowNanos() - write->submitted_nanos);
   for (size_t i = 0; i < write->items.size(); ++i) OnWritten(write, i);
   if (write->unquiet == 0) Recycle(write);

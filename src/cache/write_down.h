@@ -158,6 +158,7 @@ class WriteDown {
   bool Same(const Item& item) const;
   // A deletion of the same block is under way, or its old record is still being written.
   bool Barred(BlockRef ref) const;
+  bool OlderHangs(BlockRef ref, const BlockId& id) const;
   Item ItemOf(BlockRef ref, uint64_t sequence) const;
   void Enqueue(BlockRef ref, uint64_t sequence);
   // How much of what is stored can be written, by what waits already.
@@ -231,6 +232,7 @@ class WriteDown {
   std::vector<Valued> by_value_;     // Taken out of queue_ to be sorted: a heap.
   uint64_t pump_from_ = 0;           // Where in queue_ the next Pump() goes on, after a slice.
   std::set<BlockId> older_records_;  // That writes under way are to replace.
+  std::set<BlockId> at_tier_;        // In batches that are not done.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
