@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <memory>
@@ -327,6 +328,35 @@ TEST_P(DiskTest, TheDestructorLetsEveryGroupComplete) {
   disk_.reset();
   executor_->Stop();
   EXPECT_EQ(completed, kGroups);
+}
+
+// By the time that a read is there, a drive with room for one request cannot have done all of them.
+TEST_P(DiskTest, AReadWaitsForNoBulkWriteThatTheDeviceDoesNotHave) {
+  if (GetParam() == Kind::kMemory) GTEST_SKIP() << "it does everything at once";
+  constexpr size_t kWrites = 128;
+  DiskOptions options;
+  options.queue_depth = 1;
+  Open(options);
+  ASSERT_TRUE(Create(1, kMiB).ok());
+  const AlignedBytes source(kMiB);
+  const AlignedBytes target(kPageBytes);
+  std::vector<IoGroup> groups(kWrites + 1);
+  std::vector<size_t> order;  // Touched on the executor only, until all are done.
+  std::latch done(kWrites + 1);
+  for (size_t i = 0; i <= kWrites; ++i) {
+    groups[i].requests = {i < kWrites ? DataRequest(IoKind::kWrite, 1, 0, source.span())
+                                      : DataRequest(IoKind::kRead, 1, 0, target.span())};
+    groups[i].on_done = [&, i](IoGroup& group) {
+      EXPECT_TRUE(group.requests[0].status.ok());
+      order.push_back(i);
+      done.count_down();
+    };
+    disk_->Submit(&groups[i]);
+  }
+  done.wait();
+  disk_.reset();
+  executor_->Stop();
+  EXPECT_LT(std::ranges::find(order, kWrites) - order.begin(), ptrdiff_t{kWrites});
 }
 
 TEST_P(DiskTest, RememberedMemoryWorksLikeAnyOther) {

@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kMaxThreads = 32;  // More only wait for the same device.
 
 // Submit() puts the group into a queue and gives the pool one task for each request; the tasks take
-// requests from the queue in order.
+// requests from the queue in order, those of bulk writes when there is nothing else.
 class ThreadDisk final : public Disk {
  public:
   ThreadDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
@@ -45,7 +45,7 @@ class ThreadDisk final : public Disk {
     const size_t requests = active->remaining();
     {
       const MutexLock lock(&mutex_);
-      queue_.Push(active);
+      (active->bulk() ? bulk_ : queue_).Push(active);
     }
     for (size_t i = 0; i < requests; ++i) pool_->Run([this] { RunNext(); });
   }
@@ -62,7 +62,7 @@ class ThreadDisk final : public Disk {
     bool closing = false;
     {
       const MutexLock lock(&mutex_);
-      next = queue_.Pop();
+      next = (queue_.empty() ? bulk_ : queue_).Pop();
       closing = closing_;
     }
     IoRequest* request = next.request;
@@ -134,6 +134,7 @@ class ThreadDisk final : public Disk {
 
   Mutex mutex_;  // Held while a file is opened, which is rare.
   GroupQueue queue_ AQ_GUARDED_BY(mutex_);
+  GroupQueue bulk_ AQ_GUARDED_BY(mutex_);
   OpenFiles files_ AQ_GUARDED_BY(mutex_);
   bool closing_ AQ_GUARDED_BY(mutex_) = false;
 

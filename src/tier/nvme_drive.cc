@@ -11,10 +11,11 @@
 namespace aquifer {
 namespace {
 
-// Payload at the drive at once. A read that comes waits behind it: 8 MiB are 4 ms on a drive that
-// writes 2 GB/s. Twice as much when nobody reads.
+// Payload that its disk has at once, so that the drive is not idle while more is fetched from here.
+// How much of that is at the drive is the disk's business. Less where somebody reads: a disk that
+// does not know better lets him wait for it.
 constexpr uint64_t kWriteBytesWithReads = uint64_t{8} << 20;
-constexpr uint64_t kWriteBytesAlone = uint64_t{16} << 20;
+constexpr uint64_t kWriteBytesAlone = uint64_t{64} << 20;
 // With less room than this left, and more to write, the next segment is opened: its header is on
 // the drive by the time that it is needed. A quarter of a segment, where that is less.
 constexpr uint64_t kOpenAheadBytes = uint64_t{32} << 20;
