@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kMaxThreads = 32;  // More only wait for the same device.
 
 // Submit() puts the group into a queue and gives the pool one task for each request; the tasks take
-// requests from the queue in order, those of bulk writes when there is nothing else.
+// requests from the queue in order, and in turn from that of bulk writes.
 class ThreadDisk final : public Disk {
  public:
   ThreadDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
@@ -62,7 +62,9 @@ class ThreadDisk final : public Disk {
     bool closing = false;
     {
       const MutexLock lock(&mutex_);
-      next = (queue_.empty() ? bulk_ : queue_).Pop();
+      const bool bulk = queue_.empty() || (bulk_turn_ && !bulk_.empty());
+      bulk_turn_ = !bulk;
+      next = (bulk ? bulk_ : queue_).Pop();
       closing = closing_;
     }
     IoRequest* request = next.request;
@@ -135,6 +137,7 @@ class ThreadDisk final : public Disk {
   Mutex mutex_;  // Held while a file is opened, which is rare.
   GroupQueue queue_ AQ_GUARDED_BY(mutex_);
   GroupQueue bulk_ AQ_GUARDED_BY(mutex_);
+  bool bulk_turn_ AQ_GUARDED_BY(mutex_) = false;
   OpenFiles files_ AQ_GUARDED_BY(mutex_);
   bool closing_ AQ_GUARDED_BY(mutex_) = false;
 

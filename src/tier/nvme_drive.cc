@@ -11,11 +11,12 @@
 namespace aquifer {
 namespace {
 
-// Payload that its disk has at once, so that the drive is not idle while more is fetched from here.
-// How much of that is at the drive is the disk's business. Less where somebody reads: a disk that
-// does not know better lets him wait for it.
-constexpr uint64_t kWriteBytesWithReads = uint64_t{8} << 20;
-constexpr uint64_t kWriteBytesAlone = uint64_t{64} << 20;
+// Payload that the disk has at once, so that the drive is not idle while more is brought: what the
+// drive writes in 50 ms, since a request that waits there counts as one that the drive has. How
+// much is at the drive itself is the disk's business. No more than the least where somebody reads.
+constexpr int64_t kQueueNanos = 50'000'000;
+constexpr uint64_t kLeastQueueBytes = uint64_t{8} << 20;
+constexpr uint64_t kMostQueueBytes = uint64_t{64} << 20;
 // With less room than this left, and more to write, the next segment is opened: its header is on
 // the drive by the time that it is needed. A quarter of a segment, where that is less.
 constexpr uint64_t kOpenAheadBytes = uint64_t{32} << 20;
@@ -273,7 +274,15 @@ void NvmeDrive::OpenAhead() {
 }
 
 uint64_t NvmeDrive::WriteBudget() const {
-  return reads_in_flight_ > 0 ? kWriteBytesWithReads : kWriteBytesAlone;
+  return reads_in_flight_ > 0 ? kLeastQueueBytes : queue_bytes_;
+}
+
+// So many bytes, with those before it, took so long.
+void NvmeDrive::NoteWritten(uint64_t bytes, int64_t nanos) {
+  const double queue = static_cast<double>(bytes) * kQueueNanos / std::max<double>(nanos, 1);
+  const auto wanted =
+      static_cast<uint64_t>(std::clamp<double>(queue, kLeastQueueBytes, kMostQueueBytes));
+  queue_bytes_ = (7 * queue_bytes_ + wanted) / 8;
 }
 
 void NvmeDrive::PumpChunks() {
@@ -282,12 +291,15 @@ void NvmeDrive::PumpChunks() {
     auto chunk = std::make_shared<SegmentWriter::Chunk>(std::move(chunks_.front()));
     chunks_.pop_front();
     write_bytes_in_flight_ += chunk->bytes;
-    io_.Submit(std::move(chunk->requests), [this, chunk](std::vector<IoRequest>& requests) {
+    const auto on_done = [this, chunk, bytes = write_bytes_in_flight_,
+                          since = now()](std::vector<IoRequest>& requests) {
+      NoteWritten(bytes, now() - since);
       write_bytes_in_flight_ -= chunk->bytes;
       chunk->writer->OnChunkDone(*chunk, requests);
       PumpChunks();
       Changed();
-    });
+    };
+    io_.Submit(std::move(chunk->requests), on_done);
   }
 }
 

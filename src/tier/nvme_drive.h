@@ -229,6 +229,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void OpenAhead();
   void PumpChunks();
   uint64_t WriteBudget() const;
+  void NoteWritten(uint64_t bytes, int64_t nanos);
   void ReleaseSegment(uint32_t segment);
   void Changed();
 
@@ -291,6 +292,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   std::vector<std::unique_ptr<SegmentWriter>> sealing_;
   std::deque<SegmentWriter::Chunk> chunks_;  // Payload not at the drive yet.
   uint64_t write_bytes_in_flight_ = 0;
+  uint64_t queue_bytes_ = uint64_t{16} << 20;  // So many may be, while nobody reads.
   uint32_t reads_in_flight_ = 0;
   // The file system was full; not tried again before.
   int64_t create_again_nanos_ = INT64_MIN;  // To make a file.
