@@ -5,8 +5,8 @@
 // Requests come in groups. The caller owns the group and its buffers and leaves both untouched
 // until `on_done`, which runs exactly once, on the executor that the disk was made with, and never
 // from inside Submit(). Requests of one group, and of different groups, may run in any order and at
-// the same time; groups that write 64 KiB or more wait for all others. The queue is bounded: a
-// group that does not fit completes with kBusy.
+// the same time; those that are bulk take turns with all others. The queue is bounded: a group that
+// does not fit completes with kBusy.
 //
 // A disk never gives up on a request by itself: a hanging drive is a group that does not complete.
 // Deadlines are the business of whoever submits.
@@ -58,6 +58,7 @@ Status CheckRequest(const IoRequest& request);
 struct IoGroup {
   std::vector<IoRequest> requests;
   std::function<void(IoGroup&)> on_done;
+  bool bulk = false;  // Others need not wait until all of it is done that waits.
 };
 
 struct DiskFile {

@@ -317,6 +317,7 @@ TEST_P(DiskTest, TheDestructorLetsEveryGroupComplete) {
     IoGroup& group = groups[i];
     group.requests = {DataRequest(IoKind::kRead, 1, 0, target.span().subspan(i * kBytes, kBytes)),
                       CreateRequest(2, kPageBytes)};
+    group.bulk = i % 2 == 1;
     group.on_done = [&completed](IoGroup& self) {
       for (const IoRequest& request : self.requests) {
         EXPECT_TRUE(request.status.ok() || request.status.code() == Code::kUnavailable);
@@ -346,6 +347,7 @@ TEST_P(DiskTest, AReadWaitsForNoBulkWriteThatTheDeviceDoesNotHave) {
   for (size_t i = 0; i <= kWrites; ++i) {
     groups[i].requests = {i < kWrites ? DataRequest(IoKind::kWrite, 1, 0, source.span())
                                       : DataRequest(IoKind::kRead, 1, 0, target.span())};
+    groups[i].bulk = i < kWrites;
     groups[i].on_done = [&, i](IoGroup& group) {
       EXPECT_TRUE(group.requests[0].status.ok());
       order.push_back(i);
@@ -357,6 +359,60 @@ TEST_P(DiskTest, AReadWaitsForNoBulkWriteThatTheDeviceDoesNotHave) {
   disk_.reset();
   executor_->Stop();
   EXPECT_LT(std::ranges::find(order, kWrites) - order.begin(), ptrdiff_t{kWrites});
+}
+
+TEST_P(DiskTest, MoreBulkThanTheDeviceMayHaveIsAllDone) {
+  constexpr size_t kGroups = 100;
+  ASSERT_TRUE(Create(1, kMiB).ok());
+  const AlignedBytes source(kMiB);
+  std::vector<IoGroup> groups(kGroups);
+  std::latch done(kGroups);
+  for (IoGroup& group : groups) {
+    group.requests = {DataRequest(IoKind::kWrite, 1, 0, source.span())};
+    group.bulk = true;
+    group.on_done = [&done](IoGroup& self) {
+      EXPECT_TRUE(self.requests[0].status.ok());
+      done.count_down();
+    };
+    disk_->Submit(&group);
+  }
+  done.wait();
+}
+
+TEST_P(DiskTest, ReadsThatNeverEndKeepNoBulkWriteWaiting) {
+  constexpr size_t kReads = 8;
+  constexpr int kMostReads = 10'000;  // It would wait for all of these.
+  DiskOptions options;
+  options.queue_depth = 1;
+  Open(options);
+  ASSERT_TRUE(Create(1, kMiB).ok());
+  const AlignedBytes source(kMiB);
+  const AlignedBytes target(kReads * kPageBytes);
+  std::vector<IoGroup> reads(kReads);
+  IoGroup write;
+  int read = 0;  // These are touched on the executor only, until all are done.
+  int read_before_write = -1;
+  std::latch done(kReads + 1);
+  for (size_t i = 0; i < kReads; ++i) {
+    const auto page = target.span().subspan(i * kPageBytes, kPageBytes);
+    reads[i].requests = {DataRequest(IoKind::kRead, 1, 0, page)};
+    reads[i].on_done = [&](IoGroup& group) {
+      if (++read >= kMostReads || read_before_write >= 0) return done.count_down();
+      disk_->Submit(&group);
+    };
+    disk_->Submit(&reads[i]);
+  }
+  write.requests = {DataRequest(IoKind::kWrite, 1, 0, source.span())};
+  write.bulk = true;
+  write.on_done = [&](IoGroup&) {
+    read_before_write = read;
+    done.count_down();
+  };
+  disk_->Submit(&write);
+  done.wait();
+  disk_.reset();
+  executor_->Stop();
+  EXPECT_LT(read_before_write, kMostReads);
 }
 
 TEST_P(DiskTest, RememberedMemoryWorksLikeAnyOther) {

@@ -3,23 +3,15 @@
 #include <utility>
 
 namespace aquifer {
-namespace {
-
-constexpr uint64_t kBulkBytes = uint64_t{64} << 10;
-
-}  // namespace
 
 GroupLedger::GroupLedger(uint32_t max_queued, Executor* executor)
     : max_queued_(max_queued), executor_(executor) {}
 
 GroupLedger::Active* GroupLedger::Admit(IoGroup* group) {
   size_t valid = 0;
-  uint64_t written = 0;
   for (IoRequest& request : group->requests) {
     request.status = CheckRequest(request);
-    if (!request.status.ok()) continue;
-    ++valid;
-    if (request.kind == IoKind::kWrite) written += request.data.size();
+    if (request.status.ok()) ++valid;
   }
   {
     const MutexLock lock(&mutex_);
@@ -32,7 +24,6 @@ GroupLedger::Active* GroupLedger::Admit(IoGroup* group) {
       active->group_ = group;
       active->remaining_ = valid;
       active->next_request_ = 0;
-      active->bulk_ = written >= kBulkBytes;
       active->next_ = nullptr;
       active->SkipInvalid();
       return active;

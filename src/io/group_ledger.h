@@ -27,8 +27,7 @@ class GroupLedger {
     IoRequest* Take();
     size_t remaining() const { return remaining_; }
     bool taken() const { return next_request_ == group_->requests.size(); }  // All of them.
-    // It writes so much that others need not wait behind it.
-    bool bulk() const { return bulk_; }
+    bool bulk() const { return group_->bulk; }
 
    private:
     friend class GroupLedger;
@@ -38,8 +37,7 @@ class GroupLedger {
     IoGroup* group_ = nullptr;
     size_t remaining_ = 0;     // Requests that have not finished.
     size_t next_request_ = 0;  // The first to be done that was not taken.
-    bool bulk_ = false;
-    Active* next_ = nullptr;  // In a GroupQueue, or among the free ones.
+    Active* next_ = nullptr;   // In a GroupQueue, or among the free ones.
   };
 
   // Sets the status of what is not to be done. Null when there is nothing to do, because the group

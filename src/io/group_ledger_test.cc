@@ -110,19 +110,6 @@ TEST_F(GroupLedgerTest, TheTaskMayRunWhenTheLedgerIsGone) {
   EXPECT_EQ(done_.size(), 1u);
 }
 
-TEST_F(GroupLedgerTest, OnlyManyBytesThatAreWrittenAreBulk) {
-  GroupLedger ledger(64, &executor_);
-  IoGroup* const reads = Group(std::vector<bool>(16, true));
-  IoGroup* const few = Group(std::vector<bool>(15, true));
-  IoGroup* const many = Group(std::vector<bool>(16, true));
-  for (IoGroup* group : {few, many}) {
-    for (IoRequest& request : group->requests) request.kind = IoKind::kWrite;
-  }
-  EXPECT_FALSE(ledger.Admit(reads)->bulk());
-  EXPECT_TRUE(ledger.Admit(many)->bulk());
-  EXPECT_FALSE(ledger.Admit(few)->bulk());
-}
-
 TEST_F(GroupLedgerTest, QueuedGroupsComeOutInOrder) {
   GroupLedger ledger(8, &executor_);
   GroupQueue queue;

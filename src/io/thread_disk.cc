@@ -17,10 +17,12 @@
 namespace aquifer {
 namespace {
 
-constexpr uint32_t kMaxThreads = 32;  // More only wait for the same device.
+constexpr uint32_t kMaxThreads = 32;                    // More only wait for the same device.
+constexpr uint64_t kMaxBulkBytes = uint64_t{16} << 20;  // A read waits behind these.
 
 // Submit() puts the group into a queue and gives the pool one task for each request; the tasks take
-// requests from the queue in order, and in turn from that of bulk writes.
+// requests from the queue in order, and in turn from that of bulk, of which only so much is at the
+// device at once.
 class ThreadDisk final : public Disk {
  public:
   ThreadDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
@@ -32,10 +34,13 @@ class ThreadDisk final : public Disk {
             static_cast<int>(std::clamp(options.queue_depth, 1u, kMaxThreads)), "aq-disk")) {}
 
   ~ThreadDisk() override {
+    size_t idle_tasks = 0;
     {
       const MutexLock lock(&mutex_);
       closing_ = true;
+      idle_tasks = std::exchange(idle_tasks_, 0);
     }
+    for (; idle_tasks > 0; --idle_tasks) RunNext();
     pool_.reset();  // Runs what was given: quickly, for what is not at the device yet.
   }
 
@@ -59,18 +64,36 @@ class ThreadDisk final : public Disk {
  private:
   void RunNext() {
     GroupQueue::Next next;
+    bool bulk = false;
     bool closing = false;
     {
       const MutexLock lock(&mutex_);
-      const bool bulk = queue_.empty() || (bulk_turn_ && !bulk_.empty());
-      bulk_turn_ = !bulk;
+      const bool bulk_may = !bulk_.empty() && (closing_ || bulk_bytes_ < kMaxBulkBytes);
+      bulk = bulk_may && (bulk_turn_ || queue_.empty());
+      if (!bulk && queue_.empty()) {
+        ++idle_tasks_;  // Until EndBulk().
+        return;
+      }
       next = (bulk ? bulk_ : queue_).Pop();
+      bulk_turn_ = !bulk;
+      if (bulk) bulk_bytes_ += next.request->data.size();
       closing = closing_;
     }
     IoRequest* request = next.request;
+    const uint64_t bytes = request->data.size();
     request->status = closing ? Status(Code::kUnavailable, "the disk is closing") : Do(request);
     ledger_.Finish(next.active, *request);
     ledger_.Flush();
+    if (bulk) EndBulk(bytes);
+  }
+
+  void EndBulk(uint64_t bytes) {
+    const MutexLock lock(&mutex_);
+    bulk_bytes_ -= bytes;
+    if (closing_) return;
+    for (uint32_t i = 0; i < kMaxThreads && idle_tasks_ > 0; ++i, --idle_tasks_) {
+      pool_->Run([this] { RunNext(); });
+    }
   }
 
   Status Do(IoRequest* request) {
@@ -138,6 +161,8 @@ class ThreadDisk final : public Disk {
   GroupQueue queue_ AQ_GUARDED_BY(mutex_);
   GroupQueue bulk_ AQ_GUARDED_BY(mutex_);
   bool bulk_turn_ AQ_GUARDED_BY(mutex_) = false;
+  uint64_t bulk_bytes_ AQ_GUARDED_BY(mutex_) = 0;  // At the device.
+  size_t idle_tasks_ AQ_GUARDED_BY(mutex_) = 0;    // That found only bulk, and no room for it.
   OpenFiles files_ AQ_GUARDED_BY(mutex_);
   bool closing_ AQ_GUARDED_BY(mutex_) = false;
 

@@ -58,42 +58,42 @@ class Inbox {
       const MutexLock lock(&mutex_);
       messages_.push_back(message);
       if (!Wakes(message)) return;
-      sleep_ = Sleep::kNone;
+      sleep_ = Sleep::kAwake;
     }
     ledger_->CountCalls(1);
     const uint64_t one = 1;
     AQ_CHECK(::write(eventfd_.get(), &one, sizeof(one)) == sizeof(one));
   }
 
-  // While the device is busy enough, bulk writes do not wake (kLight), or no group does (kDeep).
-  enum class Sleep : uint8_t { kNone, kLightest, kLight, kDeep };
+  // What wakes: while the device has enough of it, bulk does not, or no group does.
+  enum class Sleep : uint8_t { kAwake, kAllWakes, kBulkDoesNot, kNoGroupDoes };
 
-  // Whether there is nothing to do but sleep. If so, the next message wakes.
+  // Whether there is nothing to do but sleep. If so, the next message that may wake does.
   bool PrepareToSleep(Sleep sleep) {
     const MutexLock lock(&mutex_);
-    sleep_ = messages_.empty() ? sleep : Sleep::kNone;
+    sleep_ = messages_.empty() ? sleep : Sleep::kAwake;
     return messages_.empty();
   }
 
   // Swaps all messages for the empty `taken`, so that both keep their memory.
   void Take(std::vector<Message>* taken) {
     const MutexLock lock(&mutex_);
-    sleep_ = Sleep::kNone;
+    sleep_ = Sleep::kAwake;
     std::swap(messages_, *taken);
   }
 
  private:
   bool Wakes(const Message& message) const AQ_REQUIRES(mutex_) {
-    if (sleep_ == Sleep::kNone) return false;
-    if (message.kind != Message::Kind::kGroup || sleep_ == Sleep::kLightest) return true;
-    return sleep_ == Sleep::kLight && !message.active->bulk();
+    if (sleep_ == Sleep::kAwake) return false;
+    if (message.kind != Message::Kind::kGroup || sleep_ == Sleep::kAllWakes) return true;
+    return sleep_ == Sleep::kBulkDoesNot && !message.active->bulk();
   }
 
   GroupLedger* const ledger_;
   const Descriptor eventfd_;
   Mutex mutex_;
   std::vector<Message> messages_ AQ_GUARDED_BY(mutex_);
-  Sleep sleep_ AQ_GUARDED_BY(mutex_) = Sleep::kNone;
+  Sleep sleep_ AQ_GUARDED_BY(mutex_) = Sleep::kAwake;
 };
 
 // Everything but the ledger and the inbox belongs to the disk's own thread. It goes round and
@@ -219,8 +219,8 @@ class UringDisk final : public Disk {
   }
 
   Inbox::Sleep HowToSleep() const {
-    if (free_slots_.empty() || first_.next.request != nullptr) return Inbox::Sleep::kDeep;
-    return bulk_.next.request != nullptr ? Inbox::Sleep::kLight : Inbox::Sleep::kLightest;
+    if (free_slots_.empty() || first_.next.request != nullptr) return Inbox::Sleep::kNoGroupDoes;
+    return bulk_.next.request != nullptr ? Inbox::Sleep::kBulkDoesNot : Inbox::Sleep::kAllWakes;
   }
 
   void Handle(const Message& message) {

@@ -293,13 +293,13 @@ void NvmeDrive::PumpChunks() {
     write_bytes_in_flight_ += chunk->bytes;
     const auto on_done = [this, chunk, bytes = write_bytes_in_flight_,
                           since = now()](std::vector<IoRequest>& requests) {
-      NoteWritten(bytes, now() - since);
+      if (FirstError(requests).ok()) NoteWritten(bytes, now() - since);
       write_bytes_in_flight_ -= chunk->bytes;
       chunk->writer->OnChunkDone(*chunk, requests);
       PumpChunks();
       Changed();
     };
-    io_.Submit(std::move(chunk->requests), on_done);
+    io_.SubmitBulk(std::move(chunk->requests), on_done);
   }
 }
 

@@ -40,9 +40,17 @@ NvmeIo::~NvmeIo() {
 }
 
 void NvmeIo::Submit(std::vector<IoRequest> requests, Done done, std::vector<PageBuffer> keep) {
+  Start({.requests = std::move(requests), .on_done = {}}, std::move(done), std::move(keep));
+}
+
+void NvmeIo::SubmitBulk(std::vector<IoRequest> requests, Done done) {
+  Start({.requests = std::move(requests), .on_done = {}, .bulk = true}, std::move(done), {});
+}
+
+void NvmeIo::Start(IoGroup group, Done done, std::vector<PageBuffer> keep) {
   auto* io = new Io;  // Freed by Finish().
   io->owner = this;
-  io->group.requests = std::move(requests);
+  io->group = std::move(group);
   io->group.on_done = [io](IoGroup&) { Finish(io); };
   io->done = std::move(done);
   io->keep = std::move(keep);

@@ -50,6 +50,8 @@ class NvmeIo {
 
   // `done` runs once, on the executor, unless this object is gone by then. `keep` is freed after.
   void Submit(std::vector<IoRequest> requests, Done done, std::vector<PageBuffer> keep = {});
+  // The same for payload, which need not be there before all else is.
+  void SubmitBulk(std::vector<IoRequest> requests, Done done);
 
   // When the oldest request was submitted that is not known to hang; INT64_MAX when there is none.
   int64_t oldest_nanos() const { return oldest_ == nullptr ? INT64_MAX : oldest_->submitted_nanos; }
@@ -78,6 +80,7 @@ class NvmeIo {
 
   struct Orphans;
 
+  void Start(IoGroup group, Done done, std::vector<PageBuffer> keep);
   static void Finish(Io* io);
   void Unlink(Io* io);
 
