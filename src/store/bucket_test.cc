@@ -64,6 +64,21 @@ TEST(BucketTest, PassingTroubleIsTriedAgainAndLastingTroubleIsTold) {
   EXPECT_EQ(asked, 5);
 }
 
+// libcurl leaves a handle whose name has no address in a state of its own.
+TEST(BucketTest, ANameWithoutAnAddressIsToldAndNamesThatHaveOneGoOn) {
+  const auto nowhere = BucketAt("https://no-such-host.invalid");
+  for (int i = 0; i < 3; ++i) {
+    const Status status = Get(nowhere.get(), kSecond);
+    EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("has no address"), std::string::npos) << status.ToString();
+  }
+  const ScriptedHttp server([](const HttpQuestion&) -> HttpReply { return {.body = "fine"}; });
+  const auto one_of_two = BucketAt("https://no-such-host.invalid", [&](BucketOptions* options) {
+    options->endpoints.push_back(S3Server::OptionsFor(server.url()).endpoints[0]);
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Get(one_of_two.get()).ok());
+}
+
 TEST(BucketTest, ARetryThatWouldBeLateIsNotMade) {
   std::atomic<int> asked = 0;
   const ScriptedHttp server([&](const HttpQuestion&) -> HttpReply {

@@ -192,7 +192,7 @@ class CurlLoop final : public HttpLoop {
     transfers_.emplace(exchange, std::move(transfer));
   }
 
-  void Stop(HttpExchange* exchange) override { Remove(exchange); }
+  void Stop(HttpExchange* exchange) override { Remove(exchange, /*use_again=*/false); }
 
   Timer At(int64_t nanos, std::function<void()> task) override {
     const Timer timer(nanos, next_timer_++);
@@ -255,8 +255,9 @@ class CurlLoop final : public HttpLoop {
       curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &context);
       auto* const transfer = static_cast<Transfer*>(context);
       HttpExchange* const exchange = transfer->exchange;
-      Conclude(transfer, message->data.result);
-      Remove(exchange);
+      const CURLcode code = message->data.result;  // The message goes with the handle.
+      Conclude(transfer, code);
+      Remove(exchange, /*use_again=*/code == CURLE_OK);
       const auto on_done = std::move(exchange->on_done);  // It may destroy the exchange.
       on_done(*exchange);
     }
@@ -276,11 +277,13 @@ class CurlLoop final : public HttpLoop {
         transfer->error[0] != '\0' ? transfer->error.data() : curl_easy_strerror(code);
   }
 
-  void Remove(HttpExchange* exchange) {
+  // A handle whose transfer ended before it had a connection (a name that has no address) keeps
+  // what libcurl then refuses to change: only those are used again that did what they were to do.
+  void Remove(HttpExchange* exchange, bool use_again) {
     const auto found = transfers_.find(exchange);
     AQ_CHECK(found != transfers_.end());
     curl_multi_remove_handle(multi_, found->second->easy.get());
-    if (spare_.size() < options_.max_connections) {
+    if (use_again && spare_.size() < options_.max_connections) {
       spare_.push_back(std::move(found->second->easy));
     }
     transfers_.erase(found);
@@ -314,6 +317,7 @@ class CurlLoop final : public HttpLoop {
     Option(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     Option(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);  // Many connections are faster.
     Option(easy, CURLOPT_NOSIGNAL, 1L);
+    Option(easy, CURLOPT_QUICK_EXIT, 1L);  // A name server that hangs holds up nobody else.
     Option(easy, CURLOPT_PROXY, "");
     Option(easy, CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2);
     if (!options_.ca_file.empty()) Option(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
