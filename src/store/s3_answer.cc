@@ -296,6 +296,10 @@ Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& 
         fmt::format("there is no bucket '{}' at {}", context.bucket, context.endpoint),
         "make it, or correct the bucket's name");
   }
+  if (http_status == 404 && code.empty() && context.method == "PUT") {
+    return Unavailable(fmt::format("{} has no place to write to (404)", context.endpoint),
+                       "correct the endpoint: it is no S3 server, or a path is missing");
+  }
   if (http_status == 404 && (code.empty() || code == "NoSuchKey")) return Status(Code::kNotFound);
   if (http_status == 416) return {Code::kCorrupt, "the object is shorter than a header"};
   if (IsFull(http_status, code)) {

@@ -88,7 +88,7 @@ TEST(S3AnswerTest, EveryFailureSaysWhatToDo) {
   };
   const Case cases[] = {
       {404, {.code = "NoSuchKey"}, Code::kNotFound, ""},
-      {404, {}, Code::kNotFound, ""},
+      {404, {}, Code::kUnavailable, "no S3 server"},
       {404, {.code = "NoSuchBucket"}, Code::kUnavailable, "make it"},
       {403, {.code = "AccessDenied"}, Code::kUnavailable, "s3:GetObject"},
       {403, {.code = "InvalidAccessKeyId"}, Code::kUnavailable, "access key"},
@@ -116,6 +116,14 @@ TEST(S3AnswerTest, EveryFailureSaysWhatToDo) {
     const bool mendable = one.code != Code::kNotFound && one.code != Code::kCorrupt;
     EXPECT_EQ(status.message().find("; next step: ") != std::string::npos, mendable)
         << status.message();
+  }
+}
+
+TEST(S3AnswerTest, WithoutABodyOnlyAWriteTellsAMissFromAServerThatIsNone) {
+  for (const char* method : {"GET", "HEAD", "DELETE"}) {
+    const S3Context context{
+        .endpoint = "https://s", .bucket = "kv", .region = "us-east-1", .method = method};
+    EXPECT_EQ(ExplainS3Failure(404, {}, context).code(), Code::kNotFound) << method;
   }
 }
 
