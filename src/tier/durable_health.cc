@@ -37,7 +37,10 @@ void DurableTierImpl::OnAnswer(const Trip& trip) {
     case Code::kUnavailable:
       ++counters_.failed;
       silent_since_ = outstanding_.empty() ? INT64_MAX : now;
-      if (request.kind == BlobKind::kRemove) return DoubtStore();
+      // It may be denied what others are not: a server that takes no writes can be read.
+      if (request.kind == BlobKind::kRemove || request.kind == BlobKind::kWrite) {
+        return DoubtStore();
+      }
       if (++failures_ >= options_.failures_to_leave) LeaveService(request.status);
       return;
     case Code::kLate:  // Not a word from the store.

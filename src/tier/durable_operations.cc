@@ -272,6 +272,9 @@ void DurableTierImpl::SubmitWrite(DurableWrite* write, bool if_absent) {
 void DurableTierImpl::OnWritten(DurableWrite* write, const Trip& trip) {
   const std::shared_ptr<Trip> keep = std::exchange(write->trip, nullptr);
   const BlobRequest& request = trip.request;
+  if (request.status.code() == Code::kCorrupt && !write->settled) {
+    return OnDamaged(write, request);
+  }
   if (!request.status.ok()) return FinishWrite(write, request.status);
   if (request.existed) {
     if (write->settled) return FinishWrite(write, Status());
@@ -285,6 +288,15 @@ void DurableTierImpl::OnWritten(DurableWrite* write, const Trip& trip) {
   if (meta.codec != Codec::kNone) ++counters_.blocks_smaller;
   suspects_.erase(meta.id);
   FinishWrite(write, Status());
+}
+
+// What the store has under that name is no blob. Never kCorrupt: that says that our bytes are.
+void DurableTierImpl::OnDamaged(DurableWrite* write, const BlobRequest& request) {
+  if (!request.if_absent) {
+    return FinishWrite(write, Status(Code::kInvalid, request.status.message()));
+  }
+  ++counters_.blocks_overwritten;
+  SubmitWrite(write, false);
 }
 
 // Somebody has written it before, as we would have; but it may be damaged, or about to go.

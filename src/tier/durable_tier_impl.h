@@ -189,6 +189,7 @@ class DurableTierImpl final : public DurableTier {
   void OnPacked(DurableWrite* write);
   void SubmitWrite(DurableWrite* write, bool if_absent);
   void OnWritten(DurableWrite* write, const Trip& trip);
+  void OnDamaged(DurableWrite* write, const BlobRequest& request);
   void OnExisting(DurableWrite* write, const Trip& trip);
   void FinishWrite(DurableWrite* write, Status status);
   void SchedulePump();

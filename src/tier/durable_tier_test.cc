@@ -577,6 +577,26 @@ TEST(DurableHealthTest, AStoreThatNeverWorkedShowsAtTheStart) {
   tier->reset();
 }
 
+TEST(DurableHealthTest, AStoreThatTakesNoWritesCanBeRead) {
+  DurableHarness harness({});
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  for (uint64_t i = 0; i < 50; ++i) {
+    harness.store->FailNext(BlobKind::kWrite, Code::kUnavailable);
+    EXPECT_EQ(harness.Write(TestBlock(i + 10, 8192)).code(), Code::kUnavailable);
+  }
+  EXPECT_TRUE(harness.Read(block).ok());
+  EXPECT_EQ(harness.Counter("times_left"), 0u);
+}
+
+TEST(DurableHealthTest, WritesThatFailSoonShowThatAStoreIsGone) {
+  DurableHarness harness({});
+  harness.store->Fail(Code::kUnavailable, "no route");
+  EXPECT_EQ(harness.Write(TestBlock(1, 8192)).code(), Code::kUnavailable);
+  EXPECT_FALSE(harness.durable->in_service());
+  EXPECT_EQ(harness.durable->why().message(), "no route");
+}
+
 TEST(DurableHealthTest, AFullOrBusyStoreStaysInService) {
   DurableHarness harness({.store = {.capacity_bytes = 20'000}});
   ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
@@ -589,6 +609,21 @@ TEST(DurableHealthTest, AFullOrBusyStoreStaysInService) {
   }
   EXPECT_TRUE(harness.durable->in_service());
   EXPECT_EQ(harness.Counter("times_left"), 0u);
+}
+
+// A manifest of Redis with a flipped bit, or a key with a value of another kind: our bytes are
+// well.
+TEST(DurableDamageTest, WhatIsNoBlobIsReplacedAndNeverHeldAgainstTheBlock) {
+  DurableHarness harness({});
+  const TestBlock block(1, 8192);
+  harness.store->FailNext(BlobKind::kWrite, Code::kCorrupt);
+  EXPECT_TRUE(harness.Write(block).ok());
+  EXPECT_EQ(harness.store->requests(BlobKind::kWrite), 2u);
+  EXPECT_EQ(harness.Counter("blocks_overwritten"), 1u);
+  EXPECT_TRUE(harness.Read(block).ok());
+  harness.store->FailNext(BlobKind::kWrite, Code::kCorrupt, 2);  // It cannot be replaced, either.
+  EXPECT_EQ(harness.Write(TestBlock(2, 8192)).code(), Code::kInvalid);
+  EXPECT_EQ(harness.Counter("corrupt_sources"), 0u);
 }
 
 TEST(DurableDamageTest, WhatWasDamagedOnItsWayIsThereAgainAfterAWhile) {
