@@ -69,6 +69,14 @@ void TakeItsName(const PosixPaths& paths, int file) {
   RemoveEmptyBlobFolders(paths, label->name);
 }
 
+// Of a file that we have locked: whether it is where it was found, or somebody took it over before
+// we had the lock.
+bool IsStillAt(const std::string& path, int file) {
+  struct stat ours = {};
+  struct stat there = {};
+  return ::fstat(file, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 && SameFile(ours, there);
+}
+
 }  // namespace
 
 bool RetireDataFile(const PosixPaths& paths, const std::string& data_file, const BlobLabel* only) {
@@ -79,6 +87,8 @@ bool RetireDataFile(const PosixPaths& paths, const std::string& data_file, const
   if (only != nullptr) {
     const Result<BlobLabel> label = ReadLabel(file.get());
     if (!label.ok() || label->id != only->id) return true;
+  } else if (!IsStillAt(data_file, file.get())) {
+    return false;
   }
   TakeItsName(paths, file.get());
   // Last, so that whoever comes after a crash finds it and does all of this again. And before the
@@ -91,6 +101,7 @@ bool SpareDataFile(const PosixPaths& paths, const std::string& data_file) {
   const Descriptor file(::open(data_file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // Without locks nobody could be sure that it is not read while it is written over.
   if (!file.valid() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (!IsStillAt(data_file, file.get())) return false;
   TakeItsName(paths, file.get());
   struct stat stat = {};
   return ::fstat(file.get(), &stat) == 0 && stat.st_nlink == 1 && stat.st_size > 0;
@@ -158,6 +169,7 @@ Result<std::vector<PosixGrants::Found>> PosixGrants::Survey() {
     highest_sequence_ = std::max(highest_sequence_, found->sequence);
     if (found->state != State::kEmpty) ++grants_there_;
     grants.push_back(*std::move(found));
+    if (options_.meanwhile) options_.meanwhile();
   }
   return grants;
 }
@@ -365,6 +377,7 @@ Status PosixGrants::MakeRoomHeld() {
     if (found.state == State::kFull || found.state == State::kGone || IsAbandoned(found) ||
         (found.state == State::kSpare && too_many(found))) {
       victims.emplace_back(RankOf(found), &found);
+      if (options_.meanwhile) options_.meanwhile();
     }
   }
   std::sort(victims.begin(), victims.end(),
