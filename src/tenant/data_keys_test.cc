@@ -327,6 +327,16 @@ TEST_F(DataKeysTest, ADeletedFileIsOverwritten) {
   EXPECT_TRUE(FileBytes(second) == Bytes(116));
 }
 
+TEST_F(DataKeysTest, AReplacedFileIsOverwritten) {
+  ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
+  const std::string second = scratch_.Sub("second_name");
+  ASSERT_EQ(link(FileOf(kAcme).c_str(), second.c_str()), 0);
+  const std::string name = FileOf(kAcme).substr(path().size() + 1);
+  ASSERT_TRUE(*store_->Replace(name, FileBytes(second), Bytes(40, std::byte{1})));
+  EXPECT_TRUE(FileBytes(second) == Bytes(116));
+  EXPECT_TRUE(*store_->Read(name) == Bytes(40, std::byte{1}));
+}
+
 TEST_F(DataKeysTest, OpeningFinishesWhatADeadWriterLeft) {
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   const std::string name = FileOf(kAcme).substr(path().size() + 1);

@@ -87,11 +87,14 @@ class KeyDirectory final : public KeyStore {
     if (found.status().code() == Code::kNotFound) return false;
     if (!found.ok()) return found.status();
     if (!std::equal(found->begin(), found->end(), expected.begin(), expected.end())) return false;
+    const Descriptor old(openat(directory_.get(), name.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!old.valid()) return Failed("open", name, errno);
     AQ_ASSIGN_OR_RETURN(const std::string beside, WriteBeside(name, value));
     if (renameat(directory_.get(), beside.c_str(), directory_.get(), name.c_str()) != 0) {
       return Failed("rename", name, errno);
     }
     AQ_RETURN_IF_ERROR(SyncDirectory());
+    AQ_RETURN_IF_ERROR(WipeFile(old.get(), name));  // As Delete() does, and for the same reason.
     return true;
   }
 
@@ -201,7 +204,7 @@ class KeyDirectory final : public KeyStore {
       const bool unfinished = found.starts_with('.') && found.ends_with(kNewSuffix);
       if (!gone && !unfinished) continue;
       if (!name.empty() && !found.starts_with(Beside(name, "."))) continue;
-      if (gone) AQ_RETURN_IF_ERROR(Wipe(found));
+      if (gone || IsOnlyName(found)) AQ_RETURN_IF_ERROR(Wipe(found));
       if (unlinkat(directory_.get(), found.c_str(), 0) != 0 && errno != ENOENT) {
         return Failed("delete", found, errno);
       }
@@ -212,11 +215,20 @@ class KeyDirectory final : public KeyStore {
   Status Wipe(const std::string& name) const {
     const Descriptor file(
         openat(directory_.get(), name.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+    return file.valid() ? WipeFile(file.get(), name) : Failed("open", name, errno);
+  }
+  Status WipeFile(int file, const std::string& name) const {
     struct stat facts{};
-    if (!file.valid() || fstat(file.get(), &facts) != 0) return Failed("open", name, errno);
+    if (fstat(file, &facts) != 0) return Failed("look at", name, errno);
     const size_t bytes = std::min<size_t>(static_cast<size_t>(facts.st_size), kMaxValueBytes);
-    AQ_RETURN_IF_ERROR(WriteAll(file.get(), std::vector<std::byte>(bytes), name));
-    return fsync(file.get()) == 0 ? Status() : Failed("sync", name, errno);
+    AQ_RETURN_IF_ERROR(WriteAll(file, std::vector<std::byte>(bytes), name));
+    return fsync(file) == 0 ? Status() : Failed("sync", name, errno);
+  }
+  // What a writer that died left may be a second name of what it wrote.
+  bool IsOnlyName(const std::string& name) const {
+    struct stat facts{};
+    return fstatat(directory_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+           facts.st_nlink == 1;
   }
 
   Result<std::vector<std::string>> AllNames() const {
