@@ -4,7 +4,9 @@
 // is not all there is to lose: what was given up although LRU would still have it (a *missed*
 // block) may be asked for yet, and so may what is kept although LRU would not (an *extra* block).
 // There are as many of the one as of the other; how often either is asked for in the end is counted
-// too, and what that makes LRU gain is taken for lost already. When it is more than a few blocks
+// too, and what that makes LRU gain is taken for lost already. Where more are missed than it was
+// ever seen what became of, the rest counts as lost by a part: what all returns after the same long
+// time tells nothing until it does. When it is more than a few blocks
 // and a sliver of the requests, LRU decides for a while: for longer each time, so that what is lost
 // by trying again stays small.
 //
@@ -39,6 +41,7 @@ class Takeover {
   struct Outcomes {
     double asked = 0;
     double not_asked = 0;
+    double ever = 0;  // So many there were.
 
     void Add(double more_asked, double more_not_asked);
     double count() const { return asked + not_asked; }

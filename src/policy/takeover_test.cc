@@ -22,7 +22,7 @@ void FallBehind(Takeover* takeover) {
 
 TEST(TakeoverTest, WhoIsAheadDecides) {
   Takeover takeover;
-  for (int i = 0; i < 100'000; ++i) takeover.NoteRequest(kBlocks, 11, 10, 1000);
+  for (int i = 0; i < 100'000; ++i) takeover.NoteRequest(kBlocks, 11, 10, 100);
   EXPECT_FALSE(takeover.lru_decides());
   EXPECT_EQ(takeover.times(), 0u);
 }
@@ -77,23 +77,33 @@ TEST(TakeoverTest, AFewOutcomesProveNothing) {
     takeover.NoteMissedAsked();
     takeover.NoteExtraGivenUp();
   }
-  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/100'000);
+  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/60);
   EXPECT_FALSE(takeover.lru_decides());
+}
+
+TEST(TakeoverTest, WhatNobodyHasSeenTheEndOfIsFeared) {
+  Takeover takeover;
+  takeover.NoteMissedRightly(1000);
+  for (int i = 0; i < 100; ++i) takeover.NoteExtraGivenUp();
+  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/1100);
+  EXPECT_FALSE(takeover.lru_decides());
+  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/1300);
+  EXPECT_TRUE(takeover.lru_decides());
 }
 
 TEST(TakeoverTest, WhereExtraBlocksAreAskedForAsOftenNothingIsFeared) {
   Takeover takeover;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     takeover.NoteMissedAsked();
     takeover.NoteExtraAsked();
   }
-  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/100'000);
+  takeover.NoteRequest(kBlocks, 0, 0, /*missed=*/1000);
   EXPECT_FALSE(takeover.lru_decides());
 }
 
 TEST(TakeoverTest, WhatLruGivesUpIsNotHeldAgainstTheOther) {
   Takeover takeover;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     takeover.NoteExtraAsked();
     takeover.NoteMissedAsked();
   }

@@ -168,6 +168,37 @@ TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   }
 }
 
+// Objects that all come back after the same time, which LRU has just room for: nothing tells that
+// they will before the first does.
+TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {
+  constexpr uint32_t kObjects = 1000, kBlocks = 4, kRounds = 4;
+  ReplayTrace trace;
+  trace.tokens_per_block = kTokensPerBlock;
+  const auto ask = [&trace](uint32_t first) {
+    const auto at = static_cast<int64_t>(trace.requests.size()) * 1'000'000'000;
+    trace.requests.push_back({.at_nanos = at,
+                              .input_tokens = kBlocks * kTokensPerBlock,
+                              .output_tokens = 1,
+                              .full_blocks = kBlocks,
+                              .first = trace.blocks.size(),
+                              .blocks = kBlocks});
+    for (uint32_t i = 0; i < kBlocks; ++i) trace.blocks.push_back(first + i);
+    trace.distinct = std::max(trace.distinct, first + kBlocks);
+  };
+  std::vector<uint32_t> objects;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    for (uint32_t i = 0; i < kObjects; ++i) {
+      if (round == 0) objects.push_back(trace.distinct);
+      ask(objects[i]);
+      ask(trace.distinct);  // Comes once.
+    }
+  }
+  for (const uint32_t capacity : {8000, 9000, 12'000}) {
+    EXPECT_GE(Hits(trace, "learned", capacity) + capacity / 10, Hits(trace, "lru-leaf", capacity))
+        << "capacity " << capacity;
+  }
+}
+
 // Prompts that come back within a second, or at the same time, among others that never do: what
 // engines do that wait looks like it, and is no request.
 TEST(FastLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
