@@ -230,6 +230,22 @@ TEST_F(PlanProgram, APageGoesWhereALinkLeadsAndADeviceStaysOne) {
 }
 
 // A disk that is full is said to be, by an exit status that is none of a crash.
+TEST_F(PlanProgram, ALastLineThatBrokeOffIsToldAndATraceIsNotReplacedByItsPage) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i) {
+    lines += fmt::format(
+        "{{\"timestamp\":{},\"input_length\":512,\"output_length\":1,\"hash_ids\":[{}]}}\n", i, i);
+  }
+  const std::string trace = Write("cut.jsonl", lines + "{\"timestamp\":21,\"input_le");
+  const Outcome cut = RunPlan({trace});
+  EXPECT_EQ(cut.status, 0) << cut.text;
+  EXPECT_NE(cut.text.find("broke off and is left out"), std::string::npos) << cut.text;
+  const Outcome replaced = RunPlan({trace, "--html", trace});
+  EXPECT_EQ(replaced.status, 1);
+  EXPECT_NE(replaced.text.find("is the trace itself"), std::string::npos) << replaced.text;
+  EXPECT_GT(std::filesystem::file_size(trace), lines.size());
+}
+
 TEST_F(PlanProgram, WhatCannotBeWrittenIsAnError) {
   const std::string trace =
       Write("trace.jsonl",

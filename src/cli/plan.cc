@@ -121,7 +121,11 @@ Status ReadTrace(const std::string& path, Planner* planner, ReadingShown* shown)
   TraceRequest request;
   while (true) {
     AQ_ASSIGN_OR_RETURN(const bool more, log->Next(&request));
-    if (!more) return Status();
+    if (!more) {
+      shown->Clear();
+      if (log->last_line_cut()) fmt::print(stderr, kLastLineCut, path);
+      return Status();
+    }
     request.timestamp_ms = std::min(request.timestamp_ms + begin_ms, kMaxTimestampMs);
     const bool text = log->form() == LogForm::kPrompts;
     Status added = planner->SetTextBlocks(text ? kPromptBlockTokens : 0);
@@ -202,6 +206,11 @@ Result<PlannerOptions> PlannerOptionsOf(const PlanCommandOptions& options) {
   return planner;
 }
 
+bool IsSameFile(const std::string& one, const std::string& other) {
+  std::error_code error;
+  return std::filesystem::equivalent(one, other, error) && !error;
+}
+
 int RunPlan(const PlanCommandOptions& options) {
   if (options.presets) return ShowPresets();
   if (options.traces.empty()) {
@@ -214,6 +223,12 @@ int RunPlan(const PlanCommandOptions& options) {
   if (!planner_options.ok()) {
     fmt::print(stderr, "aquifer plan: {}\n", planner_options.status().message());
     return kExitUsage;
+  }
+  for (const std::string& path : options.traces) {
+    if (options.html.empty() || !IsSameFile(path, options.html)) continue;
+    return Fail(Status(
+        Code::kInvalid,
+        fmt::format("--html: {} is the trace itself. Next step: name another file", options.html)));
   }
   if (!options.html.empty()) {
     const Status writable = TryWriting(options.html);

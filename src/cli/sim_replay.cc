@@ -106,7 +106,7 @@ Result<ReplayTrace> Load(const ReplayOptions& options, Progress* progress) {
                               options.trace));
   }
   if (reader->last_line_cut()) {
-    fmt::print(stderr, "The last line of '{}' broke off and is left out.\n", options.trace);
+    fmt::print(stderr, kLastLineCut, options.trace);
   }
   return trace;
 }

@@ -337,8 +337,8 @@ Result<bool> RequestLog::Next(TraceRequest* request) {
   if (!*more) return false;
   const Status parsed = Parse(line, request);
   if (!parsed.ok()) {
-    // Whoever wrote the last line was stopped in the middle.
-    if (parsed.code() == Code::kCorrupt && !lines_->whole() && begun_) return false;
+    last_line_cut_ = parsed.code() == Code::kCorrupt && !lines_->whole() && begun_;
+    if (last_line_cut_) return false;
     return Explain(parsed);
   }
   if (!begun_) {

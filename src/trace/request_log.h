@@ -42,6 +42,8 @@ class RequestLog {
   Status Explain(const Status& status) const;
 
   LogForm form() const { return form_; }  // Of the last line.
+  // Whoever wrote it was stopped in the middle: it is left out.
+  bool last_line_cut() const { return last_line_cut_; }
   uint64_t line_number() const { return lines_->line_number(); }
   uint64_t bytes_read() const { return lines_->bytes_read(); }
   uint64_t bytes_total() const { return lines_->bytes_total(); }
@@ -53,6 +55,7 @@ class RequestLog {
   const std::string name_;
   LogForm form_ = LogForm::kUnknown;
   bool begun_ = false;
+  bool last_line_cut_ = false;
   uint64_t first_ms_ = 0;
   uint64_t last_ms_ = 0;
 };

@@ -17,6 +17,9 @@
 
 namespace aquifer {
 
+// For people, with the trace's name.
+inline constexpr char kLastLineCut[] = "The last line of '{}' broke off and is left out.\n";
+
 // 278 years: whoever counts nanoseconds has room for them.
 inline constexpr uint64_t kMaxTimestampMs = uint64_t{1} << 43;
 
