@@ -11,14 +11,18 @@ _HARMLESS = frozenset([
     "id2label", "label2id", "problem_type", "_attn_implementation_autoset", "initializer_range"])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, may_be_config: bool = True, is_config: bool = False) -> Any:
+    """What is harmless is so in the configuration of a model, and of a model inside of it, which has a type; by the same
+    names something else may be said elsewhere: how activations are quantised has a "dtype"."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items() if k not in _HARMLESS}
+        drops = is_config or (may_be_config and "model_type" in value)
+        return {str(k): _plain(v, may_be_config and k != "quantization_config") for k, v in value.items()
+                if not (drops and k in _HARMLESS)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, may_be_config) for item in value]
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
 
 
 def configuration_bytes(config: Any) -> bytes:
     """Of a Hugging Face configuration; the same for the same model in every process."""
-    return json.dumps(_plain(config.to_dict()), sort_keys=True).encode()
+    return json.dumps(_plain(config.to_dict(), is_config=True), sort_keys=True).encode()

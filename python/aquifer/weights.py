@@ -1,5 +1,5 @@
 """Which weights a torch model has: a digest of every byte, and a number that tells, at each prompt, whether somebody
-has changed them, or the configuration, since."""
+has changed them, the configuration, or the code, since."""
 from __future__ import annotations
 
 import concurrent.futures
@@ -10,8 +10,11 @@ import zlib
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .configuration import configuration_bytes
+from .errors import Invalid
+from .model_code import code_bytes, code_version
 
 _SAMPLE_BYTES = 1024
 _PLACES = 16  # That a sample is from.
@@ -22,6 +25,17 @@ def _memory_of(tensor: torch.Tensor) -> memoryview:
     if count == 0:
         return memoryview(b"")
     return memoryview((ctypes.c_uint8 * count).from_address(tensor.data_ptr())).cast("B")
+
+
+def check_has_bytes(name: str, tensor: torch.Tensor) -> None:
+    """Raises Invalid for a tensor that is no bytes in one place: it has an address that nothing is at."""
+    if is_traceable_wrapper_subclass(tensor):
+        raise Invalid(f"{name} is a {type(tensor).__name__}, which keeps its numbers in tensors of its own (sharded or "
+                      "quantised), so nobody knows which model it is")
+    if tensor.device.type == "meta":
+        raise Invalid(f"{name} has no bytes here (it is on the meta device), so nobody knows which model it is")
+    if tensor.layout is not torch.strided:
+        raise Invalid(f"{name} is {tensor.layout}, and only the bytes of dense tensors are known")
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:
@@ -39,11 +53,14 @@ def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def model_digest(model: Any) -> bytes:
-    """The model's identity: its class, its effective configuration, and every byte of its weights."""
-    whole = hashlib.sha256(b"aquifer.transformers.model.v1\0")
-    for text in (type(model).__name__.encode(), configuration_bytes(model.config)):
-        whole.update(len(text).to_bytes(8, "little") + text)
+    """The model's identity: the code that computes it, its effective configuration, and every byte of its weights.
+    Raises Invalid where that cannot be known."""
     tensors = _tensors_of(model)
+    for name, tensor in tensors.items():
+        check_has_bytes(name, tensor)
+    whole = hashlib.sha256(b"aquifer.transformers.model.v2\0")
+    for text in (code_bytes(model), configuration_bytes(model.config)):
+        whole.update(len(text).to_bytes(8, "little") + text)
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for digest in pool.map(_tensor_digest, tensors.keys(), tensors.values()):
             whole.update(digest)
@@ -53,16 +70,18 @@ def model_digest(model: Any) -> bytes:
 @torch.no_grad()
 def weights_version(model: Any) -> int:
     """Another number when a weight was replaced or written to, or the configuration was, which some models read at
-    every forward pass. What is written through `.data` torch does not count, so a look at some places of each tensor
-    tells of most of that: gathered where the tensors are, and brought to the host by two copies a device."""
+    every forward pass, or a module or its attention function was replaced. What is written through `.data` torch does
+    not count, so a look at some places of each tensor tells of most of that: gathered where the tensors are, and
+    brought to the host by two copies a device."""
     counted = []
     samples: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
-    for tensor in _tensors_of(model).values():
+    for name, tensor in _tensors_of(model).items():
+        check_has_bytes(name, tensor)
         counted.append((tensor.data_ptr(), tensor._version))
         sample = _sample(tensor)
         samples.setdefault((tensor.device, sample.dim()), []).append(sample)
     seen = tuple(zlib.crc32(torch.cat(parts).cpu().numpy()) for parts in samples.values())
-    return hash((tuple(counted), seen, configuration_bytes(model.config)))
+    return hash((tuple(counted), seen, configuration_bytes(model.config), code_version(model)))
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

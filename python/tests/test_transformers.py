@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import importlib.util
 import os
 import signal
 import subprocess
@@ -19,8 +20,14 @@ import aquifer
 import aquifer.transformers
 from conftest import node_process, stand_still
 from models import KINDS, Counting, make_model, prompt
-from transformers import (BartConfig, BartForCausalLM, DynamicCache, GenerationConfig, RobertaConfig,
+from aquifer.configuration import configuration_bytes
+from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig, BartForCausalLM, DynamicCache,
+                          GenerationConfig, Glm4vConfig, Glm4vForConditionalGeneration, LlamaConfig, LlamaForCausalLM,
+                          Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+                          Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig,
                           RobertaForCausalLM, XmodConfig, XmodForCausalLM)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 BLOCK = 256  # Of these models, by the product's rule.
 ROBERTA = dict(vocab_size=512, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
@@ -741,4 +748,298 @@ def test_identifying_in_the_background_recalls_nothing_until_it_is_done(client, 
     generate(model, ids, cache)
     assert cache.recalled_tokens == 2 * BLOCK
     assert recall.layout.model == aquifer.transformers.model_digest(model)
+    recall.close()
+
+
+@pytest.mark.parametrize("config_class, model_class", [
+    (Qwen2VLConfig, Qwen2VLForConditionalGeneration), (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
+    (Qwen3VLConfig, Qwen3VLForConditionalGeneration), (Glm4vConfig, Glm4vForConditionalGeneration)])
+def test_models_that_remember_where_images_were_are_refused(config_class, model_class, client):
+    """A recalled prompt is one that goes on, to them: they would place it by the last images of whoever it was."""
+    text = dict(vocab_size=512, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+                num_key_value_heads=2, head_dim=32, pad_token_id=0,
+                rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]})
+    vision = dict(depth=1, embed_dim=32, hidden_size=32, out_hidden_size=64, num_heads=2, intermediate_size=32)
+    model = model_class(config_class(text_config=text, vision_config=vision)).eval()
+    with pytest.raises(aquifer.Invalid, match="M-RoPE"):
+        recalling(model, client)
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, hidden):
+        return 2 * torch.nn.functional.silu(hidden)
+
+
+class Shifted(LlamaForCausalLM):
+    """Another model by the name of a known one."""
+
+    def forward(self, input_ids=None, **given):
+        return super().forward(input_ids=(input_ids * 7) % 512, **given)
+
+
+Shifted.__name__ = "LlamaForCausalLM"
+
+
+def _colder(module, query, key, value, mask, scaling=None, **given):
+    return sdpa_attention_forward(module, query, key, value, mask, scaling=4 * query.shape[-1] ** -0.5, **given)
+
+
+@functools.wraps(sdpa_attention_forward)
+def _disguised(*args, **given):
+    return _colder(*args, **given)
+
+
+def _attend_by(function):
+    def change(model):
+        AttentionInterface.register("ours", function)
+        AttentionMaskInterface.register("ours", sdpa_mask)
+        model.set_attn_implementation("ours")
+    return change
+
+
+def _activate_by(make):
+    def change(model):
+        for layer in model.model.layers:
+            layer.mlp.act_fn = make().eval()
+    return change
+
+
+def _be_another_class(model):
+    model.__class__ = Shifted
+
+
+def _patch_one(model):
+    part = model.model.layers[0].mlp
+    part.forward = lambda hidden: 2 * type(part).forward(part, hidden)
+
+
+def _set_otherwise(model):
+    model.model.layers[0].input_layernorm.variance_epsilon = 0.5
+
+
+@pytest.mark.parametrize("change", [_attend_by(_colder), _attend_by(_disguised), _activate_by(torch.nn.Tanh),
+                                    _activate_by(Doubled), _be_another_class, _patch_one, _set_otherwise])
+def test_other_code_is_another_model(change, client):
+    """With the same weights and the same configuration: for the Recall that was there before, and for a new one."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(300)
+    generate(model, ids, recall.cache())
+    assert recall.flush()
+    before = recall.layout.model
+    change(model)
+    cache = recall.cache()
+    assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+    assert cache.recalled_tokens == 0 and cache.plain is None
+    new = recalling(model, client)
+    assert new.layout.model == recall.layout.model != before
+    recall.close()
+    new.close()
+
+
+def test_a_function_that_is_registered_by_the_same_name_is_another():
+    model = make_model("llama")
+    _attend_by(_colder)(model)
+    first = aquifer.transformers.weights_version(model), aquifer.transformers.model_digest(model)
+    assert first == (aquifer.transformers.weights_version(model), aquifer.transformers.model_digest(model))
+    AttentionInterface.register("ours", _disguised)
+    second = aquifer.transformers.weights_version(model), aquifer.transformers.model_digest(model)
+    assert first[0] != second[0] and first[1] != second[1]
+
+
+def test_the_source_of_code_that_is_nobodys_release_counts(tmp_path):
+    model = make_model("llama")
+    digests = set()
+    for number, text in enumerate(("hidden.tanh()", "hidden.tanh()", "hidden.sin()")):
+        file = tmp_path / f"{number}.py"
+        file.write_text("import torch\nclass Own(torch.nn.Module):\n    def forward(self, hidden):\n"
+                        f"        return {text}\n")
+        spec = importlib.util.spec_from_file_location("own_activation", file)
+        sys.modules["own_activation"] = loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        _activate_by(loaded.Own)(model)
+        digests.add(aquifer.transformers.model_digest(model))
+    del sys.modules["own_activation"]
+    assert len(digests) == 2
+
+
+def test_code_without_a_source_is_refused_by_name(client):
+    space = {"torch": torch, "__name__": "typed_in"}
+    exec("class Typed(torch.nn.Module):\n    def forward(self, hidden):\n        return hidden.tanh()\n", space)
+    model = make_model("llama")
+    _activate_by(space["Typed"])(model)
+    with pytest.raises(aquifer.Invalid, match="typed_in.Typed"):
+        recalling(model, client)
+    recalling(model, client, digest=bytes(range(32))).close()  # Its user knows.
+
+
+def test_tensors_that_wrap_others_are_refused(client, monkeypatch, caplog):
+    """Their address is nobody's: to hash what is there would end the process."""
+    from torch.testing._internal.two_tensor import TwoTensor
+    model = make_model("llama")
+    known = recalling(model, client)
+    weight = model.model.layers[0].mlp.up_proj.weight.detach()
+    model.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(TwoTensor(weight, weight.clone()), requires_grad=False)
+    with pytest.raises(aquifer.Invalid, match="LlamaForCausalLM cannot be recalled: .*up_proj.weight is a TwoTensor"):
+        recalling(model, client)
+    for look in (aquifer.transformers.model_digest, aquifer.transformers.weights_version):
+        with pytest.raises(aquifer.Invalid, match="TwoTensor"):
+            look(model)
+    cache = known.cache()
+    generate(model, prompt(20), cache)
+    assert "TwoTensor" in cache.plain
+    known.close()
+    monkeypatch.setattr(aquifer.transformers, "_check_kind", lambda model: None)
+    recall = recalling(model, client, background=True)
+    aquifer.cache.wait_for(lambda: not recall.busy_identifying, 30)
+    cache = recall.cache()
+    generate(model, prompt(20), cache)
+    assert "TwoTensor" in cache.plain and "TwoTensor" in caplog.text
+    recall.close()
+
+
+def test_what_went_past_the_hooks_is_not_stored_after_a_crop(client):
+    """The base model's passes are not seen: a crop must not take their columns for known ones."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=prompt(BLOCK - 10), past_key_values=cache, logits_to_keep=1)
+        model.model(input_ids=prompt(6, seed=9), past_key_values=cache)
+        cache.crop(-1)
+        assert cache.plain == "it was changed from outside"
+        model(input_ids=prompt(60, seed=4), past_key_values=cache, logits_to_keep=1)
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    recall.close()
+
+
+def test_rows_that_know_less_than_the_cache_holds_are_not_stored(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=prompt(40), past_key_values=cache, logits_to_keep=1)
+        cache._rows[0].truncate(30)
+        model(input_ids=prompt(BLOCK, seed=2), past_key_values=cache, logits_to_keep=1)
+    assert cache.plain == "it was changed from outside"
+    recall.close()
+
+
+@pytest.mark.parametrize("crop, why", [(100, None), (-50, "it was changed from outside")])
+def test_a_crop_to_what_was_known_mends_a_forward_pass_that_failed(crop, why, client):
+    """In its second layer: the first has its KV already. To take as much from each leaves them different."""
+    model = make_model("llama")
+    recall = recalling(model, client)
+    cache = recall.cache()
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+    with torch.no_grad():
+        model(input_ids=prompt(100), past_key_values=cache, logits_to_keep=1)
+        hook = model.model.layers[1].register_forward_pre_hook(fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            model(input_ids=prompt(50, seed=2), past_key_values=cache, logits_to_keep=1)
+        hook.remove()
+        cache.crop(crop)
+    assert cache.plain == why
+    if why is None:
+        text = torch.cat([prompt(100), prompt(200, seed=3)], dim=1)
+        assert torch.equal(generate(model, text, cache)[0], generate(model, text)[0])
+        assert cache.plain is None and recall.flush() and recall.statistics.stored_blocks == 1
+    recall.close()
+
+
+def test_padding_that_the_next_pass_does_not_mask_is_not_stored(client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = torch.cat([torch.cat([torch.zeros(1, 100, dtype=torch.long), prompt(100)], dim=1), prompt(200, seed=2)])
+    mask = torch.ones_like(ids)
+    mask[0, :100] = 0
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), past_key_values=cache)
+        model(input_ids=prompt(300, seed=3).repeat(2, 1), past_key_values=cache,
+              position_ids=torch.stack([torch.arange(100, 400), torch.arange(200, 500)]))
+    assert cache.plain == "padding without an attention mask"
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    recall.close()
+
+
+def test_a_part_of_a_model_in_training_mode_is_not_stored(client):
+    """Each module drops out by itself."""
+    model = make_model("llama", attention_dropout=0.5)
+    recall = recalling(model, client)
+    model.model.layers[1].self_attn.train()
+    cache = recall.cache()
+    generate(model, prompt(300), cache)
+    assert cache.plain == "training mode"
+    assert recall.flush() and recall.statistics.stored_blocks == 0
+    with pytest.raises(aquifer.Invalid, match="training mode"):
+        recalling(model, client)
+    recall.close()
+
+
+@pytest.mark.parametrize("where", ["the model's own", "given by place", "given by name"])
+def test_who_wants_a_cache_of_another_kind_gets_it(where, client):
+    model = make_model("llama")
+    ids = prompt(300)
+    given = GenerationConfig(max_new_tokens=4, do_sample=False, pad_token_id=0)
+    (model.generation_config if where == "the model's own" else given).cache_implementation = "static"
+    recall = recalling(model, client)
+
+    def run():
+        return model.generate(ids, given) if where == "given by place" else model.generate(ids, generation_config=given)
+    expected = run()
+    with recall:
+        assert torch.equal(run(), expected)
+    assert recall.statistics.computed_tokens == 0
+    recall.close()
+
+
+@pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
+def test_a_configuration_that_asks_for_every_token_gets_them(name, client):
+    model = make_model("llama", attn_implementation="eager")
+    recall = recalling(model, client)
+    ids = prompt(300)
+    setattr(model.config, name, True)
+    for _ in range(2):
+        cache = recall.cache()
+        with torch.no_grad():
+            output = model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+        assert (output.hidden_states or output.attentions)[0].shape[-2] == 300
+        assert cache.recalled_tokens == 0 and cache.plain is None and recall.flush()
+    assert recall.statistics.stored_blocks == 1
+    recall.close()
+
+
+def test_what_is_harmless_in_a_configuration_is_not_so_below_it():
+    def told(kind):
+        return configuration_bytes(LlamaConfig(quantization_config={
+            "quant_method": "quark", "model_type": "llama", "global_quant_config": {"input_tensors": {"dtype": kind}}}))
+    assert told("fp8_e4m3") != told("int8")
+    vision = dict(depth=1, embed_dim=32, hidden_size=64, num_heads=2)
+    told_of = [configuration_bytes(Qwen2VLConfig(text_config=dict(hidden_size=size, use_cache=use), vision_config=vision))
+               for size, use in ((64, True), (64, False), (32, True))]
+    assert told_of[0] == told_of[1] != told_of[2]
+
+
+def test_a_model_that_fails_when_it_is_tried_is_refused_in_its_words(client):
+    """X-MOD without a language."""
+    config = XmodConfig(**ROBERTA, languages=["en_XX", "de_DE"])
+    with pytest.raises(aquifer.Invalid, match="XmodForCausalLM cannot be recalled: .*language"):
+        recalling(XmodForCausalLM(config).eval(), client)
+
+
+def test_chunks_of_a_prompt_that_are_too_small_say_so(client, caplog):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    ids = prompt(600)
+    given = dict(attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, pad_token_id=0)
+    expected = model.generate(ids, **given)
+    with recall:
+        for chunk in (512, 128):
+            assert not caplog.text
+            assert torch.equal(model.generate(ids, prefill_chunk_size=chunk, **given), expected)
+            assert recall.flush()
+    assert "chunks of 128 tokens recalls nothing" in caplog.text
     recall.close()

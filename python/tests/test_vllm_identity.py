@@ -69,6 +69,26 @@ def test_how_it_is_computed_counts(folder, changes):
     assert identity.model_digest(config(folder)) != identity.model_digest(config(folder, **changes))
 
 
+def test_the_class_that_a_plugin_registers_by_a_known_name_counts(folder):
+    def told(entry):
+        registry = types.SimpleNamespace(models={"LlamaForCausalLM": entry})
+        return identity.model_digest(config(folder, architectures=["LlamaForCausalLM"], registry=registry))
+
+    def lazy(module):
+        return types.SimpleNamespace(module_name=module, class_name="LlamaForCausalLM")
+    own = type("LlamaForCausalLM", (), {"__module__": "plugin.llama"})
+    loaded = types.SimpleNamespace(model_cls=own)
+    assert told(lazy("vllm.llama")) == told(lazy("vllm.llama"))
+    assert told(lazy("plugin.llama")) == told(loaded)
+    assert len({told(None), told(lazy("vllm.llama")), told(loaded)}) == 3
+
+
+def test_the_registry_of_this_vllm_tells_classes_without_loading_them():
+    from vllm.model_executor.models import ModelRegistry
+    model = types.SimpleNamespace(registry=ModelRegistry, architectures=["LlamaForCausalLM"], architecture=None)
+    assert identity._classes(model) == ["vllm.model_executor.models.llama:LlamaForCausalLM", None]
+
+
 def test_what_an_encoder_does_to_images_counts(folder):
     seen = set()
     for text in (None, "{}", '{"image_mean": [0.5]}'):

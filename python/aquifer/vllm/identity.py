@@ -203,9 +203,23 @@ def _vllm_version() -> str:
 def _code(model: Any) -> bytes:
     """Which code computes it: another class may make another KV of the same weights."""
     _check_code(model)
-    return json.dumps([getattr(model, "architectures", None), getattr(model, "model_class_overrides", None),
+    return json.dumps([getattr(model, "architectures", None), _classes(model), getattr(model, "model_class_overrides", None),
                        model.code_revision, str(getattr(model.model_impl, "value", model.model_impl))],
                       sort_keys=True, default=str).encode()
+
+
+def _classes(model: Any) -> list[Optional[str]]:
+    """What is registered under the names of its architectures, which may be a plugin's. Nothing is imported for it."""
+    registered = getattr(getattr(model, "registry", None), "models", None) or {}
+    names = [*(getattr(model, "architectures", None) or []), getattr(model, "architecture", None)]
+    return [_class_name(registered.get(name)) for name in names]
+
+
+def _class_name(entry: Any) -> Optional[str]:
+    loaded = getattr(entry, "model_cls", None)
+    if loaded is not None:
+        return f"{loaded.__module__}:{loaded.__qualname__}"
+    return f"{entry.module_name}:{entry.class_name}" if hasattr(entry, "module_name") else None
 
 
 def _encoder(model: Any) -> list[bytes]:
