@@ -20,6 +20,9 @@ struct BenchEnvironment {
   bool quick = false;
   // A row that took longer than this ends early, after three rounds at the least. 0: never.
   double row_seconds = 0;
+  // A quick row that took less than this goes on, to as many rounds as it has otherwise: one bad
+  // second of the machine is then not most of what was measured.
+  double least_seconds = 0;
 };
 
 // One row's contenders, made ready: memory is faulted in, files are written. Each call is one round

@@ -109,6 +109,8 @@ Result<RowResult> MeasureRow(const Row& row, const BenchEnvironment& environment
     on_round(round, rounds);
     if (environment.row_seconds > 0 && watch.Seconds() > environment.row_seconds) {
       rounds = std::min(rounds, std::max(round, kLeastRounds));
+    } else if (round == rounds && watch.Seconds() < environment.least_seconds) {
+      rounds = std::min(rounds + 1, row.rounds);
     }
   }
 

@@ -160,6 +160,19 @@ TEST(BenchRunnerTest, ARowWhoseTimeIsOverEndsAfterThreeRounds) {
   EXPECT_EQ(order, "LOPPOLLOPPOL");
 }
 
+TEST(BenchRunnerTest, AQuickRowThatIsCheapHasAllOfItsRounds) {
+  std::string order;
+  const std::vector<double> figures(10, 1);
+  Row row =
+      ScriptedRow({.limit = figures, .ours = figures, .peer = figures, .ours_status = {}}, &order);
+  row.rounds = 4;
+  const Result<RowResult> result =
+      MeasureRow(row, {.directory = "", .quick = true, .least_seconds = 3600}, [](int, int) {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->rounds, 4);
+  EXPECT_EQ(order, "LOPPOLLOPPOLLOP");
+}
+
 TEST(BenchRunnerTest, APeerThatFailsIsLeftOutAndNotAskedAgain) {
   std::string order;
   const Row row = ScriptedRow(
