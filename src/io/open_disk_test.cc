@@ -9,12 +9,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "io/disk.h"
 #include "io/disk_directory.h"
 #include "testing/disk_requests.h"
@@ -346,6 +352,57 @@ TEST_P(OpenDiskTest, ADescriptionNamesTheDirectoryAndTheEngine) {
   ASSERT_TRUE(disk.ok());
   const std::string engine = GetParam() == DiskEngine::kUring ? "io_uring" : "threads";
   EXPECT_THAT((*disk)->Describe(), testing::StartsWith(scratch_.Sub("disk") + " (" + engine));
+}
+
+// While it is there, whoever opens the file waits: as on a drive that does not answer.
+class HangingOpen {
+ public:
+  explicit HangingOpen(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+    std::signal(SIGIO, SIG_IGN);  // Says that somebody waits.
+    held_ = ::fcntl(file_.get(), F_SETLEASE, F_WRLCK) == 0;
+  }
+  ~HangingOpen() { Release(); }
+
+  bool held() const { return held_; }
+  bool SomebodyWaits() const { return ::fcntl(file_.get(), F_GETLEASE) != F_WRLCK; }
+  void Release() {
+    if (std::exchange(held_, false)) ::fcntl(file_.get(), F_SETLEASE, F_UNLCK);
+  }
+
+ private:
+  const Descriptor file_;
+  bool held_ = false;
+};
+
+// It is the cache's owner who submits: if he waited, everybody would.
+TEST_P(OpenDiskTest, AFileWhoseOpeningHangsKeepsNobodyFromSubmitting) {
+  auto disk = Open();
+  ASSERT_TRUE(disk.ok());
+  for (const uint32_t file : {1u, 2u}) {
+    ASSERT_TRUE(RunRequest(disk->get(), CreateRequest(file, kPageBytes)).ok());
+  }
+  HangingOpen hanging(scratch_.Sub("disk/segment-00000001.aq"));
+  if (!hanging.held()) GTEST_SKIP() << "no leases on this file system";
+  const auto read = [&](uint32_t file, const AlignedBytes& target) {
+    return std::async(std::launch::async, [&disk, file, &target] {
+      return RunRequest(disk->get(), DataRequest(IoKind::kRead, file, 0, target.span()));
+    });
+  };
+  const AlignedBytes first(kPageBytes);
+  auto hangs = read(1, first);
+  while (!hanging.SomebodyWaits()) std::this_thread::yield();
+  const AlignedBytes second(kPageBytes);
+  IoGroup group;
+  group.requests = {DataRequest(IoKind::kRead, 2, 0, second.span())};
+  std::promise<void> done;
+  group.on_done = [&done](IoGroup&) { done.set_value(); };
+  auto submits = std::async(std::launch::async, [&] { (*disk)->Submit(&group); });
+  EXPECT_EQ(submits.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  hanging.Release();
+  EXPECT_TRUE(hangs.get().ok());
+  submits.wait();
+  done.get_future().wait();
+  EXPECT_TRUE(group.requests[0].status.ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, OpenDiskTest,

@@ -114,7 +114,7 @@ class ThreadDisk final : public Disk {
     }
     AQ_ASSIGN_OR_RETURN(OpenFile * file, Acquire(request->file));
     status = Move(*file, request);
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&files_mutex_);
     files_.Release(file);
     return status;
   }
@@ -145,25 +145,28 @@ class ThreadDisk final : public Disk {
   }
 
   Result<OpenFile*> Acquire(uint32_t number) {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&files_mutex_);
     return files_.Acquire(number);
   }
 
   void Drop(uint32_t number) {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&files_mutex_);
     files_.Drop(number);
   }
 
   const std::unique_ptr<DiskDirectory> directory_;
   GroupLedger ledger_;
 
-  Mutex mutex_;  // Held while a file is opened, which is rare.
+  // Held while a file is opened or closed, which may hang: never by who submits.
+  Mutex files_mutex_;
+  OpenFiles files_ AQ_GUARDED_BY(files_mutex_);
+
+  Mutex mutex_;
   GroupQueue queue_ AQ_GUARDED_BY(mutex_);
   GroupQueue bulk_ AQ_GUARDED_BY(mutex_);
   bool bulk_turn_ AQ_GUARDED_BY(mutex_) = false;
   uint64_t bulk_bytes_ AQ_GUARDED_BY(mutex_) = 0;  // At the device.
   size_t idle_tasks_ AQ_GUARDED_BY(mutex_) = 0;    // That found only bulk, and no room for it.
-  OpenFiles files_ AQ_GUARDED_BY(mutex_);
   bool closing_ AQ_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<WorkerPool> pool_;  // Last: its threads use all of the above.
