@@ -33,7 +33,7 @@ NvmeDrive::NvmeDrive(uint32_t number, uint64_t capacity_bytes, Disk* disk, NvmeS
       shared_(shared),
       owner_(owner),
       io_(disk, shared->clock) {
-  io_.on_busy = [this] { ArmTimer(); };
+  io_.on_oldest = [this] { ArmTimer(); };
 }
 
 NvmeDrive::~NvmeDrive() = default;

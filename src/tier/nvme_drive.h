@@ -242,6 +242,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   void SweepExpired(uint32_t segment, size_t record);
 
   // Health (nvme_health.cc).
+  // When what is the oldest request now counts as hanging; INT64_MAX: there is none.
+  int64_t HangsAt() const;
   void ArmTimer();
   void OnTimer();
   void GoOut(const Status& why);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tier/nvme_small.h"
@@ -109,6 +110,82 @@ TEST(NvmeHealthTest, ATierThatStoodStillItselfDoesNotBlameTheDrive) {
   EXPECT_EQ(harness.listener.health, std::vector<bool>{false});
   harness.disks[0]->Hang(false);
   harness.Advance(2'000'000'000);
+}
+
+// 13 MB/s: a disk behind a slow network, or one whose credit is used up.
+class SlowDriveTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBytesPerSecond = 13'000'000;
+
+  SlowDriveTest() {
+    NvmeTierOptions options;
+    options.capacity_bytes = uint64_t{1} << 30;
+    options.segment_bytes = uint64_t{128} << 20;
+    harness_ = std::make_unique<NvmeHarness>(options);
+    harness_->disk_options.bytes_per_second = kBytesPerSecond;
+    harness_->Restart();
+  }
+
+  // Hands over all of them at once.
+  void Write(const std::vector<std::unique_ptr<TestBlock>>& blocks, Batch<WriteOp>* batch) {
+    for (const auto& block : blocks) batch->ops.push_back(block->ToWrite());
+    batch->on_done = [this](Batch<WriteOp>&) { ++done_; };
+    harness_->tier()->Write(batch);
+    harness_->executor.RunAll();
+  }
+  void Read(const std::vector<std::unique_ptr<TestBlock>>& blocks, Batch<ReadOp>* batch) {
+    for (const auto& block : blocks) {
+      batch->ops.push_back(
+          {.id = block->id(), .target = block->memory(), .status = {}, .checksum = {}});
+    }
+    batch->on_done = [this](Batch<ReadOp>&) { ++done_; };
+    harness_->tier()->Read(batch);
+    harness_->executor.RunAll();
+  }
+  // Seconds until so many batches have ended.
+  double Wait(int batches) {
+    const int64_t since = harness_->NowNanos();
+    for (int step = 0; step < 2000 && done_ < batches; ++step) harness_->Advance(10'000'000);
+    EXPECT_EQ(std::exchange(done_, 0), batches);
+    return static_cast<double>(harness_->NowNanos() - since) / 1e9;
+  }
+
+  std::unique_ptr<NvmeHarness> harness_;
+  int done_ = 0;
+};
+
+TEST_F(SlowDriveTest, ASlowDriveIsNotTakenForOneThatHangs) {
+  for (const uint64_t bytes : {uint64_t{2} << 20, uint64_t{64} << 20}) {
+    SCOPED_TRACE(bytes);
+    const auto blocks = Blocks(bytes, (uint64_t{128} << 20) / bytes, bytes);
+    Batch<WriteOp> write;
+    Write(blocks, &write);
+    EXPECT_GT(Wait(1), 10);
+    for (const WriteOp& op : write.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+    Batch<ReadOp> read;
+    Read(blocks, &read);
+    EXPECT_GT(Wait(1), 10);
+    for (const ReadOp& op : read.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+  }
+  EXPECT_TRUE(harness_->listener.health.empty()) << harness_->listener.health_why.ToString();
+}
+
+// Nor must anybody wait for all that is to be written to it.
+TEST_F(SlowDriveTest, ASlowDriveHasLittleWaitingForIt) {
+  const auto first = Blocks(0, 16, uint64_t{2} << 20);
+  Batch<WriteOp> before;
+  Write(first, &before);
+  Wait(1);
+  const auto blocks = Blocks(100, 64, uint64_t{2} << 20);
+  Batch<WriteOp> write;
+  Write(blocks, &write);
+  const auto wanted = Blocks(0, 1, uint64_t{2} << 20);
+  Batch<ReadOp> read;
+  Read(wanted, &read);
+  EXPECT_LT(Wait(1), 1);
+  EXPECT_TRUE(read.ops[0].status.ok());
+  EXPECT_GT(Wait(1), 9);
+  for (const WriteOp& op : write.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
 }
 
 // Its buffer is its caller's again: nothing may read it, and nothing may come of the write.

@@ -54,12 +54,13 @@ void NvmeIo::Start(IoGroup group, Done done, std::vector<PageBuffer> keep) {
   io->group.on_done = [io](IoGroup&) { Finish(io); };
   io->done = std::move(done);
   io->keep = std::move(keep);
-  io->submitted_nanos = clock_->NowNanos();
+  for (const IoRequest& request : io->group.requests) io->bytes += request.data.size();
+  if (oldest_ == nullptr) oldest_nanos_ = clock_->NowNanos();
   io->older = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer) = io;
   newest_ = io;
   ++in_flight_;
-  if (oldest_ == io && on_busy) on_busy();
+  if (oldest_ == io && on_oldest) on_oldest();
   disk_->Submit(&io->group);
 }
 
@@ -78,6 +79,8 @@ void NvmeIo::Finish(Io* io) {
 void NvmeIo::Unlink(Io* io) {
   --in_flight_;
   if (io->hung) --hung_;
+  const bool was_oldest = io == oldest_;
+  if (was_oldest) oldest_nanos_ = clock_->NowNanos();
   Io*& head = io->hung ? hung_head_ : oldest_;
   (io->older == nullptr ? head : io->older->newer) = io->newer;
   if (io->newer != nullptr) {
@@ -85,6 +88,7 @@ void NvmeIo::Unlink(Io* io) {
   } else if (!io->hung) {
     newest_ = io->older;
   }
+  if (was_oldest && oldest_ != nullptr && on_oldest) on_oldest();
 }
 
 void NvmeIo::MarkAllHung() {

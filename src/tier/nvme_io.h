@@ -53,8 +53,10 @@ class NvmeIo {
   // The same for payload, which need not be there before all else is.
   void SubmitBulk(std::vector<IoRequest> requests, Done done);
 
-  // When the oldest request was submitted that is not known to hang; INT64_MAX when there is none.
-  int64_t oldest_nanos() const { return oldest_ == nullptr ? INT64_MAX : oldest_->submitted_nanos; }
+  // Since when the drive has had nothing older to do than what is the oldest now, of what is not
+  // known to hang; INT64_MAX when there is none. A drive that is slow ends one after the other.
+  int64_t oldest_nanos() const { return oldest_ == nullptr ? INT64_MAX : oldest_nanos_; }
+  uint64_t oldest_bytes() const { return oldest_ == nullptr ? 0 : oldest_->bytes; }
 
   // What is at the drive now no longer counts for oldest_nanos().
   void MarkAllHung();
@@ -63,8 +65,8 @@ class NvmeIo {
 
   Disk* disk() const { return disk_; }
 
-  // Called when the drive gets its first request after it had none (hung ones aside).
-  std::function<void()> on_busy;
+  // Called when another request is the oldest.
+  std::function<void()> on_oldest;
 
  private:
   struct Io {
@@ -72,7 +74,7 @@ class NvmeIo {
     IoGroup group;
     Done done;
     std::vector<PageBuffer> keep;
-    int64_t submitted_nanos = 0;
+    uint64_t bytes = 0;
     bool hung = false;
     Io* older = nullptr;
     Io* newer = nullptr;
@@ -88,6 +90,7 @@ class NvmeIo {
   const Clock* const clock_;
   Io* oldest_ = nullptr;  // Requests that do not hang, in the order of submission.
   Io* newest_ = nullptr;
+  int64_t oldest_nanos_ = 0;
   Io* hung_head_ = nullptr;
   size_t hung_ = 0;
   size_t in_flight_ = 0;

@@ -33,7 +33,8 @@ struct NvmeTierOptions {
   uint32_t max_queued_ops = 1024;
   uint64_t max_block_bytes = uint64_t{64} << 20;
   int64_t probe_interval_nanos = 1'000'000'000;  // How often a drive out of service is tried.
-  // A drive whose oldest request is older than this is hanging, and out of service.
+  // A drive that does not end its oldest request for so long, and as long as 8 MB/s take for its
+  // bytes, is hanging, and out of service.
   int64_t hang_nanos = 5'000'000'000;
   TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
   // Seals what is written where it has keys; null: blocks are written as they are. Outlives the
