@@ -11,6 +11,12 @@
 namespace aquifer {
 namespace {
 
+// All that write-down (512), loads (512, or 32 a drive) and deletions (1024) have under way at
+// once: nobody is refused for another's sake.
+uint32_t QueuedOps(size_t drives) {
+  return static_cast<uint32_t>(512 + std::max<size_t>(512, 32 * drives) + 1024);
+}
+
 // Larger blocks stay in DRAM: a segment must hold one with room to spare.
 uint64_t LargestNvmeBlock(const CacheOptions& options) {
   if (options.nvme_segment_bytes == 0) return kMaxBlockBytes;
@@ -39,6 +45,7 @@ Status Core::BuildNvme() {
       NewNvmeTier({.capacity_bytes = cache.nvme_bytes - disks_.size() * kPageBytes,
                    .segment_bytes = cache.nvme_segment_bytes,
                    .sync = cache.nvme_sync,
+                   .max_queued_ops = QueuedOps(disks_.size()),
                    .max_block_bytes = LargestNvmeBlock(cache),
                    .meter = environment_.meter,
                    .packer = environment_.packer},

@@ -22,8 +22,8 @@ constexpr size_t kTellSlice = 64;
 // the others by far.
 constexpr size_t kLookedAtPerJoin = 2;
 constexpr size_t kLookedAtPerTurn = 64;
-// Of all drives together: half of the tier's queue. Each has an equal share,
-// and no less than that.
+// Of all drives together: the tier's queue has room for them beside all else.
+// Each has an equal share, and no less than that.
 constexpr size_t kMaxInFlightBatches = 32;
 constexpr size_t kMinInFlightBatches = 2;
 

@@ -13,8 +13,8 @@ namespace {
 
 // Enough that some blocks are verified while others are at the drive and the first ones wait for
 // the page that names them. How much is at the drive at once is the tier's business. With four
-// batches of 16 a write took 20 % longer. All together are half of the tier's queue: loads and
-// deletions have the rest.
+// batches of 16 a write took 20 % longer. The tier's queue has room for all of them beside loads
+// and deletions.
 constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
 constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 constexpr size_t kMaxInFlightBatches = 16;

@@ -69,6 +69,10 @@ class BatchLedger {
     return true;
   }
   void GivePlaceBack() { --places_; }
+  template <class State>
+  void GivePlaceBack(State* state) {
+    if (std::exchange(state->counted, false)) GivePlaceBack();
+  }
   uint64_t places_taken() const { return places_; }
 
   template <class State>
@@ -82,7 +86,7 @@ class BatchLedger {
   // Nothing refers to the operation any more. May free its batch.
   template <class State>
   void Retire(State* state) {
-    if (state->counted) GivePlaceBack();
+    GivePlaceBack(state);
     Release(state->batch);
   }
   // The same for one more that somebody has added to `unretired`.

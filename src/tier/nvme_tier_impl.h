@@ -152,9 +152,12 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void VisitSlice(const std::shared_ptr<Enumeration>& enumeration);
   bool Visible(NvmeIndex::EntryId entry) const;
 
+  // What is late may hang at its drive for long, in that drive's own queue: here it takes nothing
+  // from the other drives.
   template <class State>
   void Settle(State* state, Status status) {
     ledger_.Settle(state, std::move(status));
+    ledger_.GivePlaceBack(state);
   }
   template <class State>
   void Retire(State* state) {
