@@ -457,16 +457,6 @@ bool EvictJob::CrossGap() {
   return true;
 }
 
-bool EvictJob::HasOtherChild(BlockRef parent, BlockRef own) const {
-  const Index& index = core().residency_->index();
-  BlockRef child = index.FirstChild(parent);
-  // Those that are gone are only still leased: few.
-  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
-    child = index.at(child).next_sibling;
-  }
-  return child != kNoBlock;
-}
-
 bool EvictJob::DropChainSlice() {
   const ChainSlice& chain = asked().chain;
   const TenantId id = core().catalog_.tenant(tenant()).id;

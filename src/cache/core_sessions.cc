@@ -113,6 +113,16 @@ bool Core::ForgetSessions(uint16_t tenant, size_t max) {
   return false;
 }
 
+bool Job::HasOtherChild(BlockRef parent, BlockRef own) const {
+  const Index& index = core().residency_->index();
+  BlockRef child = index.FirstChild(parent);
+  // Those that are gone are only still leased: few.
+  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
+    child = index.at(child).next_sibling;
+  }
+  return child != kNoBlock;
+}
+
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
   outlook_ = SessionHint::kNone;
@@ -121,7 +131,7 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   ttl_seconds_ = forecast.ttl_seconds;
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
-  shared_ = false;
+  shared_ = crossed_ = false;
   if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
   const bool of_tenant = core().IsDurableTenant(tenant());
   if (durable_ || of_tenant) {
@@ -132,29 +142,37 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
 }
 
 void HintJob::Run() {
-  Residency& residency = *core().residency_;
-  const Index& index = residency.index();
-  BlockRef ref = index.Find(walk_);
-  for (size_t step = 0; step < kHintSlice && ref != kNoBlock; ++step) {
-    // What other chains share is not this session's to speak of; but it is nothing without it.
-    shared_ = shared_ || index.at(ref).children > 1;
-    if (shared_ && !durable_) {
-      ref = kNoBlock;
-      break;
-    }
-    Apply(ref);
-    ref = index.Parent(ref);
-  }
+  bool more = true;
+  for (size_t step = 0; step < kHintSlice && more; ++step) more = ApplyToNext();
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
   if (core().durable_ != nullptr) core().durable_->PumpSoon();
-  if (ref == kNoBlock || !index.Exists(ref)) {
-    Drop();
-    return End(0);
+  if (more) return RunAgain();
+  Drop();
+  End(0);
+}
+
+bool HintJob::ApplyToNext() {
+  const Residency& residency = *core().residency_;
+  const Index& index = residency.index();
+  const BlockRef ref = index.Find(walk_);
+  if (ref == kNoBlock) {  // The end was evicted, or one in the middle is lost.
+    const LostLink* const gone = residency.LinkAbove(walk_);
+    if (gone == nullptr || gone->position == 0) return false;
+    walk_.key = gone->parent;
+    crossed_ = true;
+    return true;
   }
-  walk_.key = index.at(ref).key;
-  RunAgain();
+  // What other chains share is not this session's to speak of; but it is nothing without it.
+  const bool others = crossed_ ? HasOtherChild(ref, kNoBlock) : index.at(ref).children > 1;
+  shared_ = shared_ || others;
+  crossed_ = false;
+  if (shared_ && !durable_) return false;
+  const bool first = index.at(ref).position == 0;
+  walk_.key = index.ParentKey(ref);
+  Apply(ref);
+  return !first;
 }
 
 void HintJob::Drop() { --core().clients_[client()].hints; }

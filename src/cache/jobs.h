@@ -56,6 +56,8 @@ class Job {
   // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
   ChainNames NamesOf(const ChainSlice& chain) const;
+  // Whether another chain goes on from the block.
+  bool HasOtherChild(BlockRef parent, BlockRef own) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const {
     return Core::DeadlineIn(timeout_nanos, begun_nanos_);
   }
@@ -341,7 +343,6 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropNextOfSession();
   bool CrossGap();
   // Another one than `own` hangs below it.
-  bool HasOtherChild(BlockRef parent, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();
@@ -404,6 +405,8 @@ class HintJob final : public Job {
   void Drop() override;
 
  private:
+  // False: that was the last of them.
+  bool ApplyToNext();
   void Apply(BlockRef ref);
   uint32_t ExpiryOf(BlockRef ref) const;
 
@@ -412,6 +415,7 @@ class HintJob final : public Job {
   int64_t ttl_seconds_ = 0;
   bool durable_ = false;  // The session's blocks are to be.
   bool shared_ = false;   // From here up they are other chains', too.
+  bool crossed_ = false;  // The block below was gone.
   BlockName walk_;        // The next of the session's blocks, deepest first.
 };
 

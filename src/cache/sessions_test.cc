@@ -158,6 +158,37 @@ TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoAboveAGap) {
   EXPECT_EQ(Recall(other), other.size());
 }
 
+// The tail is the first to be evicted, and any block may be lost: what is left was said to go too.
+TEST_F(SessionsTest, ATimeToLiveReachesWhatIsAboveAGap) {
+  for (const std::vector<size_t>& lost : {std::vector<size_t>{4}, {4, 5, 7}, {8, 9}}) {
+    Make(SmallCache(64, false));
+    const Chain chain(layout_, {.seed = 1, .blocks = 10});
+    StoreSession(chain);
+    Lose(chain, lost);
+    Hint(chain, 10);
+    world_->Run();
+    EXPECT_EQ(Recall(chain), 10 - lost.size());
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 11);
+    EXPECT_EQ(Recall(chain), 0u) << "lost " << lost.size();
+  }
+}
+
+TEST_F(SessionsTest, ATimeToLiveIsNoOtherChainsAlsoAboveAGap) {
+  for (const size_t lost : {4, 6}) {
+    Make(SmallCache(64, false));
+    const Chain chain(layout_, {.seed = 1, .blocks = 10});
+    const Chain other = chain.Fork(4, 2, 4);
+    StoreSession(chain);
+    ASSERT_EQ(Store(other), 4u);
+    Lose(chain, {lost});
+    Hint(chain, 10);
+    world_->Run();
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 11);
+    EXPECT_EQ(Recall(other), other.size());
+    EXPECT_EQ(Recall(chain), 4u);
+  }
+}
+
 TEST_F(SessionsTest, AFinishedSessionGoesBeforeOneThatWasUsedLongerAgo) {
   Make(SmallCache(32, false));
   const Chain finished(layout_, {.seed = 1, .blocks = 10});
