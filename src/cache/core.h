@@ -408,6 +408,7 @@ class Core final : private TierListener, private LoadWaiter {
   double FillWaitMs(BlockRef ref) const;
   // Adds the op's heads; `complete` when every head is there.
   static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
+  void ForgetLost(const BlockName& name);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   void CommitOne(ClientNumber client, CommitOp* op);
 
@@ -418,6 +419,8 @@ class Core final : private TierListener, private LoadWaiter {
   }
   uint32_t NowUnix() const { return static_cast<uint32_t>(environment_.clock->UnixSeconds()); }
   bool Readable(BlockRef ref) const;
+  // DRAM has it, or a drive that is in service.
+  bool Reachable(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
   // It is being deleted: its blocks are nobody's because of it.
   void ForgetHead(uint16_t tenant, const std::string& name);

@@ -12,7 +12,8 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kMatchSlice = 512;
-constexpr size_t kAskSlice = 64;  // Of which each takes up to a microsecond.
+constexpr size_t kProbedSlice = 128;  // Where each is looked up on NVMe too: a drive is out.
+constexpr size_t kAskSlice = 64;      // Of which each takes up to a microsecond.
 // The eviction orders hear of so many blocks of a chain; what is behind them fares like these.
 constexpr size_t kMaxAsked = 4096;
 constexpr size_t kFetchSlice = 64;
@@ -52,7 +53,14 @@ uint64_t CoreCounters::* BytesOf(TierKind tier) {
 bool Core::Readable(BlockRef ref) const {
   const BlockEntry& entry = residency_->at(ref);
   if (entry.state != BlockState::kResident || entry.expired(NowUnix())) return false;
-  return entry.in_tier(kTierDram) || (entry.in_tier(kTierNvme) && nvme_usable());
+  return Reachable(ref);
+}
+
+bool Core::Reachable(BlockRef ref) const {
+  const BlockEntry& entry = residency_->at(ref);
+  if (entry.in_tier(kTierDram)) return true;
+  if (!entry.in_tier(kTierNvme) || !nvme_usable()) return false;
+  return nvme_->AllInService() || nvme_->Probe(residency_->IdOf(ref)).code() != Code::kUnavailable;
 }
 
 // --- Match
@@ -122,7 +130,8 @@ void MatchJob::Run() {
   const ChainSlice& chain = match.chain;
   const size_t begin = refs_.size();
   const size_t from = match.have + matched_;
-  const size_t steps = std::min(kMatchSlice, chain.keys.size() - from);
+  const bool probe = core().nvme_usable() && !core().nvme_->AllInService();
+  const size_t steps = std::min(probe ? kProbedSlice : kMatchSlice, chain.keys.size() - from);
   refs_.resize(begin + steps);
   const uint8_t tiers =
       static_cast<uint8_t>(TierBit(kTierDram) | (core().nvme_usable() ? TierBit(kTierNvme) : 0));
@@ -139,6 +148,10 @@ void MatchJob::Run() {
   for (size_t i = begin; i < refs_.size(); ++i) {
     const BlockEntry& entry = core().residency_->at(refs_[i]);
     const uint8_t tier = entry.in_tier(kTierDram) ? kTierDram : kTierNvme;
+    if (probe && tier == kTierNvme && !core().Reachable(refs_[i])) {
+      refs_.resize(i);
+      return EndHere();
+    }
     const bool asked_for = entry.layout == core().LayoutOf(client(), chain.layout);
     if (asked_for && AddRun(match.have + matched_, tier, RunState::kReady)) {
       ++matched_;
@@ -152,12 +165,16 @@ void MatchJob::Run() {
     return RunAgain();
   }
   if (found.end == MatchEnd::kFilling) AddFillingRun(match.have + matched_);
-  if (found.end == MatchEnd::kMissing && WorthAsking()) {
-    further_ = true;
-    further_begin_ = matched_;
-    return LookFurther();
-  }
+  if (found.end == MatchEnd::kMissing) return EndHere();
   Finish();
+}
+
+// This host has no more of it.
+void MatchJob::EndHere() {
+  if (!WorthAsking()) return Finish();
+  further_ = true;
+  further_begin_ = matched_;
+  LookFurther();
 }
 
 // What the durable tiers have of the rest, if they say so in time. Waiting for them gains at most

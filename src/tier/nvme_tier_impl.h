@@ -63,6 +63,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     return announcing_ == 0 && std::all_of(drives_.begin(), drives_.end(),
                                            [](const auto& drive) { return drive->announced(); });
   }
+  bool AllInService() const override {
+    return std::all_of(drives_.begin(), drives_.end(),
+                       [](const auto& drive) { return drive->in_service(); });
+  }
+  void Forgotten(const BlockId& id) override;
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
 
