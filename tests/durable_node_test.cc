@@ -402,8 +402,11 @@ TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   store_->Kill();
   EXPECT_EQ(host.engine->Recall(ChainOf(host, 7)).right, 0u);
   EXPECT_EQ(host.engine->Store(ChainOf(host, 8)), kBlocks);  // Nobody waits for it.
+  EXPECT_TRUE(host.node->AwaitLine("tier shared: out of service: ")) << host.node->said();
+  EXPECT_THAT(host.node->said(), testing::HasSubstr("; next step: "));
   store_->Start();
   ExpectRecalled(host, 7);
+  EXPECT_TRUE(host.node->AwaitLine("tier shared: in service again")) << host.node->said();
   EXPECT_TRUE(Eventually([&] { return Flush(host).ok(); }));
   host.Kill();
   ASSERT_NO_FATAL_FAILURE(Start(&host));

@@ -28,7 +28,6 @@
 #include "base/line_log.h"
 #include "cli/commands.h"
 #include "net/default_socket.h"
-#include "node/drive_watch.h"
 #include "node/encryption.h"
 #include "node/http_api.h"
 #include "node/http_server.h"
@@ -39,6 +38,7 @@
 #include "node/node_stores.h"
 #include "node/recorder.h"
 #include "node/secret_environment.h"
+#include "node/storage_watch.h"
 #include "node/tenant_drop.h"
 #include "tenant/key_service.h"
 #include "tenant/tenants.h"
@@ -248,7 +248,7 @@ class Serving {
     AQ_ASSIGN_OR_RETURN(node_, Node::Start(options));
     KnowTenants();
     dropper_.Serve(node_->running());
-    drives_ = std::make_unique<DriveWatch>(node_->running(), Log);
+    watch_ = std::make_unique<StorageWatch>(node_->running(), Log);
     if (api_ != nullptr) api_->Serve(node_.get());
     return Status();
   }
@@ -439,7 +439,7 @@ class Serving {
   std::unique_ptr<KeyService> keys_;  // Null: nothing is encrypted.
   std::unique_ptr<NodeStores> stores_;
   std::unique_ptr<Node> node_;
-  std::unique_ptr<DriveWatch> drives_;
+  std::unique_ptr<StorageWatch> watch_;
   std::unique_ptr<HttpApi> api_;
   std::unique_ptr<HttpServer> http_;
 };
