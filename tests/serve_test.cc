@@ -207,6 +207,42 @@ TEST_F(ServeTenants, AKeyStoreThatCannotBeUsedIsToldWithItsLine) {
   EXPECT_THAT(node.said(), HasSubstr("aquifer serve: " + config_ + ":2: key_store: "));
 }
 
+TEST_F(ServeTenants, ATierThatIsAddedDoesNotTakeTheKeysElsewhere) {
+  WriteMaster();
+  const std::string keys = scratch_.Sub("state/keys");
+  const std::string tier = fmt::format(
+      "[[tier]]\nname = \"shared\"\nkind = \"posix\"\ndirectory = \"{}\"\nsize = \"16GiB\"\n",
+      scratch_.Sub("shared"));
+  WriteConfig(MasterLine());
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}, WithState()));
+  const auto made = [](const std::string& directory) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+      if (!entry.path().filename().string().starts_with('.')) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(Eventually([&] { return made(keys); }));
+  EXPECT_EQ(Stop(), 0);
+  WriteConfig(MasterLine() + tier);
+  ServedNode refused(AQUIFER_PROGRAM_PATH,
+                     {"--socket", socket_, "--dram", "256MiB", "--http", "off", "--nvme", "off",
+                      "--config", config_},
+                     WithState());
+  EXPECT_FALSE(refused.AwaitReady());
+  EXPECT_THAT(refused.said(), AllOf(HasSubstr("aquifer serve: key_store: this node's data keys are "
+                                              "in " +
+                                              keys + ", "),
+                                    HasSubstr(scratch_.Sub("shared/keys")),
+                                    HasSubstr("key_store = \"" + keys + "\"")));
+  EXPECT_EQ(refused.Wait(), 2);
+  // As it says.
+  WriteConfig(MasterLine() + fmt::format("key_store = \"{}\"\n", keys) + tier);
+  ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}, WithState()));
+  EXPECT_EQ(Stop(), 0);
+  EXPECT_FALSE(made(scratch_.Sub("shared/keys")));
+}
+
 TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
   const uid_t self = ::geteuid();
   WriteTenants({{"red", "red secret"},

@@ -280,7 +280,8 @@ class Serving {
     if (masters.empty()) return Status();
     HideMemory();
     AQ_ASSIGN_OR_RETURN(const KeyPlace place, PlaceOfKeys(plan_.config, ThisHost()));
-    Result<std::unique_ptr<KeyStore>> store = OpenKeys(place, environment_);
+    Result<std::unique_ptr<KeyStore>> store =
+        OpenKeys(plan_.config, place, MemoryOfKeys(ThisHost(), plan_.socket), environment_, Log);
     if (!store.ok()) return AtKey(plan_.config.places, "key_store", store.status());
     KeyServiceOptions options;
     options.log = Log;

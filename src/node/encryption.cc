@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "node/node_stores.h"
 #include "store/posix_paths.h"
+#include "tenant/data_keys.h"
 #include "tenant/key_bucket.h"
 #include "tenant/master_keys.h"
 #include "tenant/mounted_keys.h"
@@ -24,7 +25,6 @@ namespace {
 constexpr std::string_view kKeyFolder = "/keys";
 // What OpenKeyDirectory() leaves in every directory of keys.
 constexpr std::string_view kKeyMarker = "/.lock";
-constexpr std::string_view kMemory = "/key-store";
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
@@ -65,28 +65,103 @@ Result<KeyPlace> PlaceInState(const NodeHost& host) {
                   host.state_directory));
 }
 
-KeyPlace PlaceAsNamed(const std::string& directory, const NodeHost& host) {
-  const std::string state = StateOf(host);
-  return {.directory = directory,
-          .memory = state.empty() ? std::string() : state + std::string(kMemory)};
+KeyAddress AddressIn(const TierConfig& tier) {
+  if (tier.kind == StoreKind::kPosix)
+    return {.directory = tier.directory + std::string(kKeyFolder)};
+  return {.bucket = tier.bucket, .prefix = tier.prefix, .endpoints = EndpointsOf(tier)};
 }
 
-// A line for each directory: nodes of one host may have several.
-bool Remembers(const KeyPlace& place) {
-  std::ifstream file(place.memory);
-  for (std::string directory; std::getline(file, directory);) {
-    if (directory == place.directory) return true;
+// Null: no tier of the configuration has them there.
+const TierConfig* TierAt(const KeyAddress& address, const NodeConfig& config) {
+  for (const TierConfig& tier : config.tiers) {
+    if (tier.kind != StoreKind::kRedis && AddressIn(tier).IsSame(address)) return &tier;
   }
-  return false;
+  return nullptr;
 }
 
-// The first time, the directory may be empty. From then on an empty one is a mount point.
-Result<std::unique_ptr<KeyStore>> OpenNamedKeys(const KeyPlace& place) {
-  if (!Remembers(place)) {
-    AQ_RETURN_IF_ERROR(OpenKeyDirectory(place.directory).status());
-    std::ofstream(place.memory, std::ios::app) << place.directory << "\n";
+// What key_store has to be for keys to be there.
+std::string SettingFor(const KeyAddress& address, const NodeConfig& config) {
+  if (const TierConfig* const tier = TierAt(address, config)) {
+    return fmt::format("key_store = \"{}\"", tier->name);
   }
-  return NewMountedKeys(place.directory, place.directory + std::string(kKeyMarker));
+  if (!address.directory.empty()) return fmt::format("key_store = \"{}\"", address.directory);
+  return "key_store = the name of a [[tier]] with that bucket";
+}
+
+// Nobody has asked for it: it would follow from a tier that is new, gone, or in another place.
+Status WouldMove(const KeyAddress& before, const KeyAddress& now, const NodeConfig& config) {
+  return Invalid(fmt::format(
+      "this node's data keys are {}, and with these tiers new ones would be made {}, while what is "
+      "stored could not be read any more; write {} to go on with those there are, or {} once they "
+      "have been copied there",
+      before.Describe(), now.Describe(), SettingFor(before, config), SettingFor(now, config)));
+}
+
+std::unique_ptr<KeyStore> OpenKnownDirectory(const std::string& directory) {
+  return NewMountedKeys(directory, directory + std::string(kKeyMarker));
+}
+
+Result<std::unique_ptr<KeyStore>> OpenBucketOf(const TierConfig& tier,
+                                               const SecretEnvironment& environment) {
+  AQ_ASSIGN_OR_RETURN(const BucketOptions bucket, BucketOf(tier, environment));
+  return OpenKeyBucket(bucket, SystemClock(), SystemRandom());
+}
+
+// `known`: this node has had keys there.
+Result<std::unique_ptr<KeyStore>> OpenPlace(const KeyPlace& place, bool known,
+                                            const SecretEnvironment& environment) {
+  if (place.tier != nullptr && place.tier->kind == StoreKind::kObject) {
+    return OpenBucketOf(*place.tier, environment);
+  }
+  const std::string directory = place.Address().directory;
+  if (known) return OpenKnownDirectory(directory);
+  // The tier makes its own directory, when it can.
+  if (place.tier != nullptr) {
+    return NewMountedKeys(directory, PosixPaths(place.tier->directory).Marker());
+  }
+  AQ_RETURN_IF_ERROR(OpenKeyDirectory(directory).status());
+  return OpenKnownDirectory(directory);
+}
+
+Result<std::unique_ptr<KeyStore>> OpenBucketAt(const KeyAddress& address, const NodeConfig& config,
+                                               const SecretEnvironment& environment) {
+  const TierConfig* const tier = TierAt(address, config);
+  if (tier == nullptr) return Invalid("no [[tier]] here has that bucket");
+  return OpenBucketOf(*tier, environment);
+}
+
+// Both as they are.
+Result<size_t> CountLeftBehind(const KeyAddress& before, const KeyAddress& now,
+                               const NodeConfig& config, const SecretEnvironment& environment) {
+  std::unique_ptr<KeyStore> from;
+  std::unique_ptr<KeyStore> to;  // Null: there is nothing.
+  if (!before.directory.empty()) {
+    from = OpenKnownDirectory(before.directory);
+  } else {
+    AQ_ASSIGN_OR_RETURN(from, OpenBucketAt(before, config, environment));
+  }
+  if (now.directory.empty()) {
+    AQ_ASSIGN_OR_RETURN(to, OpenBucketAt(now, config, environment));
+  } else if (::access(now.directory.c_str(), F_OK) == 0) {
+    AQ_ASSIGN_OR_RETURN(to, OpenKeyDirectory(now.directory));
+  }
+  return CountMissingKeys(from.get(), to.get());
+}
+
+// Whoever names another place may mean it: then all keys have been copied there.
+Status CheckCopied(const KeyAddress& before, const KeyAddress& now, const NodeConfig& config,
+                   const SecretEnvironment& environment, const std::string& memory) {
+  const Result<size_t> missing = CountLeftBehind(before, now, config, environment);
+  if (missing.ok() && *missing == 0) return Status();
+  const std::string what =
+      missing.ok() ? fmt::format("those of {} tenants are not {}", *missing, now.Describe())
+                   : fmt::format("whether they are {} cannot be told ({})", now.Describe(),
+                                 missing.status().message());
+  return Invalid(fmt::format(
+      "this node's data keys are {}, and {}; write {} to go on with those; or end all nodes that "
+      "use them and copy all that is there first; or remove {} to begin without them, after which "
+      "nothing that they sealed can be read",
+      before.Describe(), what, SettingFor(before, config), memory));
 }
 
 }  // namespace
@@ -111,8 +186,12 @@ std::string KeyPlace::Describe() const {
   return tier != nullptr ? fmt::format("in tier {}", tier->name) : fmt::format("in {}", directory);
 }
 
+KeyAddress KeyPlace::Address() const {
+  return tier != nullptr ? AddressIn(*tier) : KeyAddress{.directory = directory};
+}
+
 Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host) {
-  if (config.key_store.starts_with('/')) return PlaceAsNamed(config.key_store, host);
+  if (config.key_store.starts_with('/')) return KeyPlace{.directory = config.key_store};
   for (const TierConfig& tier : config.tiers) {
     const bool meant = config.key_store.empty() || tier.name == config.key_store;
     if (meant && tier.kind != StoreKind::kRedis) return KeyPlace{.directory = {}, .tier = &tier};
@@ -120,16 +199,34 @@ Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host) {
   return PlaceInState(host);
 }
 
-Result<std::unique_ptr<KeyStore>> OpenKeys(const KeyPlace& place,
-                                           const SecretEnvironment& environment) {
-  if (place.tier == nullptr && !place.memory.empty()) return OpenNamedKeys(place);
-  if (place.tier == nullptr) return OpenKeyDirectory(place.directory);
-  if (place.tier->kind == StoreKind::kPosix) {
-    return NewMountedKeys(place.tier->directory + std::string(kKeyFolder),
-                          PosixPaths(place.tier->directory).Marker());
+KeyMemory MemoryOfKeys(const NodeHost& host, const std::string& socket) {
+  return KeyMemory(StateOf(host), socket);
+}
+
+Result<std::unique_ptr<KeyStore>> OpenKeys(const NodeConfig& config, const KeyPlace& place,
+                                           const KeyMemory& memory,
+                                           const SecretEnvironment& environment,
+                                           const std::function<void(const std::string&)>& log) {
+  AQ_ASSIGN_OR_RETURN(const std::optional<KeyAddress> before, memory.Recall());
+  const KeyAddress now = place.Address();
+  const bool known = before && before->IsSame(now);
+  const bool named = !config.key_store.empty();
+  if (before && !known) {
+    if (!named) return WouldMove(*before, now, config);
+    AQ_RETURN_IF_ERROR(CheckCopied(*before, now, config, environment, memory.file()));
+    log(
+        fmt::format("data keys were {} and are {} now; once every node has them there, destroy the "
+                    "old ones, or a tenant that is deleted leaves its key behind",
+                    before->Describe(), now.Describe()));
   }
-  AQ_ASSIGN_OR_RETURN(const BucketOptions bucket, BucketOf(*place.tier, environment));
-  return OpenKeyBucket(bucket, SystemClock(), SystemRandom());
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<KeyStore> store, OpenPlace(place, known, environment));
+  return NewRememberedKeys(std::move(store), memory, now, [named, log](const Status& failure) {
+    if (named) return;  // Then it stays there without that.
+    log(
+        fmt::format("warning: where data keys are cannot be remembered ({}); name the place with "
+                    "key_store, or a tier that is added may take them elsewhere",
+                    failure.message()));
+  });
 }
 
 }  // namespace aquifer

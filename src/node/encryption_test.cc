@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "node/node_stores.h"
@@ -18,7 +17,6 @@ namespace aquifer {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -104,46 +102,6 @@ TEST_F(EncryptionTest, DataKeysLieWhereAllNodesFindThem) {
   EXPECT_EQ(PlaceOfKeys(config_, host)->Describe(), "in tier shared");
   config_.key_store = "/srv/keys";
   EXPECT_EQ(PlaceOfKeys(config_, host)->Describe(), "in /srv/keys");
-}
-
-TEST_F(EncryptionTest, AKeyStoreOnATierThatIsNotThereIsWaitedFor) {
-  TierConfig tier = Tier(StoreKind::kPosix, "shared");
-  tier.directory = scratch_.Sub("absent");
-  const auto keys = OpenKeys(KeyPlace{.directory = {}, .tier = &tier}, {});
-  ASSERT_TRUE(keys.ok()) << keys.status().ToString();
-  EXPECT_EQ((*keys)->List().status().code(), Code::kUnavailable);
-}
-
-TEST_F(EncryptionTest, AnEmptyDirectoryIsNotTakenForAKeyStoreThatWasThereBefore) {
-  NodeHost host;
-  host.state_directory = scratch_.Sub("state");
-  config_.key_store = scratch_.Sub("keys");
-  const std::byte value[] = {std::byte{1}};
-  {
-    const auto keys = OpenKeys(*PlaceOfKeys(config_, host), {});
-    ASSERT_TRUE(keys.ok()) << keys.status().ToString();
-    EXPECT_TRUE((*keys)->List().ok()) << "the first time it may be empty";
-    EXPECT_TRUE(*(*keys)->Create("a", value));
-  }
-  // As when the host starts and the file system is not mounted.
-  std::filesystem::rename(scratch_.Sub("keys"), scratch_.Sub("elsewhere"));
-  std::filesystem::create_directory(scratch_.Sub("keys"));
-  const auto keys = OpenKeys(*PlaceOfKeys(config_, host), {});
-  ASSERT_TRUE(keys.ok()) << keys.status().ToString();
-  EXPECT_EQ((*keys)->List().status().code(), Code::kUnavailable);
-  const auto made = (*keys)->Create("a", value);
-  EXPECT_EQ(made.status().code(), Code::kUnavailable) << "a new key in place of the old one";
-  EXPECT_THAT(made.status().message(), HasSubstr("is its file system mounted?"));
-  std::filesystem::remove(scratch_.Sub("keys"));
-  std::filesystem::rename(scratch_.Sub("elsewhere"), scratch_.Sub("keys"));
-  EXPECT_THAT(*(*keys)->List(), ElementsAre("a"));
-  // Another directory is another store, and may be empty the first time.
-  config_.key_store = scratch_.Sub("others");
-  EXPECT_TRUE((*OpenKeys(*PlaceOfKeys(config_, host), {}))->List().ok());
-  config_.key_store = scratch_.Sub("keys");
-  std::filesystem::remove_all(scratch_.Sub("keys"));
-  EXPECT_EQ((*OpenKeys(*PlaceOfKeys(config_, host), {}))->List().status().code(),
-            Code::kUnavailable);
 }
 
 TEST_F(EncryptionTest, StoresThatCannotBeMadeAreNamed) {

@@ -111,12 +111,14 @@ DurableTierOptions TierOptionsOf(const TierConfig& tier) {
 
 }  // namespace
 
+std::vector<std::string> EndpointsOf(const TierConfig& tier) {
+  if (!tier.endpoints.empty()) return tier.endpoints;
+  return {fmt::format("https://s3.{}.amazonaws.com", tier.region)};
+}
+
 Result<BucketOptions> BucketOf(const TierConfig& tier, const SecretEnvironment& environment) {
   BucketOptions options;
-  options.endpoints = tier.endpoints;
-  if (options.endpoints.empty()) {
-    options.endpoints.push_back(fmt::format("https://s3.{}.amazonaws.com", tier.region));
-  }
+  options.endpoints = EndpointsOf(tier);
   options.allow_plain_http = tier.allow_plain_http;
   options.bucket = tier.bucket;
   if (!tier.prefix.empty()) options.prefix = tier.prefix + "/";

@@ -27,6 +27,9 @@ namespace aquifer {
 Result<std::unique_ptr<BlobStore>> NewStore(const TierConfig& tier,
                                             const SecretEnvironment& environment);
 
+// Where an object tier's servers are: as named, or Amazon's.
+std::vector<std::string> EndpointsOf(const TierConfig& tier);
+
 // The bucket of an object tier.
 Result<BucketOptions> BucketOf(const TierConfig& tier, const SecretEnvironment& environment);
 

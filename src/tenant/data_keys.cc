@@ -307,4 +307,23 @@ Result<size_t> DataKeys::Rewrap() {
   return count;
 }
 
+Result<size_t> CountMissingKeys(KeyStore* from, KeyStore* to) {
+  AQ_ASSIGN_OR_RETURN(const std::vector<std::string> names, from->List());
+  size_t missing = 0;
+  for (const std::string& name : names) {
+    const std::optional<TenantId> tenant = TenantOf(name);
+    if (!tenant) continue;
+    const auto bytes = from->Read(name);
+    if (bytes.status().code() == Code::kNotFound) continue;  // Deleted by now.
+    if (!bytes.ok()) return bytes.status();
+    AQ_ASSIGN_OR_RETURN(const KeyFile file, DecodeKeyFile(*bytes, *tenant));
+    const auto others = to == nullptr ? Status(Code::kNotFound) : to->Read(name);
+    if (!others.ok() && others.status().code() != Code::kNotFound) return others.status();
+    const Result<KeyFile> other =
+        others.ok() ? DecodeKeyFile(*others, *tenant) : Result<KeyFile>(others.status());
+    if (!other.ok() || other->generation != file.generation) ++missing;
+  }
+  return missing;
+}
+
 }  // namespace aquifer

@@ -107,4 +107,8 @@ class DataKeys {
   std::set<DataKeyId> unmarked_ AQ_GUARDED_BY(mutex_);  // Of marks_: the store has not taken them.
 };
 
+// Of how many tenants `from` has a key that `to` has not, or has another one in place of. A null
+// `to` has none.
+Result<size_t> CountMissingKeys(KeyStore* from, KeyStore* to);
+
 }  // namespace aquifer
