@@ -178,7 +178,12 @@ Status Stream::TlsFailure(int result) {
     return Status(Code::kUnavailable, fmt::format("the server's certificate is not accepted: {}",
                                                   X509_verify_cert_error_string(verified)));
   }
-  return Status(Code::kUnavailable, fmt::format("TLS: {}", TakeTlsError()));
+  const int reason = ERR_GET_REASON(ERR_peek_error());
+  const std::string words = TakeTlsError();
+  if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
+    return Status(Code::kUnavailable, fmt::format("the server does not speak TLS ({})", words));
+  }
+  return Status(Code::kUnavailable, fmt::format("TLS: {}", words));
 }
 
 Result<size_t> Stream::Send(std::span<const iovec> parts) {

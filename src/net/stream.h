@@ -46,6 +46,8 @@ class Stream {
 
   // Goes on with connecting; true when Send() and Receive() may be called.
   Result<bool> Establish();
+  // Somebody is there, whatever they speak.
+  bool connected() const { return !connecting_; }
 
   // How many bytes were taken: none when there is no room now. kUnavailable: the connection is
   // gone, as of all that fails here.

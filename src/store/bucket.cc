@@ -61,7 +61,9 @@ std::string Sha256Text(const std::array<std::span<const std::byte>, 2>& parts) {
   return text;
 }
 
-Status ExplainTransport(HttpFailure failure, const std::string& words, const std::string& url) {
+// `unheard`: not a byte came back.
+Status ExplainTransport(HttpFailure failure, const std::string& words, const std::string& url,
+                        bool unheard) {
   const auto say = [&](std::string_view what, std::string_view next) {
     return Status(Code::kUnavailable,
                   fmt::format("{} {} ({}); next step: {}", url, what, words, next));
@@ -75,13 +77,20 @@ Status ExplainTransport(HttpFailure failure, const std::string& words, const std
       return say("is not to be trusted",
                  "name the authority that signed its certificate as ca_file, and see that the "
                  "certificate is for this host and has not expired");
+    case HttpFailure::kNoTls:
+      return say("does not speak TLS",
+                 "name its port for TLS; where it has none, write http:// (and allow_plain_http = "
+                 "true where it is not on this host)");
     case HttpFailure::kStalled:
       return say("has stopped answering", "look at the server and the network to it");
     case HttpFailure::kNone:
     case HttpFailure::kBroken:
       break;
   }
-  return say("broke the connection", "look into the server's log");
+  return say("broke the connection", unheard && url.starts_with("http://")
+                                         ? "if that port is for TLS, write https://; else look "
+                                           "into the server's log"
+                                         : "look into the server's log");
 }
 
 // An answer to HEAD has no room for the code.
@@ -350,9 +359,11 @@ class S3Bucket final : public Bucket {
     const HttpExchange& exchange = pending->exchange;
     endpoints_.Failed(pending->endpoint, clock_->NowNanos());
     if (endpoints_.size() > 1) failovers_.fetch_add(1);
-    Status status = ExplainTransport(exchange.failure, exchange.failure_text,
-                                     endpoints_[pending->endpoint].Url());
-    const bool hopeless = exchange.failure == HttpFailure::kCertificate &&
+    Status status =
+        ExplainTransport(exchange.failure, exchange.failure_text,
+                         endpoints_[pending->endpoint].Url(), exchange.http_status == 0);
+    const bool hopeless = (exchange.failure == HttpFailure::kCertificate ||
+                           exchange.failure == HttpFailure::kNoTls) &&
                           static_cast<size_t>(pending->attempts) >= endpoints_.size();
     if (hopeless) {
       Finish(pending, std::move(status));

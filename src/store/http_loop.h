@@ -33,6 +33,7 @@ enum class HttpFailure : uint8_t {
   kAddress,      // The name of the host is not known.
   kConnect,      // Nobody answers there.
   kCertificate,  // Theirs, or our ca_file.
+  kNoTls,        // It speaks something else.
   kBroken,       // The connection ended or failed in the middle.
   kStalled,      // It moved nothing for too long.
 };

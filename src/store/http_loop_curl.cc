@@ -126,7 +126,13 @@ bool WasConnected(CURL* easy) {
   return micros > 0;
 }
 
-HttpFailure FailureOf(CURL* easy, CURLcode code) {
+// libcurl has one code for all that fails in a handshake, and OpenSSL's words.
+bool SpeaksNoTls(std::string_view words) {
+  return words.find("wrong version number") != std::string_view::npos ||
+         words.find("packet length too long") != std::string_view::npos;
+}
+
+HttpFailure FailureOf(CURL* easy, CURLcode code, std::string_view words) {
   switch (code) {
     case CURLE_OK:
       return HttpFailure::kNone;
@@ -139,6 +145,8 @@ HttpFailure FailureOf(CURL* easy, CURLcode code) {
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_ISSUER_ERROR:
       return HttpFailure::kCertificate;
+    case CURLE_SSL_CONNECT_ERROR:
+      return SpeaksNoTls(words) ? HttpFailure::kNoTls : HttpFailure::kBroken;
     case CURLE_OPERATION_TIMEDOUT:
       return WasConnected(easy) ? HttpFailure::kStalled : HttpFailure::kConnect;
     default:
@@ -270,7 +278,7 @@ class CurlLoop final : public HttpLoop {
     curl_easy_getinfo(transfer->easy.get(), CURLINFO_NUM_CONNECTS, &connects);
     exchange->connected_anew = connects > 0;
     if (exchange->too_long) return;
-    exchange->failure = FailureOf(transfer->easy.get(), code);
+    exchange->failure = FailureOf(transfer->easy.get(), code, transfer->error.data());
     // libcurl says so too where the server answered and did not want the rest of our body.
     if (code == CURLE_OK) return;
     exchange->failure_text =

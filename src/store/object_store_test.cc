@@ -419,6 +419,35 @@ TEST(ObjectStoreFaultsTest, TlsNeedsACertificateThatWeTrust) {
   EXPECT_TRUE(Contains(status, "ca_file")) << status.ToString();
 }
 
+TEST(ObjectStoreFaultsTest, TlsAndPlainServersThatAreTakenForEachOtherAreTold) {
+  SKIP_WITHOUT_SERVER();
+  const ScratchDirectory directory;
+  WriteTestCertificate(directory.Sub("cert.pem"), directory.Sub("key.pem"));
+  for (const S3Program program : {S3Program::kVersity, S3Program::kMinio}) {
+    if (program == S3Program::kMinio && !IsFullRun()) continue;
+    if (S3Server::ProgramPath(program).empty()) continue;
+    const S3Server plain({.program = program});
+    const S3Server secure({.program = program,
+                           .certificate_file = directory.Sub("cert.pem"),
+                           .key_file = directory.Sub("key.pem")});
+    BucketOptions options = secure.Options();
+    options.endpoints = {fmt::format("https://127.0.0.1:{}", plain.port())};
+    for (const Status& status :
+         {Client(options).Write("a", 1, kBlobBytes).status, Client(options).Look("a")}) {
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      EXPECT_TRUE(Contains(status, "does not speak TLS")) << status.ToString();
+      EXPECT_TRUE(Contains(status, "write http://")) << status.ToString();
+    }
+    options.endpoints = {fmt::format("http://127.0.0.1:{}", secure.port())};
+    for (const Status& status :
+         {Client(options).Write("a", 1, kBlobBytes).status, Client(options).Look("a")}) {
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      EXPECT_TRUE(Contains(status, "next step: if that port is for TLS, write https://"))
+          << status.ToString();
+    }
+  }
+}
+
 BucketOptions OptionsFor(const ScriptedHttp& server) {
   BucketOptions options;
   options.endpoints = {server.url()};

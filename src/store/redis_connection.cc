@@ -137,6 +137,7 @@ Status RedisConnection::PumpIn(int64_t now_nanos) {
     const size_t count = reader_.Room(room);
     AQ_ASSIGN_OR_RETURN(const size_t got, stream_->Receive(std::span(room).first(count)));
     if (got == 0) return Status();
+    heard_ = true;
     progress_nanos_ = now_nanos;
     moved += got;
     reader_.Arrived(got);
@@ -206,6 +207,12 @@ std::vector<RedisCommand> RedisConnection::TakeCommands() {
   }
   first_sent_bytes_ = 0;
   return all;
+}
+
+RedisConnection::Stage RedisConnection::stage() const {
+  if (stream_ == nullptr) return Stage::kNaming;
+  if (state_ == State::kConnecting) return stream_->connected() ? Stage::kTls : Stage::kConnecting;
+  return heard_ ? Stage::kHeard : Stage::kUnheard;
 }
 
 int64_t RedisConnection::WaitingSince() const {

@@ -80,6 +80,10 @@ class RedisConnection {
   size_t commands() const { return unsent_.size() + sent_.size(); }
 
   bool ready() const { return state_ == State::kReady; }
+
+  // How far it came, for who has to say why it is of no use.
+  enum class Stage : uint8_t { kNaming, kConnecting, kTls, kUnheard, kHeard };
+  Stage stage() const;
   // Since when a server that should answer has said nothing; INT64_MAX when nothing is awaited.
   int64_t WaitingSince() const;
 
@@ -107,6 +111,7 @@ class RedisConnection {
   bool aimed_ = false;            // The reader knows where the answer to sent_.front() goes.
   bool has_more_ = false;
   bool no_room_ = false;
+  bool heard_ = false;  // Anything from the server.
   int64_t progress_nanos_;
 };
 

@@ -179,10 +179,7 @@ void RedisLoop::LookAtTime() {
     const bool doomed = connection->doomed;
     Lose(connection,
          Status(Code::kUnavailable,
-                doomed ? std::string("the connection was given up")
-                       : fmt::format("the server says nothing for {} ms; next step: see what holds "
-                                     "it up (redis-cli --latency, SLOWLOG GET)",
-                                     options_.timeout_nanos / kMillisecond)),
+                doomed ? std::string("the connection was given up") : Silence(*connection->link)),
          /*send_again=*/doomed);
   }
   if (map_wanted_ && !map_asked_ && now >= map_after_nanos_) AskForMap();

@@ -146,7 +146,9 @@ class RedisLoop {
   void Resolve(Server* server);
   void Resolved(const RedisAddress& address, const Result<std::vector<SocketAddress>>& found);
   // A connection could not be made: others wait a while before they try.
-  void Pause(Server* server, const Status& why);
+  // `trouble`: what those hear who want something of it meanwhile.
+  void Pause(Server* server, const Status& trouble);
+  std::string Silence(const RedisConnection& link) const;
 
   void Pump(Connection* connection);
   void Watch(Connection* connection);

@@ -26,15 +26,28 @@ constexpr int64_t kDetourNanos = 20 * kMillisecond;
 constexpr uint32_t kQuickDetours = 4;
 constexpr uint32_t kMostDetours = 250;
 
-// Behind why there is no connection, where that does not say it itself.
-std::string_view NextStepAfter(std::string_view why) {
+using Stage = RedisConnection::Stage;
+
+// Behind why a connection is of no use, where that does not say it itself.
+std::string_view NextStepAfter(std::string_view why, Stage stage, bool tls) {
   if (why.find("; next step: ") != std::string_view::npos) return "";
   if (why.find("certificate") != std::string_view::npos) {
     return "; next step: name the authority that signed it as ca_file, and the server as its "
            "certificate does";
   }
-  return "; next step: see that the server runs, that this host may reach it, and that tls is as "
-         "the server has it";
+  if (why.find("not Redis's protocol") != std::string_view::npos) {
+    return tls ? "; next step: name the port of a Redis or Valkey server"
+               : "; next step: name the port of a Redis or Valkey server, and if that is for TLS "
+                 "write tls = true";
+  }
+  if (stage == Stage::kTls) {
+    return "; next step: if that port is not for TLS, write tls = false or name the one that is; "
+           "else see the server's log";
+  }
+  if (stage == Stage::kUnheard && !tls) {
+    return "; next step: if that port is for TLS, write tls = true; else see the server's log";
+  }
+  return "; next step: see that the server runs and that this host may reach it";
 }
 
 // "used_memory:1234\r\n" in what INFO says.
@@ -150,7 +163,9 @@ void RedisLoop::Resolve(Server* server) {
         mailbox->Post([this, address, found = std::move(found)] { Resolved(address, found); });
   });
   if (!server->resolving) {
-    Pause(server, Status(Code::kUnavailable, "the system has no thread to resolve a name with"));
+    Pause(server, Status(Code::kUnavailable,
+                         fmt::format("{}: the system has no thread to resolve a name with",
+                                     server->address.ToString())));
   }
 }
 
@@ -170,10 +185,32 @@ void RedisLoop::Resolved(const RedisAddress& address,
   }
 }
 
-void RedisLoop::Pause(Server* server, const Status& why) {
-  server->trouble =
-      Status(Code::kUnavailable, fmt::format("{}: {}{}", server->address.ToString(), why.message(),
-                                             NextStepAfter(why.message())));
+std::string RedisLoop::Silence(const RedisConnection& link) const {
+  const int64_t millis = options_.timeout_nanos / kMillisecond;
+  switch (link.stage()) {
+    case Stage::kNaming:
+      return fmt::format(
+          "the name server says nothing for {} ms; next step: see which addresses "
+          "this host resolves the name to (getent hosts)",
+          millis);
+    case Stage::kConnecting:
+      return fmt::format("there is no connection after {} ms", millis);
+    case Stage::kTls:
+      return fmt::format("the server says nothing to a TLS handshake for {} ms", millis);
+    case Stage::kUnheard:
+      if (tls_ == nullptr) return fmt::format("the server has said nothing for {} ms", millis);
+      [[fallthrough]];
+    case Stage::kHeard:
+      break;
+  }
+  return fmt::format(
+      "the server says nothing for {} ms; next step: see what holds it up (redis-cli --latency, "
+      "SLOWLOG GET)",
+      millis);
+}
+
+void RedisLoop::Pause(Server* server, const Status& trouble) {
+  server->trouble = trouble;
   if (++server->next_address < server->addresses.size()) return;  // The name has another one.
   server->next_address = 0;
   // A name may have moved; a number has not.
@@ -207,10 +244,12 @@ void RedisLoop::Lose(Connection* connection, const Status& why, bool send_again)
     watched_.erase(gone->number);
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, gone->link->descriptor(), nullptr);
   }
-  if (!gone->link->ready() || !send_again) Pause(server, why);
+  const Status said(
+      Code::kUnavailable,
+      fmt::format("{}: {}{}", server->address.ToString(), why.message(),
+                  NextStepAfter(why.message(), gone->link->stage(), tls_ != nullptr)));
+  if (!gone->link->ready() || !send_again) Pause(server, said);
   if (gone->link->commands() > 0) ++counters_->connections_lost;
-  const Status said(Code::kUnavailable,
-                    fmt::format("{}: {}", server->address.ToString(), why.message()));
   for (RedisCommand& command : gone->link->TakeCommands()) {
     if (send_again) {
       SendAgain(std::move(command), said);

@@ -3,6 +3,9 @@
 #include "store/redis_store.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +15,8 @@
 #include <thread>
 #include <tuple>
 
+#include "base/check.h"
+#include "base/descriptor.h"
 #include "store/blob_store_contract.h"
 #include "store/redis_manifest.h"
 #include "store/redis_store_fixture.h"
@@ -25,6 +30,8 @@ namespace aquifer {
 namespace {
 
 using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
 
 // Comes and goes with the program, since starting it takes longer than a test.
 RedisServer& SharedServer() {
@@ -591,15 +598,72 @@ TEST_F(RedisStoreTest, TlsCarriesAnySizeAndBelievesOnlyTheRightCertificate) {
   RedisStoreOptions named = options;
   named.tls_name = "localhost";
   EXPECT_EQ(Look(Open(named).get(), "none"), Code::kNotFound);
-  // A server that does not speak TLS, and a client that does not.
+  // A server that does not speak TLS, which waits for more, and a client that does not.
   RedisStoreOptions plain_server = options;
   plain_server.servers = {server_.address()};
   plain_server.timeout_nanos = kSecond / 2;
-  EXPECT_FALSE(refusal(plain_server).empty());
+  EXPECT_THAT(refusal(plain_server),
+              AllOf(HasSubstr("says nothing to a TLS handshake for 500 ms; next step: "),
+                    HasSubstr("write tls = false")));
   RedisStoreOptions plain_client = options;
   plain_client.tls = false;
   plain_client.timeout_nanos = kSecond / 2;
-  EXPECT_FALSE(refusal(plain_client).empty());
+  EXPECT_THAT(refusal(plain_client), HasSubstr("; next step: if that port is for TLS, write tls = "
+                                               "true"));
+  plain_client.password.clear();
+  EXPECT_THAT(refusal(plain_client), HasSubstr("write tls = true"));
+}
+
+// Answers whatever it is sent with a line, until it goes.
+class Babbler {
+ public:
+  Babbler() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(address);
+    AQ_CHECK(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), bytes) == 0);
+    AQ_CHECK(::listen(listener_.get(), 64) == 0);
+    AQ_CHECK(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+    address_ = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+    thread_ = std::thread([this] {
+      while (true) {
+        const Descriptor client(::accept(listener_.get(), nullptr, nullptr));
+        if (!client.valid()) return;
+        char heard[4096];
+        const std::string_view line = "220 what can I do for you?\r\n";
+        if (::recv(client.get(), heard, sizeof(heard), 0) > 0) {
+          [[maybe_unused]] const ssize_t said =
+              ::send(client.get(), line.data(), line.size(), MSG_NOSIGNAL);
+        }
+      }
+    });
+  }
+  ~Babbler() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+  const std::string& address() const { return address_; }
+
+ private:
+  const Descriptor listener_;
+  std::string address_;
+  std::thread thread_;
+};
+
+TEST_F(RedisStoreTest, AServerOfAnotherKindIsToldWithAndWithoutTls) {
+  const Babbler babbler;
+  RedisStoreOptions options = OptionsFor(babbler.address());
+  const auto refusal = [&options] {
+    BlobRequest look{.kind = BlobKind::kLook, .name = "a"};
+    return Do(Open(options).get(), &look).message();
+  };
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("is not Redis's protocol; next step: name the port"),
+                               HasSubstr("write tls = true")));
+  options.tls = true;
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("the server does not speak TLS"), HasSubstr("write tls = false")));
 }
 
 // What each of many processes does at the same time: they all write the same blobs, each its own

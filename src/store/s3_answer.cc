@@ -328,10 +328,14 @@ Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& 
   if (http_status == 409 || http_status == 412) {
     return {Code::kBusy, "another writer was there at the same time"};
   }
+  // Go's servers say so of plain requests to a port for TLS, and an answer to HEAD has no words.
+  const bool maybe_tls =
+      http_status == 400 && code.empty() && context.endpoint.starts_with("http://");
   return Unavailable(
       fmt::format("{} answers {} with {} {}{}", context.endpoint, context.method, http_status, code,
                   error.message.empty() ? "" : fmt::format(" ({})", error.message)),
-      "look into the server's log");
+      maybe_tls ? "if that port is for TLS, write https://; else look into the server's log"
+                : "look into the server's log");
 }
 
 }  // namespace aquifer
