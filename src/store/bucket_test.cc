@@ -2,11 +2,15 @@
 // ending our session, exchanging tokens; and how requests look on the wire.
 #include "store/bucket.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <fstream>
 #include <future>
 #include <mutex>
@@ -16,6 +20,30 @@
 #include "testing/s3_server.h"
 #include "testing/scratch_directory.h"
 #include "testing/scripted_http.h"
+
+namespace {
+
+constexpr const char* kHangingName = "hangs.invalid";
+std::atomic<int> hanging = 0;
+std::atomic<bool> let_go = false;
+
+}  // namespace
+
+// In place of the C library's, in this program, libcurl included: a name server that hangs.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (name == nullptr || std::strcmp(name, kHangingName) != 0) {
+    return real(name, service, hints, found);
+  }
+  ++hanging;
+  for (int i = 0; i < 3000 && !let_go; ++i) {  // Not for ever: a test should end.
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  --hanging;
+  return EAI_AGAIN;
+}
 
 namespace aquifer {
 namespace {
@@ -44,6 +72,29 @@ Status Get(Bucket* bucket, int64_t timeout_nanos = 30 * kSecond) {
 void WriteFile(const std::string& path, std::string_view text, mode_t mode = 0600) {
   std::ofstream(path) << text;
   ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+}
+
+// Its thread waits for nobody: neither when a request ends nor when the bucket does.
+TEST(BucketTest, ANameServerThatHangsHoldsNobodyUp) {
+  const ScriptedHttp server([](const HttpQuestion&) -> HttpReply { return {.body = "fine"}; });
+  const int64_t begun = SystemClock()->NowNanos();
+  {
+    const auto bucket =
+        BucketAt(fmt::format("https://{}", kHangingName), [&](BucketOptions* options) {
+          options->connect_nanos = kSecond / 5;
+          options->endpoints.push_back(S3Server::OptionsFor(server.url()).endpoints[0]);
+        });
+    for (int i = 0; i < 4; ++i) {
+      const Status status = Get(bucket.get(), 10 * kSecond);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    }
+    EXPECT_GT(hanging, 0) << "nobody asked for the name";
+    const auto alone = BucketAt(fmt::format("https://{}", kHangingName));
+    EXPECT_EQ(Get(alone.get(), kSecond / 2).code(), Code::kLate);
+  }
+  EXPECT_LT(SystemClock()->NowNanos() - begun, 8 * kSecond);
+  let_go = true;
+  while (hanging > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 TEST(BucketTest, PassingTroubleIsTriedAgainAndLastingTroubleIsTold) {
