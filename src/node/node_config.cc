@@ -312,6 +312,11 @@ Status ReadEncryption(const TomlValue& value, NodeConfig* config) {
 }
 
 Status ReadMasterKeyFile(const TomlValue& value, NodeConfig* config) {
+  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
+  if (text != kOff && !text.starts_with('/')) {
+    // Not repeated: it may be the key itself.
+    return value.Wrong("this is neither an absolute path nor \"off\"; begin it with '/'");
+  }
   return PathOr(kOff, value, &config->master_key_file);
 }
 

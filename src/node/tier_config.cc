@@ -40,10 +40,12 @@ bool LeavesHostPlain(const std::string& url) {
   return endpoint.ok() && !endpoint->tls && !endpoint->loopback;
 }
 
-Result<std::string> AbsolutePath(const TomlValue& value) {
+Result<std::string> AbsolutePath(const TomlValue& value, bool of_secret = false) {
   const Result<std::string> text = value.Text();
   if (!text.ok()) return text.status();
   if (!text->starts_with('/')) {
+    // Not repeated: it may be the secret itself, as below.
+    if (of_secret) return value.Wrong("this is not an absolute path; begin it with '/'");
     return value.Wrong(fmt::format("'{}' is not an absolute path; begin it with '/'", *text));
   }
   std::string path = std::filesystem::path(*text).lexically_normal().string();
@@ -125,6 +127,13 @@ Status ReadSize(const TomlValue& value, TierConfig* tier) {
 }
 
 Status CheckEndpoint(const TomlValue& value, StoreKind kind, std::string_view text) {
+  if (text.find('@') != std::string_view::npos) {
+    return value.Wrong(kind == StoreKind::kRedis
+                           ? "a server is a host and a port, like \"10.0.0.7:6379\"; name the user "
+                             "with user, and a file with the password with password_file"
+                           : "a server is like \"https://s3.example.com:9000\"; secrets belong "
+                             "where credentials says");
+  }
   if (kind == StoreKind::kRedis) {
     const Result<RedisAddress> address = ParseRedisAddress(text);
     if (address.ok() && address->ToString() == text) return Status();  // The port is not left out.
@@ -162,7 +171,11 @@ Status ReadUser(const TomlValue& value, TierConfig* tier) {
 }
 
 Status ReadPasswordFile(const TomlValue& value, TierConfig* tier) {
-  return ReadPathOr<&TierConfig::password_file>("off", value, tier);
+  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
+  tier->password_file.clear();
+  if (text == "off") return Status();
+  AQ_ASSIGN_OR_RETURN(tier->password_file, AbsolutePath(value, /*of_secret=*/true));
+  return Status();
 }
 
 Status ReadBucket(const TomlValue& value, TierConfig* tier) {

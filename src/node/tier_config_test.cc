@@ -1,5 +1,6 @@
 #include "node/tier_config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -143,6 +144,20 @@ TEST(TierConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal(object + "region = \"\"\n"), HasSubstr("eu-central-1"));
   EXPECT_THAT(Refusal(object + "credentials = \"AKIASECRET\"\n"),
               AllOf(HasSubstr("secrets do not belong here"), Not(HasSubstr("AKIA"))));
+}
+
+// Whoever pasted one where it does not belong should not find it in a log.
+TEST(TierConfigTest, WhatMayBeASecretIsNotRepeated) {
+  const std::string redis = "[[tier]]\nname = \"r\"\nkind = \"redis\"\n";
+  const std::string object = "[[tier]]\nname = \"o\"\nkind = \"object\"\nbucket = \"abc\"\n";
+  for (const char* const server : {"redis://me:SECRET@10.0.0.7:6379", "me:SECRET@10.0.0.7:6379"}) {
+    EXPECT_THAT(Refusal(fmt::format("{}endpoints = [\"{}\"]\n", redis, server)),
+                AllOf(HasSubstr("password_file"), Not(HasSubstr("SECRET"))));
+  }
+  EXPECT_THAT(Refusal(redis + "endpoints = [\"10.0.0.7:6379\"]\npassword_file = \"SECRET\"\n"),
+              AllOf(HasSubstr("not an absolute path"), Not(HasSubstr("SECRET"))));
+  EXPECT_THAT(Refusal(object + "endpoints = [\"https://AKIA:SECRET@s3.local\"]\n"),
+              AllOf(HasSubstr("credentials"), Not(HasSubstr("SECRET"))));
 }
 
 TEST(TierConfigTest, TwoTiersShareNeitherNameNorPlace) {
