@@ -110,6 +110,10 @@ class BlobStore {
 
   virtual BlobUsage Usage() const = 0;
 
+  // How many seconds the store's own clock is ahead of this host's, as of the last that was heard
+  // of it; 0 where that is not known. All who share the store have that one in common.
+  virtual int64_t ClockAheadSeconds() const { return 0; }
+
   // Where it is, for people, without secrets: "s3://kv-cache at https://10.0.0.7:9000".
   virtual std::string Describe() const = 0;
 

@@ -109,6 +109,13 @@ bool RefusesCredentials(const std::string& code) {
          code == "TokenRefreshRequired";
 }
 
+// When it answered, by its own clock.
+std::optional<int64_t> DateOf(const S3Request& answered) {
+  const auto date = answered.answer_headers.find("date");
+  if (date == answered.answer_headers.end()) return std::nullopt;
+  return ParseHttpDate(date->second);
+}
+
 // An answer that ends among its headers looks like one that has nothing to say.
 bool LostItsHeaders(const S3Request& answered) {
   const auto& headers = answered.answer_headers;
@@ -177,6 +184,8 @@ class S3Bucket final : public Bucket {
             .sent_bytes = sent_bytes_.load(),
             .received_bytes = received_bytes_.load()};
   }
+
+  int64_t clock_ahead_seconds() const override { return clock_ahead_seconds_.load(); }
 
   std::string Describe() const override {
     std::string text =
@@ -332,6 +341,9 @@ class S3Bucket final : public Bucket {
     request->answer_headers = std::move(exchange.answer_headers);
     request->text = std::move(exchange.text);
     request->received_bytes = exchange.received_bytes;
+    if (const std::optional<int64_t> theirs = DateOf(*request)) {
+      clock_ahead_seconds_.store(*theirs - clock_->UnixSeconds());
+    }
     request->error = exchange.http_status >= 300 ? ParseS3Error(request->text) : S3Error{};
     // A server that says our secrets back to us does not get them into a log.
     const std::string& token = keeper_.current().session_token;
@@ -402,9 +414,7 @@ class S3Bucket final : public Bucket {
   bool CorrectsClock(Pending* pending) {
     const S3Request& request = *pending->request;
     if (request.http_status != 403 || pending->clock_corrected) return false;
-    const auto date = request.answer_headers.find("date");
-    if (date == request.answer_headers.end()) return false;
-    const std::optional<int64_t> theirs = ParseHttpDate(date->second);
+    const std::optional<int64_t> theirs = DateOf(request);
     if (!theirs.has_value() || std::abs(*theirs - pending->signed_unix_seconds) < kSkewSeconds) {
       return false;
     }
@@ -493,7 +503,8 @@ class S3Bucket final : public Bucket {
   bool ending_ = false;
 
   std::atomic<uint64_t> queued_{0};
-  std::atomic<int64_t> clock_offset_seconds_{0};
+  std::atomic<int64_t> clock_offset_seconds_{0};  // By which signatures are corrected.
+  std::atomic<int64_t> clock_ahead_seconds_{0};
   std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> retries_{0};
   std::atomic<uint64_t> slow_downs_{0};

@@ -100,6 +100,8 @@ class Bucket {
 
   virtual uint64_t queued() const = 0;
   virtual BucketCounters counters() const = 0;
+  // The server's clock, by the date of its last answer, against ours; 0: none was dated.
+  virtual int64_t clock_ahead_seconds() const = 0;
   // "s3://kv-cache at https://10.0.0.7:9000", and what somebody should see to.
   virtual std::string Describe() const = 0;
 };

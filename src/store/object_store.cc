@@ -88,6 +88,8 @@ class ObjectStore final : public BlobStore {
     return {.capacity_bytes = 0, .used_bytes = 0, .queued = bucket_->queued()};
   }
 
+  int64_t ClockAheadSeconds() const override { return bucket_->clock_ahead_seconds(); }
+
   std::string Describe() const override {
     std::string text = bucket_->Describe();
     if (conditions_unknown_.load()) {

@@ -348,7 +348,15 @@ TEST(ObjectStoreFaultsTest, AClockThatIsWrongIsCorrectedByTheServersAndTold) {
     EXPECT_NE(client.store()->Describe().find(seconds > 0 ? "ahead of" : "behind"),
               std::string::npos)
         << client.store()->Describe();
+    EXPECT_NEAR(static_cast<double>(client.store()->ClockAheadSeconds()),
+                static_cast<double>(-seconds), 5);
   }
+  // Too little for the server to refuse it.
+  SkewedClock clock(120);
+  Client client(options, &clock);
+  EXPECT_EQ(client.Look("skew/slightly").code(), Code::kNotFound);
+  EXPECT_EQ(client.Count("clock_corrections"), 0u);
+  EXPECT_NEAR(static_cast<double>(client.store()->ClockAheadSeconds()), -120.0, 5);
 }
 
 TEST(ObjectStoreFaultsTest, ABucketThatIsDeletedUnderneathIsSaidAndMayComeBack) {

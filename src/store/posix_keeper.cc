@@ -152,6 +152,11 @@ uint64_t PosixKeeper::used_bytes() const {
   return used_bytes_;
 }
 
+int64_t PosixKeeper::clock_ahead_seconds() const {
+  const MutexLock lock(&mutex_);
+  return clock_ahead_seconds_;
+}
+
 std::vector<std::pair<std::string, uint64_t>> PosixKeeper::Counters() const {
   const MutexLock lock(&mutex_);
   return {{"grants_taken", counts_.taken},
@@ -340,6 +345,7 @@ void PosixKeeper::Show(Status readable, Status writable) {
   const MutexLock lock(&mutex_);
   readable_ = std::move(readable);
   writable_ = std::move(writable);
+  clock_ahead_seconds_ = member_.clock_ahead_seconds();
   writers_wake_.NotifyAll();
 }
 

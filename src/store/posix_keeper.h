@@ -66,6 +66,7 @@ class PosixKeeper {
   Status writable() const;
   bool direct() const;
   uint64_t used_bytes() const;
+  int64_t clock_ahead_seconds() const;
   std::vector<std::pair<std::string, uint64_t>> Counters() const;
 
   // Wakes those who wait in Use(), to look whether they should stop.
@@ -122,6 +123,7 @@ class PosixKeeper {
   std::vector<BlobLabel> removals_ AQ_GUARDED_BY(mutex_);
   std::set<uint32_t> reads_ AQ_GUARDED_BY(mutex_);
   uint64_t used_bytes_ AQ_GUARDED_BY(mutex_) = 0;
+  int64_t clock_ahead_seconds_ AQ_GUARDED_BY(mutex_) = 0;
   uint64_t beats_ AQ_GUARDED_BY(mutex_) = 0;  // Begun.
   PosixGrants::Counts counts_ AQ_GUARDED_BY(mutex_);
 

@@ -114,6 +114,10 @@ Status PosixMember::WriteSign() {
   if (::pwrite(file_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return ErrnoStatus(errno, "write", alive_file());
   }
+  struct stat written = {};
+  if (::fstat(file_.get(), &written) == 0) {
+    clock_ahead_seconds_ = written.st_mtim.tv_sec - clock_->UnixSeconds();
+  }
   return Status();
 }
 

@@ -42,6 +42,9 @@ class PosixMember {
   Status Beat();
   void Leave();
 
+  // The file system's clock, which others see too, against ours: by the last sign of life.
+  int64_t clock_ahead_seconds() const { return clock_ahead_seconds_; }
+
   // "017-8c34a1f00b6d2e95"; of another life, another one.
   const std::string& name() const { return name_; }
   std::string folder() const { return paths_.Process(slot_); }
@@ -77,6 +80,7 @@ class PosixMember {
   std::string id_;
   std::string name_;
   uint64_t beat_ = 0;
+  int64_t clock_ahead_seconds_ = 0;
   // Of members elsewhere, by id, or by path where that cannot be read yet.
   std::map<std::string, Sign> signs_;
 };

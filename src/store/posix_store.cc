@@ -92,6 +92,7 @@ class PosixStore final : public BlobStore {
   void List(std::string_view prefix, std::string_view after, size_t max,
             std::function<void(Result<Names>)> on_done) override;
   BlobUsage Usage() const override;
+  int64_t ClockAheadSeconds() const override { return keeper_->clock_ahead_seconds(); }
   std::string Describe() const override;
   std::vector<std::pair<std::string, uint64_t>> Counters() const override;
 

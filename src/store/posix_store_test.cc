@@ -498,6 +498,23 @@ TEST_F(PosixStoreTest, ADirectoryThatIsRemovedIsUnavailableAndServesAgainWhenItI
   EXPECT_EQ(caller.Look("a").code(), Code::kNotFound);
 }
 
+class HourAhead final : public Clock {
+ public:
+  int64_t NowNanos() const override { return SystemClock()->NowNanos(); }
+  int64_t UnixMicros() const override { return SystemClock()->UnixMicros() + 3'600'000'000; }
+};
+
+TEST_F(PosixStoreTest, TheFileSystemsClockIsKnown) {
+  HourAhead clock;
+  PosixStoreOptions options = OptionsFor(directory());
+  const auto right = OpenStore(options);
+  options.clock = &clock;
+  const auto ahead = OpenStore(options);
+  EXPECT_TRUE(Eventually([&] { return ahead->ClockAheadSeconds() < -3500; }));
+  EXPECT_NEAR(static_cast<double>(ahead->ClockAheadSeconds()), -3600.0, 5);
+  EXPECT_NEAR(static_cast<double>(right->ClockAheadSeconds()), 0.0, 5);
+}
+
 TEST_F(PosixStoreTest, ADirectoryThatCannotBeMadeSaysSo) {
   const auto store = OpenStore(OptionsFor(scratch_.Sub("no/such")));
   const Status status = BlobCaller(store.get()).Write("a", kBlobBytes, 1);

@@ -5,6 +5,7 @@
 // tasks, and the store is destroyed by one of them or while none runs.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,6 +69,9 @@ class MemoryBlobStore : public BlobStore {
   // Called with each request before it is carried out, on whatever thread that is.
   void OnRequest(std::function<void(const BlobRequest&)> hook) AQ_EXCLUDES(mutex_);
 
+  // Against the clock of whoever asks.
+  void SetClockAhead(int64_t seconds) { clock_ahead_seconds_ = seconds; }
+
   uint64_t requests(BlobKind kind) const AQ_EXCLUDES(mutex_);
   size_t held() const AQ_EXCLUDES(mutex_);
 
@@ -78,6 +82,7 @@ class MemoryBlobStore : public BlobStore {
   void List(std::string_view prefix, std::string_view after, size_t max,
             std::function<void(Result<Names>)> on_done) override AQ_EXCLUDES(mutex_);
   BlobUsage Usage() const override AQ_EXCLUDES(mutex_);
+  int64_t ClockAheadSeconds() const override { return clock_ahead_seconds_; }
   std::string Describe() const override { return "memory"; }
   std::vector<std::pair<std::string, uint64_t>> Counters() const override;
 
@@ -113,6 +118,7 @@ class MemoryBlobStore : public BlobStore {
   Clock* const clock_;
   const std::shared_ptr<Life> life_;
   BlobCounters counters_;
+  std::atomic<int64_t> clock_ahead_seconds_ = 0;
 
   mutable Mutex mutex_;
   std::map<BlobRequest*, uint64_t> under_way_ AQ_GUARDED_BY(mutex_);  // With their numbers.

@@ -151,6 +151,9 @@ void DurableTierImpl::OpenNote(const std::shared_ptr<Note>& note, const Trip& tr
 
 // ---- The sweep ----
 //
+// By the store's clock too, if that is behind ours: what has expired for this host alone, whose
+// clock is wrong, is everybody else's.
+//
 // A page of names at a time, each looked at and, if what is there has expired, removed; a second
 // for each handful. What it cannot read it leaves alone: it may not be ours.
 
@@ -208,8 +211,9 @@ void DurableTierImpl::LookForSweep(const std::string& blob) {
     const Result<BlockMeta> meta = looked.request.status.ok()
                                        ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
                                        : looked.request.status;
+    const int64_t now = clock_->UnixSeconds() + std::min<int64_t>(0, store_->ClockAheadSeconds());
     const bool expired = meta.ok() && meta->expiry_unix_seconds != 0 &&
-                         meta->expiry_unix_seconds + kSweepGraceSeconds <= clock_->UnixSeconds();
+                         meta->expiry_unix_seconds + kSweepGraceSeconds <= now;
     --sweep_requests_;
     // Another node may have renewed it since.
     if (expired) RemoveForSweep(looked.request.name, looked.request.version);

@@ -154,6 +154,34 @@ TEST(DurableSweep, WhatAnotherNodeRenewsMeanwhileStays) {
   EXPECT_EQ(harness.blobs->Get(name), renewed);
 }
 
+// It would take all that others have.
+TEST(DurableSweep, AHostWhoseClockIsAheadOfTheStoresRemovesNothingBeforeItsTime) {
+  DurableHarness harness(Sweeping());
+  TestBlock block(1, 8192);
+  block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 3600;
+  ASSERT_TRUE(harness.Write(block).ok());
+  constexpr int64_t kAhead = 86'400;
+  harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + kAhead);
+  harness.store->SetClockAhead(-kAhead);
+  harness.Advance(500 * kSecond);
+  EXPECT_GE(harness.Counter("sweeps"), 2u);
+  EXPECT_EQ(harness.BlockCount(), 1u);
+  harness.clock.SetUnixSeconds(harness.clock.UnixSeconds() + 3600 + 100);
+  harness.Advance(500 * kSecond);
+  EXPECT_EQ(harness.BlockCount(), 0u);
+}
+
+TEST(DurableSweep, AStoreWhoseClockIsAheadOfOursIsNotBelieved) {
+  DurableHarness harness(Sweeping());
+  TestBlock block(1, 8192);
+  block.meta().expiry_unix_seconds = harness.clock.UnixSeconds() + 3600;
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.store->SetClockAhead(86'400);
+  harness.Advance(500 * kSecond);
+  EXPECT_GE(harness.Counter("sweeps"), 2u);
+  EXPECT_EQ(harness.BlockCount(), 1u);
+}
+
 TEST(DurableSweep, WhatTenantsThatAreDeletedHaveLeftIsRemoved) {
   DurableHarnessOptions options = Sweeping();
   options.seal = true;
