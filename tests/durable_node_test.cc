@@ -394,6 +394,31 @@ TEST_P(DurableNode, AStoreThatSaysNothingForHalfAMinuteKeepsNobodyWaiting) {
   ExpectRecalled(host, 100);
 }
 
+// As when a host starts and the file system is not mounted: what was acknowledged then would be
+// lost below the mount point, and no other node would ever find it.
+TEST_P(DurableNode, ADirectoryThatIsNotMountedAtTheStartIsWaitedFor) {
+  if (GetParam().name != "Directory") GTEST_SKIP();
+  const std::string& directory = static_cast<SharedDirectory*>(store_.get())->path();
+  ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
+  std::filesystem::rename(directory, directory + "-elsewhere");
+  std::filesystem::create_directory(directory);
+  Host host;
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  const std::string line = "now: is its file system mounted?";
+  EXPECT_TRUE(host.node->said().find(line) != std::string::npos || host.node->AwaitLine(line))
+      << host.node->said();
+  ASSERT_EQ(host.engine->Store(ChainOf(host, 8)), kBlocks);
+  EXPECT_EQ(Flush(host).code(), Code::kUnavailable);
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+  std::filesystem::remove(directory);
+  std::filesystem::rename(directory + "-elsewhere", directory);
+  ExpectRecalled(host, 7);
+  EXPECT_TRUE(Eventually([&] { return Flush(host).ok(); }));
+  host.Kill();
+  ASSERT_NO_FATAL_FAILURE(Start(&host));
+  ExpectRecalled(host, 8);
+}
+
 TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   if (store_->network() == nullptr) GTEST_SKIP() << "a directory has no server";
   ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));

@@ -21,7 +21,9 @@
 #include "cli/node_client.h"
 #include "node/http_actions.h"
 #include "node/http_stores.h"
+#include "node/known_directories.h"
 #include "node/node_config.h"
+#include "node/node_plan.h"
 #include "node/node_stores.h"
 #include "node/secret_environment.h"
 #include "settings/duration_text.h"
@@ -168,7 +170,9 @@ Status TestTierOf(const CtlOptions& options) {
   AQ_ASSIGN_OR_RETURN(const NodeConfig config, ReadNodeConfig(options.config));
   for (const TierConfig& tier : config.tiers) {
     if (tier.name != options.name) continue;
-    AQ_ASSIGN_OR_RETURN(const auto store, NewStore(tier, SecretEnvironment::Take()));
+    // Another user's than the node's, perhaps: it only looks.
+    KnownDirectories known(StateDirectoryOf(ThisHost(), /*may_make=*/false), /*may_add=*/false);
+    AQ_ASSIGN_OR_RETURN(const auto store, NewStore(tier, SecretEnvironment::Take(), &known));
     const StoreReport report = CheckStore(store.get(), {}, SystemClock(), SystemRandom());
     return ShowTest(options, StoreReportJson(tier.name, store->Describe(), report));
   }

@@ -224,7 +224,10 @@ class Serving {
                         MasterKeysFor(plan_.config, environment_, plan_.uid));
     fmt::print(stderr, "{}", DescribePlan(plan_, overrides_.config.value_or("")));
     AQ_RETURN_IF_ERROR(StartKeys(masters));
-    AQ_ASSIGN_OR_RETURN(stores_, NodeStores::New(plan_.config.tiers, environment_, keys_.get()));
+    AQ_ASSIGN_OR_RETURN(
+        stores_,
+        NodeStores::New(plan_.config.tiers, environment_, keys_.get(),
+                        plan_.config.tiers.empty() ? std::string() : StateDirectoryOf(ThisHost())));
     AQ_RETURN_IF_ERROR(StartHttp());
     Node::Options options;
     options.durable_tiers = stores_->Sources();

@@ -1,13 +1,9 @@
 #include "node/encryption.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -39,25 +35,9 @@ Status NoMasterKey(const NodeConfig& config) {
           on ? "with encryption = \"on\"" : "with tenants", kMasterKeyVariable)));
 }
 
-bool MakeOwnDirectory(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  return ::access(path.c_str(), W_OK | X_OK) == 0;
-}
-
-// Empty: none can be written to.
-std::string StateOf(const NodeHost& host) {
-  for (const std::string& state :
-       {host.state_directory,
-        host.state_home.empty() ? std::string() : host.state_home + "/aquifer"}) {
-    if (!state.empty() && MakeOwnDirectory(state)) return state;
-  }
-  return "";
-}
-
 // Keys are as durable as what they seal on this host.
 Result<KeyPlace> PlaceInState(const NodeHost& host) {
-  const std::string state = StateOf(host);
+  const std::string state = StateDirectoryOf(host);
   if (!state.empty()) return KeyPlace{.directory = state + std::string(kKeyFolder)};
   return Invalid(
       fmt::format("there is no place for data keys: {} cannot be written; name a "
@@ -200,7 +180,7 @@ Result<KeyPlace> PlaceOfKeys(const NodeConfig& config, const NodeHost& host) {
 }
 
 KeyMemory MemoryOfKeys(const NodeHost& host, const std::string& socket) {
-  return KeyMemory(StateOf(host), socket);
+  return KeyMemory(StateDirectoryOf(host), socket);
 }
 
 Result<std::unique_ptr<KeyStore>> OpenKeys(const NodeConfig& config, const KeyPlace& place,

@@ -46,6 +46,7 @@ class EncryptionTest : public testing::Test {
 
   const ScratchDirectory scratch_;
   NodeConfig config_;
+  KnownDirectories known_{scratch_.path()};
 };
 
 TEST_F(EncryptionTest, WithoutAMasterKeyOnlyThoseStartWhoMayDoWithout) {
@@ -108,17 +109,18 @@ TEST_F(EncryptionTest, StoresThatCannotBeMadeAreNamed) {
   TierConfig redis = Tier(StoreKind::kRedis, "near");
   redis.tls = false;
   redis.password_file = scratch_.Sub("absent");
-  EXPECT_THAT(NewStore(redis, {}).status().message(),
+  EXPECT_THAT(NewStore(redis, {}, &known_).status().message(),
               AllOf(HasSubstr("tier near: "), HasSubstr("No such file")));
   TierConfig object = Tier(StoreKind::kObject, "far");
   object.credentials = scratch_.Sub("credentials");
-  EXPECT_THAT(NewStore(object, {}).status().message(),
+  EXPECT_THAT(NewStore(object, {}, &known_).status().message(),
               AllOf(HasSubstr("tier far: "), HasSubstr("No such file")));
   std::ofstream(object.credentials) << "aws_access_key_id = a\naws_secret_access_key = b\n";
   ASSERT_EQ(::chmod(object.credentials.c_str(), 0640), 0);
-  EXPECT_THAT(NewStore(object, {}).status().message(), HasSubstr("chmod 600"));
+  EXPECT_THAT(NewStore(object, {}, &known_).status().message(), HasSubstr("chmod 600"));
   object.credentials = kCredentialsFromWebIdentity;
-  EXPECT_THAT(NewStore(object, {}).status().message(), HasSubstr("AWS_WEB_IDENTITY_TOKEN_FILE"));
+  EXPECT_THAT(NewStore(object, {}, &known_).status().message(),
+              HasSubstr("AWS_WEB_IDENTITY_TOKEN_FILE"));
 }
 
 TEST_F(EncryptionTest, AWebIdentityIsTakenWhateverElseIsSet) {
@@ -150,7 +152,7 @@ TEST_F(EncryptionTest, AStoreThatCannotBeReachedIsATierAllTheSame) {
   TierConfig redis = Tier(StoreKind::kRedis, "near");
   redis.tls = false;
   redis.writes = TierWrites::kAll;
-  auto stores = NodeStores::New({redis}, {}, nullptr);
+  auto stores = NodeStores::New({redis}, {}, nullptr, "");
   ASSERT_TRUE(stores.ok()) << stores.status().ToString();
   EXPECT_NE((*stores)->Find("near"), nullptr);
   EXPECT_EQ((*stores)->Find("far"), nullptr);
@@ -160,7 +162,7 @@ TEST_F(EncryptionTest, AStoreThatCannotBeReachedIsATierAllTheSame) {
   EXPECT_EQ(source.name, "near");
   EXPECT_FALSE(source.lasting) << "Redis may drop what it has no room for";
   redis.writes = TierWrites::kDurable;  // Somebody says that it does not.
-  stores = NodeStores::New({redis}, {}, nullptr);
+  stores = NodeStores::New({redis}, {}, nullptr, "");
   ASSERT_TRUE(stores.ok()) << stores.status().ToString();
   EXPECT_TRUE((*stores)->Sources()[0].lasting);
 }

@@ -385,6 +385,18 @@ NodeHost ThisHost() {
   return host;
 }
 
+std::string StateDirectoryOf(const NodeHost& host, bool may_make) {
+  for (const std::string& state :
+       {host.state_directory,
+        host.state_home.empty() ? std::string() : host.state_home + "/aquifer"}) {
+    if (state.empty()) continue;
+    std::error_code error;
+    if (may_make) fs::create_directories(state, error);
+    if (access(state.c_str(), W_OK | X_OK) == 0) return state;
+  }
+  return "";
+}
+
 Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host) {
   NodePlan plan;
   plan.config = config;

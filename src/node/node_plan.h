@@ -39,6 +39,10 @@ struct NodeHost {
 
 NodeHost ThisHost();
 
+// Where a node keeps what it has to know at its next start; made, if need be and if it may. Empty:
+// nowhere, since none can be written to.
+std::string StateDirectoryOf(const NodeHost& host, bool may_make = true);
+
 struct NodePlan {
   NodeConfig config;
   std::string socket;               // Absolute; its directory is there.

@@ -24,9 +24,11 @@ Status InTier(const TierConfig& tier, const Status& status) {
              : Status(status.code(), fmt::format("tier {}: {}", tier.name, status.message()));
 }
 
-Result<std::unique_ptr<BlobStore>> NewDirectory(const TierConfig& tier) {
+Result<std::unique_ptr<BlobStore>> NewDirectory(const TierConfig& tier, KnownDirectories* known) {
   PosixStoreOptions options;
   options.directory = tier.directory;
+  options.known = known->Has(tier.directory);
+  options.on_there = [known, directory = tier.directory] { known->Add(directory); };
   options.capacity_bytes = tier.size_bytes;
   options.sync = tier.sync;
   return NewPosixStore(std::move(options));
@@ -131,11 +133,12 @@ Result<BucketOptions> BucketOf(const TierConfig& tier, const SecretEnvironment& 
 }
 
 Result<std::unique_ptr<BlobStore>> NewStore(const TierConfig& tier,
-                                            const SecretEnvironment& environment) {
+                                            const SecretEnvironment& environment,
+                                            KnownDirectories* known) {
   Result<std::unique_ptr<BlobStore>> store = Status(Code::kInvalid);
   switch (tier.kind) {
     case StoreKind::kPosix:
-      store = NewDirectory(tier);
+      store = NewDirectory(tier, known);
       break;
     case StoreKind::kRedis:
       store = NewRedis(tier);
@@ -151,16 +154,17 @@ Result<std::unique_ptr<BlobStore>> NewStore(const TierConfig& tier,
   return store;
 }
 
-NodeStores::NodeStores(KeySource* keys) : packer_({.keys = keys}, SystemClock(), SystemRandom()) {}
+NodeStores::NodeStores(KeySource* keys, const std::string& state)
+    : packer_({.keys = keys}, SystemClock(), SystemRandom()), known_(state) {}
 
 NodeStores::~NodeStores() = default;
 
 Result<std::unique_ptr<NodeStores>> NodeStores::New(const std::vector<TierConfig>& tiers,
                                                     const SecretEnvironment& environment,
-                                                    KeySource* keys) {
-  std::unique_ptr<NodeStores> stores(new NodeStores(keys));
+                                                    KeySource* keys, const std::string& state) {
+  std::unique_ptr<NodeStores> stores(new NodeStores(keys, state));
   for (const TierConfig& tier : tiers) {
-    AQ_ASSIGN_OR_RETURN(auto store, NewStore(tier, environment));
+    AQ_ASSIGN_OR_RETURN(auto store, NewStore(tier, environment, &stores->known_));
     stores->tiers_.push_back({.config = tier, .store = std::move(store)});
   }
   return stores;

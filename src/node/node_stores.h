@@ -14,6 +14,7 @@
 #include "block/key_source.h"
 #include "cache/core_snapshot.h"
 #include "cache/environment.h"
+#include "node/known_directories.h"
 #include "node/secret_environment.h"
 #include "node/tier_config.h"
 #include "store/blob_store.h"
@@ -24,8 +25,10 @@ namespace aquifer {
 
 // kInvalid: what in the configuration is wrong, or which file cannot be read. kUnavailable: this
 // build lacks what it needs, with the package's name.
+// `known`, which outlives it: where posix tiers have been.
 Result<std::unique_ptr<BlobStore>> NewStore(const TierConfig& tier,
-                                            const SecretEnvironment& environment);
+                                            const SecretEnvironment& environment,
+                                            KnownDirectories* known);
 
 // Where an object tier's servers are: as named, or Amazon's.
 std::vector<std::string> EndpointsOf(const TierConfig& tier);
@@ -35,10 +38,10 @@ Result<BucketOptions> BucketOf(const TierConfig& tier, const SecretEnvironment& 
 
 class NodeStores {
  public:
-  // `keys`, which outlives it, is null where nothing is sealed.
+  // `keys`, which outlives it, is null where nothing is sealed. `state`: the node's directory.
   static Result<std::unique_ptr<NodeStores>> New(const std::vector<TierConfig>& tiers,
                                                  const SecretEnvironment& environment,
-                                                 KeySource* keys);
+                                                 KeySource* keys, const std::string& state);
   ~NodeStores();
 
   // For the core, in the order of the configuration.
@@ -60,9 +63,10 @@ class NodeStores {
     std::unique_ptr<BlobStore> store;
   };
 
-  explicit NodeStores(KeySource* keys);
+  NodeStores(KeySource* keys, const std::string& state);
 
   Packer packer_;
+  KnownDirectories known_;
   std::vector<One> tiers_;
 };
 

@@ -25,6 +25,11 @@ constexpr std::string_view kGrantLine = "grant_bytes ";
 Status PosixDirectory::Open() {
   AQ_RETURN_IF_ERROR(CheckDevice());
   Status status = ReadMarker();
+  if (status.code() == Code::kNotFound && known_ && !device_) {
+    return Unusable(paths_.root(), "was there before and is empty now: is its file system mounted?",
+                    "mount it; or, to begin with an empty one, take its line out of posix-tiers in "
+                    "the node's state directory and restart the node");
+  }
   if (status.code() == Code::kNotFound) {
     AQ_RETURN_IF_ERROR(MakeMarker());
     status = ReadMarker();
@@ -56,7 +61,8 @@ Status PosixDirectory::CheckDevice() {
     return Unusable(root, fmt::format("cannot be looked at: {}", ErrnoText(errno)),
                     "give this user access or choose another directory");
   }
-  if (device_) return Unusable(root, "is gone", "mount its file system, or make it again");
+  if (device_ || known_)
+    return Unusable(root, "is gone", "mount its file system, or make it again");
   if (::mkdir(root.c_str(), 0770) == 0 || errno == EEXIST) return Status();
   return Unusable(root, fmt::format("cannot be made: {}", ErrnoText(errno)),
                   "make it, or choose another directory");

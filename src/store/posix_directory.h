@@ -16,8 +16,9 @@ namespace aquifer {
 
 class PosixDirectory {
  public:
-  PosixDirectory(std::string root, uint64_t grant_bytes, Random* random)
-      : paths_(std::move(root)), wanted_grant_bytes_(grant_bytes), random_(random) {}
+  // `known`: it was there in an earlier life.
+  PosixDirectory(std::string root, bool known, uint64_t grant_bytes, Random* random)
+      : paths_(std::move(root)), known_(known), wanted_grant_bytes_(grant_bytes), random_(random) {}
 
   // Makes what is missing. kUnavailable: it cannot be used, not even for reading; it may be tried
   // again at any time. A directory that was there once is not made again, nor is anything made in
@@ -36,6 +37,7 @@ class PosixDirectory {
   Status MakeMarker();
 
   const PosixPaths paths_;
+  const bool known_;
   const uint64_t wanted_grant_bytes_;
   Random* const random_;
   uint64_t grant_bytes_ = 0;

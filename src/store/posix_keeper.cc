@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/thread_name.h"
 
@@ -21,7 +22,7 @@ PosixKeeper::PosixKeeper(const PosixStoreOptions& options, std::function<void()>
     : options_(options),
       paths_(options.directory),
       on_first_look_(std::move(on_first_look)),
-      directory_(options.directory, options.grant_bytes, options.random),
+      directory_(options.directory, options.known, options.grant_bytes, options.random),
       member_({.root = options.directory,
                .dead_after_nanos = options.dead_after_nanos,
                .clock = options.clock,
@@ -248,6 +249,7 @@ void PosixKeeper::Beat() {
   }
   const Status opened = directory_.Open();
   if (!opened.ok()) return Show(opened, opened);
+  if (!std::exchange(told_there_, true) && options_.on_there) options_.on_there();
   const Status joined = Join();
   {
     const MutexLock lock(&mutex_);

@@ -103,6 +103,7 @@ class PosixKeeper {
   PosixDirectory directory_;
   PosixMember member_;
   std::unique_ptr<PosixGrants> grants_;  // From the first joining on.
+  bool told_there_ = false;
   int64_t next_beat_nanos_ = 0;
   int64_t next_cleaning_nanos_ = 0;
 

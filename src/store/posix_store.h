@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,9 @@ struct PosixStoreOptions {
   // Its last folder is made if it is missing, but not again once it was there: a file system that
   // was unmounted is waited for, not replaced by a folder on another disk.
   std::string directory;
+  // It was there in an earlier life: it is waited for from the start.
+  bool known = false;
+  std::function<void()> on_there{};  // Once, when it can be used; on a thread of the store's.
 
   // Of all who share the directory, metadata included. Where nodes disagree the largest one holds.
   uint64_t capacity_bytes = 0;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -496,6 +497,36 @@ TEST_F(PosixStoreTest, ADirectoryThatIsRemovedIsUnavailableAndServesAgainWhenItI
   EXPECT_TRUE(Eventually([&] { return caller.Write("b", kBlobBytes, 1).ok(); }));
   EXPECT_TRUE(caller.Read("b", kBlobBytes, 1).ok());
   EXPECT_EQ(caller.Look("a").code(), Code::kNotFound);
+}
+
+// As at a start before its file system is mounted: what was written there would be lost below it.
+TEST_F(PosixStoreTest, ADirectoryThatWasThereInAnEarlierLifeIsWaitedFor) {
+  PosixStoreOptions options = OptionsFor(directory());
+  std::atomic<int> there = 0;
+  options.on_there = [&there] { ++there; };
+  {
+    const auto store = OpenStore(options);
+    ASSERT_TRUE(BlobCaller(store.get()).Write("a", kBlobBytes, 1).ok());
+  }
+  EXPECT_EQ(there, 1);
+  options.known = true;
+  for (const bool mount_point : {false, true}) {
+    std::filesystem::rename(directory(), scratch_.Sub("elsewhere"));
+    if (mount_point) std::filesystem::create_directory(directory());
+    {
+      const auto store = OpenStore(options);
+      const Status status = BlobCaller(store.get()).Write("b", kBlobBytes, 1);
+      EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
+      EXPECT_NE(status.message().find("mount"), std::string::npos) << status.ToString();
+    }
+    EXPECT_EQ(std::filesystem::exists(directory()), mount_point) << "something was made";
+    EXPECT_TRUE(!mount_point || std::filesystem::is_empty(directory()));
+    std::filesystem::remove(directory());
+    std::filesystem::rename(scratch_.Sub("elsewhere"), directory());
+  }
+  const auto store = OpenStore(options);
+  EXPECT_TRUE(BlobCaller(store.get()).Read("a", kBlobBytes, 1).ok());
+  EXPECT_EQ(there, 2);
 }
 
 class HourAhead final : public Clock {
