@@ -256,5 +256,18 @@ TEST(BucketOptionsTest, WhatIsWrongIsNamed) {
             "");
 }
 
+// What Go's servers answer on a port for TLS, where S3 has a code.
+TEST(S3AnswerTest, APlainRequestThatIsAnsweredByNoS3ServerMayHaveMetTls) {
+  const auto words = [](std::string_view endpoint, const std::string& code) {
+    return ExplainS3Failure(400, {.code = code, .message = {}, .region = {}},
+                            {.endpoint = endpoint, .bucket = "b", .region = "r", .method = "HEAD"})
+        .message();
+  };
+  const std::string hint = "if that port is for TLS, write https://";
+  EXPECT_NE(words("http://h:9000", "").find(hint), std::string::npos);
+  EXPECT_EQ(words("https://h:9000", "").find(hint), std::string::npos);
+  EXPECT_EQ(words("http://h:9000", "InvalidArgument").find(hint), std::string::npos);
+}
+
 }  // namespace
 }  // namespace aquifer
