@@ -78,6 +78,20 @@ def cache(node):
         yield connected
 
 
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory):
+    with aquifer.Node(str(tmp_path_factory.mktemp("node") / "node.sock"), dram="512MiB") as started:
+        yield started
+
+
+@pytest.fixture
+def client(shared_node):
+    """Of a node that a module's tests share; it has nothing at first."""
+    with shared_node.connect() as connected:
+        connected.evict(everything=True)
+        yield connected
+
+
 @pytest.fixture(params=["node", "embedded"])
 def any_cache(request, tmp_path):
     """Both ways to have a cache do the same."""

@@ -10,6 +10,7 @@ from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralF
 
 torch.set_num_threads(1)  # Others run at the same time, and threads that wait for each other would spin.
 
+BLOCK = 256  # Of these models, by the product's rule.
 KINDS = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
          "mistral": (MistralConfig, MistralForCausalLM)}
 
@@ -48,23 +49,35 @@ class Counting:
         self._hook.remove()
 
 
+def recalling(model, client, **options):
+    """A Recall that recalls whatever there is, however busy the host is."""
+    import aquifer.transformers
+    return aquifer.transformers.Recall(model, client, deadline=60.0, always=True, **options)
+
+
+def generate(model, ids, cache=None, mask=None, **options):
+    """Eight tokens: the text with them, their logits, and how many tokens went through the model."""
+    with Counting(model) as counted:
+        output = model.generate(ids, attention_mask=torch.ones_like(ids) if mask is None else mask,
+                                past_key_values=cache, max_new_tokens=8, do_sample=False, pad_token_id=0,
+                                return_dict_in_generate=True, output_logits=True, **options)
+    return output.sequences, torch.stack(output.logits), counted.tokens
+
+
 def main():
     import aquifer
-    import aquifer.transformers
     model = make_model("llama")
     ids = prompt(700)
     with aquifer.connect(sys.argv[1]) as client:
-        recall = aquifer.transformers.Recall(model, client, deadline=60.0, always=True)
+        recall = recalling(model, client)
         cache = recall.cache()
-        with Counting(model) as counted:
-            output = model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache,
-                                    max_new_tokens=8, do_sample=False, pad_token_id=0)
+        output, _, computed = generate(model, ids, cache)
         recall.close()
         if sys.argv[2] == "store":
             client.flush(aquifer.Tier.NVME)
     print("tokens:", output[0, 700:].tolist())
     print("recalled:", cache.recalled_tokens)
-    print("computed:", counted.tokens)
+    print("computed:", computed)
 
 
 if __name__ == "__main__":
