@@ -15,6 +15,9 @@ from .errors import Invalid
 # Known by their names; what else computes is known by the file that it is from.
 _KNOWN_PACKAGES = frozenset(["torch", "transformers", "builtins", "abc", "typing"])
 _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configuration: functions by their name.
+# What a module may have as a number or a word of its own that its KV does not depend on, or that is looked at elsewhere.
+_OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
+_PLAIN = frozenset([bool, int, float, str])
 
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _count = itertools.count(1)
@@ -73,10 +76,13 @@ def _registries() -> list[Any]:
     return found
 
 
-def _settings(name: str, module: Any) -> str:
-    """What a module says of itself: sizes, epsilons, the kind of an approximation."""
+def _settings(name: str, module: Any) -> tuple[str, tuple[Any, ...]]:
+    """What a module says of itself (sizes, epsilons, the kind of an approximation), and the numbers and words that it
+    has as attributes: the scale of its attention is one."""
     try:
-        return str(module.extra_repr())
+        own = sorted((key, value) for key, value in module.__dict__.items()
+                     if type(value) in _PLAIN and key[0] != "_" and key not in _OF_NO_CONSEQUENCE)
+        return str(module.extra_repr()), tuple(own)
     except Exception as error:  # It is anybody's code.
         raise Invalid(f"{name} ({type(module).__name__}) does not say how it is set: {error!r}") from error
 

@@ -465,6 +465,7 @@ class Recall:
         it is not stored.
         """
         text_bytes(cache_salt)
+        model = getattr(model, "_orig_mod", model)  # Of torch.compile(model): generate() calls the one inside.
         self.model = model
         self.statistics = Statistics()
         self._look()
@@ -733,8 +734,9 @@ class Recall:
         return self._moment() if self._is_timed and rows == 1 and tokens > 1 and not self.busy_identifying else None
 
 
-# ---- Hooks, of one Recall each: a model may have several. They do not keep it alive. ----
+# ---- Hooks, of one Recall each: a model may have several. They do not keep it alive, and no compiler is to read them. ----
 
+@torch.compiler.disable
 def _before_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cache = kwargs.get("past_key_values")
     if not isinstance(cache, AquiferCache) or cache.recall is not of():
@@ -757,6 +759,7 @@ def _before_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str
     return (), kwargs
 
 
+@torch.compiler.disable
 def _after_forward(of: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     cache = kwargs.get("past_key_values")
     if not isinstance(cache, AquiferCache) or cache.plain is not None or cache.recall is not of():

@@ -1,7 +1,8 @@
 """Small models with random weights whose answer depends on all of their text. Run as a program, it stores
-and recalls from another process: models.py SOCKET store|recall"""
+and recalls from another process, one model of each kind: models.py SOCKET store|recall"""
 from __future__ import annotations
 
+import json
 import sys
 
 import torch
@@ -26,6 +27,17 @@ def make_model(kind, dtype=torch.float32, seed=0, **changes):
         changes["rope_parameters"] = {"rope_type": "default", "rope_theta": changes.pop("rope_theta")}
     torch.manual_seed(seed)
     return model_class(config_class(**{**values, **changes})).to(dtype).eval()
+
+
+def make_tokenizer():
+    """A token a byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: number + 3 for number, symbol in enumerate(symbols)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def prompt(length, seed=1):
@@ -66,18 +78,17 @@ def generate(model, ids, cache=None, mask=None, **options):
 
 def main():
     import aquifer
-    model = make_model("llama")
-    ids = prompt(700)
+    told = {}
     with aquifer.connect(sys.argv[1]) as client:
-        recall = recalling(model, client)
-        cache = recall.cache()
-        output, _, computed = generate(model, ids, cache)
-        recall.close()
+        for kind in KINDS:
+            recall = recalling(make_model(kind), client)
+            cache = recall.cache()
+            output, _, computed = generate(recall.model, prompt(700), cache)
+            recall.close()
+            told[kind] = {"tokens": output[0, 700:].tolist(), "recalled": cache.recalled_tokens, "computed": computed}
         if sys.argv[2] == "store":
             client.flush(aquifer.Tier.NVME)
-    print("tokens:", output[0, 700:].tolist())
-    print("recalled:", cache.recalled_tokens)
-    print("computed:", computed)
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,8 @@ pytest.importorskip("transformers")
 import aquifer
 import aquifer.transformers
 from conftest import node_process, stand_still
-from models import BLOCK, KINDS, generate, make_model, prompt, recalling
-from transformers import DynamicCache, GenerationConfig
+from models import BLOCK, KINDS, generate, make_model, make_tokenizer, prompt, recalling
+from transformers import DynamicCache, GenerationConfig, pipeline
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,7 +143,8 @@ def test_rows_of_a_batch_share_what_each_has(client):
 
 
 def test_another_process_recalls_after_a_restart_of_the_node(tmp_path):
-    """Stored in one process, recalled in another, from the drive."""
+    """Stored in one process, recalled in another, from the drive: each kind of model, and what it says without a
+    cache."""
     drive = tmp_path / "drive"
     drive.mkdir()
     script = os.path.join(os.path.dirname(__file__), "models.py")
@@ -151,10 +153,11 @@ def test_another_process_recalls_after_a_restart_of_the_node(tmp_path):
         with aquifer.Node(str(tmp_path / "node.sock"), dram="256MiB", nvme=[f"{drive}:512MiB"]) as node:
             done = subprocess.run([sys.executable, script, node.socket, turn], text=True, capture_output=True)
             assert done.returncode == 0, done.stderr
-            told[turn] = dict(line.split(": ") for line in done.stdout.splitlines())
-    assert told["store"]["tokens"] == told["recall"]["tokens"]
-    assert (told["store"]["recalled"], told["recall"]["recalled"]) == ("0", str(2 * BLOCK))
-    assert int(told["recall"]["computed"]) == int(told["store"]["computed"]) - 2 * BLOCK
+            told[turn] = json.loads(done.stdout.splitlines()[-1])
+    for kind in KINDS:
+        tokens = generate(make_model(kind), prompt(700))[0][0, 700:].tolist()
+        assert told["store"][kind] == {"tokens": tokens, "recalled": 0, "computed": 707}
+        assert told["recall"][kind] == {"tokens": tokens, "recalled": 2 * BLOCK, "computed": 707 - 2 * BLOCK}
 
 
 @pytest.mark.parametrize("recalled", [False, True])
@@ -315,6 +318,50 @@ def test_every_generate_inside_of_a_recall_uses_it(client):
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert recall.statistics.recalled_tokens == 2 * BLOCK  # Outside, nothing.
     recall.close()
+
+
+def test_a_pipeline_inside_of_a_recall_uses_it(client):
+    """One text after the other, and all in a batch, where the shorter ones are padded."""
+    model, tokenizer = make_model("llama"), make_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.padding_side = "left"
+    pipe = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
+    texts = ["".join(f"{bottle} green bottles in room {room}. " for bottle in range(30 + room)) for room in range(3)]
+    given = dict(max_new_tokens=8, do_sample=False)
+    plain, plain_batch = [pipe(text, **given) for text in texts], pipe(texts, batch_size=3, **given)
+    blocks = [len(text) // BLOCK for text in texts]
+    recall = recalling(model, client)
+    with recall:
+        for recalled in (0, sum(blocks) * BLOCK):
+            assert [pipe(text, **given) for text in texts] == plain and recall.flush()
+            assert recall.statistics.recalled_tokens == recalled
+        assert pipe(texts, batch_size=3, **given) == plain_batch and not recall.statistics.given_up
+    assert recall.statistics.recalled_tokens > recalled and recall.statistics.stored_blocks == sum(blocks)
+    recall.close()
+
+
+def test_a_compiled_model_is_recalled_and_the_compiler_reads_none_of_it(client, monkeypatch):
+    """Of what torch.compile() returns, generate() calls the model inside."""
+    failed = []
+    monkeypatch.setattr(sys, "unraisablehook", failed.append)
+    model, ids = make_model("llama", num_hidden_layers=1), prompt(300)
+    plain, logits, _ = generate(model, ids)
+    compiled = torch.compile(model, backend="eager")
+    recall = recalling(compiled, client)
+    with recall:
+        for recalled in (0, BLOCK):
+            output = compiled.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False,
+                                       pad_token_id=0)
+            assert torch.equal(output, plain) and recall.flush()
+            assert recall.statistics.recalled_tokens == recalled
+    model.compile(backend="eager")
+    cache = recall.cache()
+    with torch.no_grad():
+        again = model(input_ids=ids, past_key_values=cache, logits_to_keep=1).logits[:, 0]
+    assert torch.allclose(again, logits[0], atol=1e-4) and cache.recalled_tokens == BLOCK
+    recall.close()
+    gc.collect()
+    assert not failed
 
 
 @pytest.mark.parametrize("whose", ["the call's", "the configuration's", "the model's"])

@@ -323,8 +323,13 @@ def _set_otherwise(model):
     model.model.layers[0].input_layernorm.variance_epsilon = 0.5
 
 
+def _attend_otherwise(model):
+    model.model.layers[0].self_attn.scaling *= 4  # No module says it of itself.
+
+
 @pytest.mark.parametrize("change", [_attend_by(_colder), _attend_by(_disguised), _activate_by(torch.nn.Tanh),
-                                    _activate_by(Doubled), _be_another_class, _patch_one, _set_otherwise])
+                                    _activate_by(Doubled), _be_another_class, _patch_one, _set_otherwise,
+                                    _attend_otherwise])
 def test_other_code_is_another_model(change, client):
     """With the same weights and the same configuration: for the Recall that was there before, and for a new one."""
     model = make_model("llama")

@@ -23,21 +23,12 @@ if importlib.util.find_spec("vllm") is None:
 
 import aquifer
 from conftest import node_process
+from models import make_tokenizer
 from vllm_engine import make_model, transfer_config
 
 BLOCK = 256
 ANSWER = 12  # Tokens.
 TEXT = "".join(f"{number} green bottles are hanging on the wall. " for number in range(30))  # A token a byte.
-
-
-def _save_tokenizer(folder):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: number + 3 for number, symbol in enumerate(symbols)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
 def _post(address):
@@ -55,7 +46,7 @@ def node(tmp_path_factory):
 def server(tmp_path_factory, node):
     folder = tmp_path_factory.mktemp("server")
     make_model(folder / "model")
-    _save_tokenizer(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -369,6 +369,23 @@ def test_a_silent_node_is_waited_for_once(hand, node, monkeypatch):
     assert hand.scheduler.take_stats().data["failed_calls"] == 1
 
 
+@pytest.mark.parametrize("settings, recompute_ms, wanted", [
+    ({}, 800.0, 0.4), ({}, 20.0, 0.05), ({}, 0.0, 1.0), ({"deadline_ms": 70}, 800.0, 0.07)])
+def test_a_load_may_take_as_long_as_computing_would(hand, settings, recompute_ms, wanted):
+    """Four blocks that pay, of which two are loaded; at least 50 ms; a second while nobody knows; or what is set."""
+    store(hand, 1)
+    hand.scheduler._settings = read_settings({"always": True, **settings})
+    request = made_request("load", text(4, 1))
+    hand.scheduler.on_new_request(request)
+    assert hand.scheduler.matched_tokens(request, 2 * BLOCK) == 2 * BLOCK
+    inquiry = hand.scheduler._tracked["load"].inquiry
+    inquiry.match = dataclasses.replace(inquiry.match, pays=4, recompute_ms=recompute_ms)
+    before = time.monotonic()
+    hand.scheduler.allocated(request, SECOND, 2 * BLOCK)
+    (load,) = hand.scheduler._loads
+    assert before + wanted <= load.end <= time.monotonic() + wanted
+
+
 def test_loads_that_waited_too_long_are_not_begun(hand, monkeypatch):
     begun = []
     monkeypatch.setattr(hand.worker._loader, "use", lambda *args: begun.append(args))
