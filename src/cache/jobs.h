@@ -56,7 +56,7 @@ class Job {
   // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
   ChainNames NamesOf(const ChainSlice& chain) const;
-  // Whether another chain goes on from the block.
+  // Whether another one than `own` hangs below the block.
   bool HasOtherChild(BlockRef parent, BlockRef own) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const {
     return Core::DeadlineIn(timeout_nanos, begun_nanos_);
@@ -343,7 +343,6 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void DropBelow();
   bool DropNextOfSession();
   bool CrossGap();
-  // Another one than `own` hangs below it.
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();
