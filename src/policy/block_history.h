@@ -77,6 +77,10 @@ class BlockHistory {
   // How much LRU would have. What is far off is made right by and by: a few hundred blocks a call.
   // How many missed blocks LRU would not have any more either.
   uint64_t SetRecent(uint64_t pages);
+  // Of what LRU would give up next; 0: there is nothing.
+  int64_t oldest_recent_age_nanos() const {
+    return oldest_recent_ == kNoRecord ? 0 : last_used_nanos_ - at(oldest_recent_).used_nanos;
+  }
   uint64_t missed_blocks() const { return missed_blocks_; }
 
   // When anything was used last.

@@ -41,12 +41,13 @@ using ShelvedBlocks = std::unique_ptr<ShelvedBlock[], FreeMemory>;
 // A table under way: shared with whoever makes it, who may outlive the order.
 struct Rebuild {
   ReuseCounts counts;
+  uint8_t kept_buckets = kAgeBuckets;  // As LRU would have them.
   CellRanking by_value;
   CellRanking by_age;
   std::atomic<bool> done = false;
 
   void Make() {
-    by_value.table = BuildIndexTable(counts);
+    by_value.table = BuildIndexTable(counts, kept_buckets);
     by_age = RankByAge(by_value.table);
     done.store(true, std::memory_order_release);
   }
@@ -123,6 +124,7 @@ class Learned final : public EvictionOrder {
   void BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t told_nanos);
   void AskOne(const AskedChain& chain, const AskProgress& progress, uint32_t position,
               int64_t now_nanos);
+  uint8_t KeptBuckets() const;
   template <class Has>
   uint32_t Leading(const AskedChain& chain, Has has) const;
   void Compare(const AskedChain& chain);
@@ -320,9 +322,17 @@ void Learned::GrowOlder(int64_t now_nanos, size_t blocks) {
 
 // --- Tables
 
+uint8_t Learned::KeptBuckets() const {
+  if (!clock_.gave_up()) return kAgeBuckets;
+  uint8_t kept = 1;
+  while (kept < kAgeBuckets && AgeBucketEnd(kept - 1) < history_.oldest_recent_age_nanos()) ++kept;
+  return kept;
+}
+
 void Learned::BeginTable() {
   blocks_since_table_ = 0;
   rebuild_ = std::make_shared<Rebuild>();
+  rebuild_->kept_buckets = KeptBuckets();
   rebuild_->counts = model_.TakeCounts();
   if (options_.run_elsewhere) {
     options_.run_elsewhere([rebuild = rebuild_] { rebuild->Make(); });

@@ -269,7 +269,7 @@ void SortByValue(const std::array<float, kReuseCells>& values,
 
 }  // namespace
 
-IndexTable BuildIndexTable(const ReuseCounts& counts) {
+IndexTable BuildIndexTable(const ReuseCounts& counts, uint8_t kept_buckets) {
   IndexTable table;
   std::array<std::array<float, kAgeBuckets>, kBlockFamilies> ages{};
   for (size_t family = 0; family < kBlockFamilies; ++family)
@@ -287,21 +287,24 @@ IndexTable BuildIndexTable(const ReuseCounts& counts) {
       hazard[b] =
           (cell.reused + kPriorSamples * predicted) / (cell.reused + cell.outlived + kPriorSamples);
     }
-    double gone = 1;  // Never asked for from this bucket on.
+    double gone = 1;  // Not asked for from this bucket on, while it is kept.
     for (uint8_t from = kAgeBuckets; from-- > 0;) {
-      gone *= 1 - hazard[from];
+      if (from < kept_buckets) gone *= 1 - hazard[from];
       table.reuse[c * kAgeBuckets + from] = static_cast<float>(1 - gone);
       double waiting = 1;
       double asked = 0;
       double held = 0;
-      double best = 0;
+      double best_asked = 0;
+      double best_held = 1;
       for (uint8_t until = from; until < kAgeBuckets; ++until) {
         asked += waiting * hazard[until];
         held += waiting * seconds[until] * (1 - hazard[until] / 2);
         waiting *= 1 - hazard[until];
-        best = std::max(best, asked / held);
+        if (asked * best_held <= best_asked * held) continue;  // No division: it takes the longest.
+        best_asked = asked;
+        best_held = held;
       }
-      table.value[c * kAgeBuckets + from] = static_cast<float>(best);
+      table.value[c * kAgeBuckets + from] = static_cast<float>(best_asked / best_held);
     }
   }
   SortByValue(table.value, &table.at_rank);

@@ -69,12 +69,13 @@ struct ReuseCounts {
 // By cell: class * kAgeBuckets + bucket.
 struct IndexTable {
   std::array<float, kReuseCells> value{};    // Hits per second of keeping a block.
-  std::array<float, kReuseCells> reuse{};    // How likely it is asked for at all.
+  std::array<float, kReuseCells> reuse{};    // How likely it is asked for while it is kept.
   std::array<uint16_t, kReuseCells> rank{};  // By value: 0 goes first.
   std::array<uint16_t, kReuseCells> at_rank{};
 };
 
-IndexTable BuildIndexTable(const ReuseCounts& counts);
+// What is kept is gone by the end of the bucket kept_buckets - 1.
+IndexTable BuildIndexTable(const ReuseCounts& counts, uint8_t kept_buckets);
 
 class ReuseModel {
  public:

@@ -168,6 +168,22 @@ TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   }
 }
 
+// Loads of which much never returns, which need not be written.
+TEST(ChangingLoads, LetTwoTiersThatLearnWriteLessThanHalfForAsManyHits) {
+  for (const uint64_t seed : {1, 2, 5}) {
+    const ReplayTrace trace = Load(seed).Requests(12'000);
+    ReplaySetup setup = {.policy = "lru",
+                         .capacity_blocks = std::max<uint32_t>(trace.distinct / 100, 1),
+                         .nvme_blocks = trace.distinct / 10};
+    const auto lru = Replay(trace, setup, {});
+    setup.policy = "learned";
+    const auto learned = Replay(trace, setup, {});
+    ASSERT_TRUE(lru.ok() && learned.ok());
+    EXPECT_GE(learned->hits, lru->hits) << seed;
+    EXPECT_LE(learned->writes, lru->writes * 45 / 100) << seed;
+  }
+}
+
 // Objects that all come back after the same time, which LRU has just room for: nothing tells that
 // they will before the first does.
 TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {

@@ -7,6 +7,7 @@
 #include "policy/eviction_order.h"
 #include "policy/leaf_recency.h"
 #include "policy/learned_order.h"
+#include "policy/write_share.h"
 #include "policy/write_threshold.h"
 
 namespace aquifer {
@@ -140,7 +141,7 @@ class OrderPolicy : public ReplayPolicy {
 
 // DRAM above NVMe. A block's copy on NVMe stays when it is brought up again. With LRU everything is
 // written when it is stored; with the learned order what leaves DRAM, if it is likely enough to
-// return.
+// return and NVMe would not give it up at once.
 class TwoTierPolicy final : public OrderPolicy {
  public:
   TwoTierPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
@@ -149,7 +150,8 @@ class TwoTierPolicy final : public OrderPolicy {
       : OrderPolicy(trace, std::move(options), std::move(dram)),
         nvme_(std::move(nvme), &parents_),
         write_through_(write_through),
-        threshold_({}) {}
+        threshold_({.written_part = 1}),
+        refused_(trace.distinct) {}
 
   uint64_t writes() const override { return writes_; }
 
@@ -158,7 +160,14 @@ class TwoTierPolicy final : public OrderPolicy {
 
   void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks, uint32_t hits) override {
     OrderPolicy::Ask(request, blocks, hits);
+    const uint64_t lru_hits_before = nvme_.order().stats().lru_hits;
     AskOrder(request, blocks, hits, &nvme_.order());
+    if (write_through_ || blocks.empty()) return;
+    share_.NoteRequest({.blocks = request.blocks,
+                        .hits = hits,
+                        .lru_hits = nvme_.order().stats().lru_hits - lru_hits_before,
+                        .unwritten = hits < blocks.size() && refused_[blocks[hits]]});
+    for (const uint32_t block : blocks) refused_[block] = false;
   }
 
   void UseBlock(uint32_t block, uint32_t position, int64_t now) override {
@@ -180,10 +189,12 @@ class TwoTierPolicy final : public OrderPolicy {
     // What is below it is of no use without it.
     const double reuse =
         nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
-    // Where LRU would have more hits, it has NVMe, and what it would write.
-    if (!threshold_.Admit(reuse) && !nvme_.order().stats().lru_decides) return;
+    refused_[block] = !threshold_.Admit(reuse, share_.part());
+    if (refused_[block]) return;
     Write(block, 0, now);
-    while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
+    while (nvme_.order().size() > options_.nvme_blocks) {
+      if (nvme_.EvictOne() == block) --writes_;  // That is not written in the first place.
+    }
   }
 
   void Write(uint32_t block, uint32_t position, int64_t now) {
@@ -194,6 +205,8 @@ class TwoTierPolicy final : public OrderPolicy {
   ReplayTier nvme_;
   const bool write_through_;
   WriteThreshold threshold_;
+  WriteShare share_;
+  std::vector<bool> refused_;  // By block: was not written when it left DRAM last.
   uint64_t writes_ = 0;
 };
 
