@@ -166,14 +166,6 @@ double Core::FillWaitMs(BlockRef ref) const {
   return std::max(1.0, average_fill_ms_ - elapsed_ms);
 }
 
-// Should its drive come back before it is stored again, it is found again.
-void Core::ForgetLost(const BlockName& name) {
-  const BlockRef ref = residency_->index().Find(name);
-  if (ref == kNoBlock || residency_->at(ref).state != BlockState::kResident) return;
-  if (nvme_ != nullptr) nvme_->Forgotten(residency_->IdOf(ref));
-  residency_->Drop(ref, Leave::kLostByTier);
-}
-
 ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i) {
   const Client& borrower = clients_[client];
   const auto refused = [this, &borrower](Refusal why) {
@@ -198,23 +190,20 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   }
   // The layout is in every key: only a client that makes keys up gets here.
   if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
-  const bool resident = ref != kNoBlock && residency_->at(ref).state == BlockState::kResident;
-  // What only a drive holds that is out of service is computed again, and may be stored again.
-  const bool lost = resident && !Reachable(ref) && !residency_->in_lasting(ref);
-  if (resident && !lost) {
+  if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
     Count(borrower.tenant, &CoreCounters::reserve_have);
     op.outcome = ReserveOutcome::kHave;
     return op;
   }
   if (draining_) return refused(Refusal::kDraining);
-  if (ref != kNoBlock && !lost && filling(ref).engine != borrower.engine) {
+  if (ref != kNoBlock && filling(ref).engine != borrower.engine) {
     Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
     op.wait_ms = FillWaitMs(ref);
     return op;
   }
   if (borrower.leases == options_.max_leases_per_client) return refused(Refusal::kTooMany);
-  if (ref == kNoBlock || lost) {
+  if (ref == kNoBlock) {
     const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
     if (!slot.ok()) {
       switch (slot.status().code()) {
@@ -226,7 +215,6 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
           return refused(Refusal::kFull);
       }
     }
-    if (lost) ForgetLost(name);
     const int64_t ttl = catalog_.tenant(borrower.tenant).options.ttl_seconds;
     const Result<BlockRef> added = residency_->AddFilling(
         {.name = name,

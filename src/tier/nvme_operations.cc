@@ -211,19 +211,12 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
     ++shared_.counters.without_key;
     return settle(Status(Code::kBusy, "the tenant's data key is not known"));
   }
-  const bool writable = std::any_of(drives_.begin(), drives_.end(),
-                                    [](const auto& drive) { return drive->writable(); });
   NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id);
   if (entry != NvmeIndex::kNone) {
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
     if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) {
       ++shared_.counters.blocks_expired;
       drive->Drop(entry);
-      entry = NvmeIndex::kNone;
-    } else if (!op.replace && !drive->in_service() && writable) {
-      // Nobody can read it there, and its caller has computed it again. Of two records the later
-      // one counts; the old one is marked when its drive is back.
-      drive->DropUnmarked(entry);
       entry = NvmeIndex::kNone;
     } else if (!op.replace && shared_.index.HasSame(entry, op.meta) &&
                shared_.index.data_key_id(entry) ==
@@ -233,6 +226,8 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
       return settle(Status(Code::kUnavailable, drive->why().message()));
     }
   }
+  const bool writable = std::any_of(drives_.begin(), drives_.end(),
+                                    [](const auto& drive) { return drive->writable(); });
   if (!writable) return settle(Status(Code::kUnavailable));
   if (!ledger_.TakePlace(write, shared_.options.max_queued_ops)) return settle(Status(Code::kBusy));
   write->meta = op.meta;

@@ -202,13 +202,6 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   return Status();
 }
 
-void NvmeTierImpl::Forgotten(const BlockId& id) {
-  const NvmeIndex::EntryId entry = shared_.index.Find(id);
-  if (entry == NvmeIndex::kNone) return;
-  NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();
-  if (!drive->in_service()) drive->AnnounceAgain();
-}
-
 uint32_t NvmeTierImpl::DeviceOf(const BlockId& id) const {
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
   return entry == NvmeIndex::kNone ? 0 : shared_.index.Place(entry).drive;

@@ -80,9 +80,6 @@ class NvmeTier : public Tier {
   virtual bool AllRead() const = 0;
   // So that Probe() need not be asked whether a block's drive is.
   virtual bool AllInService() const = 0;
-  // The cache no longer knows of the block, since its drive is out of service: when that is back,
-  // the listener is told that blocks were found.
-  virtual void Forgotten(const BlockId& id) = 0;
 
   // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
   // meanwhile may be visited or not.
