@@ -408,7 +408,6 @@ class Core final : private TierListener, private LoadWaiter {
   double FillWaitMs(BlockRef ref) const;
   // Adds the op's heads; `complete` when every head is there.
   static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
-  void ForgetLost(const BlockName& name);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   void CommitOne(ClientNumber client, CommitOp* op);
 
@@ -444,6 +443,9 @@ class Core final : private TierListener, private LoadWaiter {
   // Calls `visit` with up to `max` blocks from `*next` up its chain, deepest first. False when that
   // was all; otherwise it goes on at `*next`.
   bool WalkUp(size_t max, BlockName* next, const Visit& visit) const;
+  // Whether a walk may go on there from a block at that position: whoever makes keys up may have
+  // made a circle of them.
+  bool IsBefore(const BlockName& above, uint32_t position) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

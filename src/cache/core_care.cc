@@ -437,7 +437,7 @@ bool EvictJob::DropNextOfSession() {
   DropOne(ref);
   walk_ = above;
   crossed_ = false;
-  return position > 0 && !shared;
+  return !shared && core().IsBefore(walk_, position);
 }
 
 // This one is gone; what came before it may be there.
@@ -451,10 +451,20 @@ bool EvictJob::CrossGap() {
            .group = walk_.group,
            .part = walk_.part});
   }
-  if (gone == nullptr || gone->position == 0) return false;
+  if (gone == nullptr) return false;
   walk_.key = gone->parent;
   crossed_ = true;
-  return true;
+  return core().IsBefore(walk_, gone->position);
+}
+
+bool EvictJob::HasOtherChild(BlockRef parent, BlockRef own) const {
+  const Index& index = core().residency_->index();
+  BlockRef child = index.FirstChild(parent);
+  // Those that are gone are only still leased: few.
+  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
+    child = index.at(child).next_sibling;
+  }
+  return child != kNoBlock;
 }
 
 bool EvictJob::DropChainSlice() {

@@ -46,11 +46,20 @@ bool Core::WalkUp(size_t max, BlockName* next, const Visit& visit) const {
     const LostLink* const gone = ref == kNoBlock ? residency_->LinkAbove(*next) : nullptr;
     if (ref == kNoBlock && gone == nullptr) return false;
     const uint32_t position = gone == nullptr ? index.at(ref).position : gone->position;
-    visit(ref, next->key, position);
-    if (position == 0) return false;
-    next->key = gone == nullptr ? index.ParentKey(ref) : gone->parent;
+    const Key key = std::exchange(next->key, gone == nullptr ? index.ParentKey(ref) : gone->parent);
+    visit(ref, key, position);
+    if (!IsBefore(*next, position)) return false;
   }
   return true;
+}
+
+bool Core::IsBefore(const BlockName& above, uint32_t position) const {
+  if (position == 0) return false;
+  const Index& index = residency_->index();
+  const BlockRef ref = index.Find(above);
+  if (ref != kNoBlock) return index.at(ref).position < position;
+  const LostLink* const gone = residency_->LinkAbove(above);
+  return gone == nullptr || gone->position < position;
 }
 
 bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
@@ -113,16 +122,6 @@ bool Core::ForgetSessions(uint16_t tenant, size_t max) {
   return false;
 }
 
-bool Job::HasOtherChild(BlockRef parent, BlockRef own) const {
-  const Index& index = core().residency_->index();
-  BlockRef child = index.FirstChild(parent);
-  // Those that are gone are only still leased: few.
-  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
-    child = index.at(child).next_sibling;
-  }
-  return child != kNoBlock;
-}
-
 void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   priority_ = std::clamp(forecast.priority, kLeastPriority, kMostPriority);
   outlook_ = SessionHint::kNone;
@@ -142,37 +141,36 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
 }
 
 void HintJob::Run() {
-  bool more = true;
-  for (size_t step = 0; step < kHintSlice && more; ++step) more = ApplyToNext();
+  const bool more = core().WalkUp(
+      kHintSlice, &walk_, [this](BlockRef ref, const Key& key, uint32_t) { ApplyTo(ref, key); });
   core().eraser_->Pump();
   core().loader_->Pump();
   core().write_down_->Pump();
   if (core().durable_ != nullptr) core().durable_->PumpSoon();
-  if (more) return RunAgain();
+  if (more && (durable_ || !shared_)) return RunAgain();
   Drop();
   End(0);
 }
 
-bool HintJob::ApplyToNext() {
-  const Residency& residency = *core().residency_;
-  const Index& index = residency.index();
-  const BlockRef ref = index.Find(walk_);
-  if (ref == kNoBlock) {  // The end was evicted, or one in the middle is lost.
-    const LostLink* const gone = residency.LinkAbove(walk_);
-    if (gone == nullptr || gone->position == 0) return false;
-    walk_.key = gone->parent;
-    crossed_ = true;
-    return true;
+// What other chains share is not this session's to speak of; but it is nothing without it.
+void HintJob::ApplyTo(BlockRef ref, const Key& key) {
+  shared_ = shared_ || IsShared(key);
+  crossed_ = ref == kNoBlock;
+  if (ref != kNoBlock && (durable_ || !shared_)) Apply(ref);
+}
+
+bool HintJob::IsShared(const Key& key) const {
+  const Index& index = core().residency_->index();
+  BlockName name = walk_;
+  name.key = key;
+  size_t own = crossed_ ? 0 : 1;  // Where the block below is gone, all that is there is another's.
+  for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
+       child = index.at(child).next_sibling) {
+    if (index.at(child).state == BlockState::kGone) continue;  // Only still leased: few.
+    if (own == 0) return true;
+    --own;
   }
-  // What other chains share is not this session's to speak of; but it is nothing without it.
-  const bool others = crossed_ ? HasOtherChild(ref, kNoBlock) : index.at(ref).children > 1;
-  shared_ = shared_ || others;
-  crossed_ = false;
-  if (shared_ && !durable_) return false;
-  const bool first = index.at(ref).position == 0;
-  walk_.key = index.ParentKey(ref);
-  Apply(ref);
-  return !first;
+  return false;
 }
 
 void HintJob::Drop() { --core().clients_[client()].hints; }

@@ -56,8 +56,6 @@ class Job {
   // When the caller made its call.
   int64_t begun_nanos() const { return begun_nanos_; }
   ChainNames NamesOf(const ChainSlice& chain) const;
-  // Whether another one than `own` hangs below the block.
-  bool HasOtherChild(BlockRef parent, BlockRef own) const;
   int64_t DeadlineIn(int64_t timeout_nanos) const {
     return Core::DeadlineIn(timeout_nanos, begun_nanos_);
   }
@@ -343,6 +341,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void DropBelow();
   bool DropNextOfSession();
   bool CrossGap();
+  // Another one than `own` hangs below it.
+  bool HasOtherChild(BlockRef parent, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();
@@ -405,8 +405,10 @@ class HintJob final : public Job {
   void Drop() override;
 
  private:
-  // False: that was the last of them.
-  bool ApplyToNext();
+  // kNoBlock: the block is gone, and only known by its key.
+  void ApplyTo(BlockRef ref, const Key& key);
+  // Other chains go on from it too.
+  bool IsShared(const Key& key) const;
   void Apply(BlockRef ref);
   uint32_t ExpiryOf(BlockRef ref) const;
 

@@ -175,6 +175,7 @@ TEST_F(SessionsTest, ATimeToLiveReachesWhatIsAboveAGap) {
 
 TEST_F(SessionsTest, ATimeToLiveIsNoOtherChainsAlsoAboveAGap) {
   for (const size_t lost : {4, 6}) {
+    SCOPED_TRACE(lost);
     Make(SmallCache(64, false));
     const Chain chain(layout_, {.seed = 1, .blocks = 10});
     const Chain other = chain.Fork(4, 2, 4);
@@ -187,6 +188,53 @@ TEST_F(SessionsTest, ATimeToLiveIsNoOtherChainsAlsoAboveAGap) {
     EXPECT_EQ(Recall(other), other.size());
     EXPECT_EQ(Recall(chain), 4u);
   }
+}
+
+TEST_F(SessionsTest, ATimeToLiveIsNoOtherChainsWhoseOwnBlockIsTheGap) {
+  for (const size_t blocks : {10, 4}) {
+    SCOPED_TRACE(blocks);  // The lost one is in the middle, or the session's last.
+    Make(SmallCache(64, false));
+    const Chain chain(layout_, {.seed = 1, .blocks = blocks});
+    const Chain other = chain.Fork(4, 2, 4);
+    const Chain third = chain.Fork(4, 3, 4);
+    StoreSession(chain);
+    ASSERT_EQ(Store(other), 4u);
+    ASSERT_EQ(Store(third), 4u);
+    Lose(chain, {3});
+    Hint(chain, 10);
+    world_->Run();
+    world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 11);
+    EXPECT_EQ(Recall(other), other.size() - 1) << "all but the lost one";
+  }
+}
+
+// Only a client that makes keys up gets there. It must not keep anybody busy for ever.
+TEST_F(SessionsTest, AChainThatIsItsOwnBeginningEnds) {
+  Make(SmallCache(64));
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  StoreSession(chain);
+  Lose(chain, {5, 6, 7, 8, 9});
+  // Its sixth block once more, below its last one.
+  ReserveRequest reserve;
+  reserve.chain = Slice(chain);
+  reserve.chain.keys = chain.keys(5, 1);
+  reserve.parent = chain.keys().back();
+  reserve.position = 5;
+  client_->Do(&Core::Reserve, &reserve);
+  ASSERT_EQ(reserve.ops[0].outcome, ReserveOutcome::kSlot);
+  CommitRequest commit;
+  commit.ops.push_back({.reservation = reserve.ops[0].reservation,
+                        .sums = SumLanes(reserve.ops[0].slot, 0),
+                        .status = {}});
+  client_->Do(&Core::Commit, &commit);
+  ASSERT_TRUE(commit.ops[0].published);
+  Hint(chain, 10);
+  EXPECT_TRUE(Flush().ok()) << "the hint goes on for ever";
+  PrestageRequest prestage;
+  prestage.session = "session";
+  client_->Do(&Core::Prestage, &prestage);
+  EXPECT_TRUE(prestage.done());
+  EvictSession();
 }
 
 TEST_F(SessionsTest, AFinishedSessionGoesBeforeOneThatWasUsedLongerAgo) {
