@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -122,7 +124,8 @@ Result<size_t> CountLeftBehind(const KeyAddress& before, const KeyAddress& now,
   }
   if (now.directory.empty()) {
     AQ_ASSIGN_OR_RETURN(to, OpenBucketAt(now, config, environment));
-  } else if (::access(now.directory.c_str(), F_OK) == 0) {
+  } else if (std::error_code error; !std::filesystem::is_empty(now.directory, error) && !error) {
+    // An empty one may be a mount point: opening it would leave a file there that proves otherwise.
     AQ_ASSIGN_OR_RETURN(to, OpenKeyDirectory(now.directory));
   }
   return CountMissingKeys(from.get(), to.get());

@@ -163,6 +163,15 @@ TEST_F(KeyMemoryTest, APlaceThatIsNamedMustHaveAllOfTheOldOnes) {
   EXPECT_EQ(Live(), key) << "and it is the default";
 }
 
+// It may be a mount point, which a file of ours would make look like a key store.
+TEST_F(KeyMemoryTest, ANamedPlaceThatIsEmptyStaysEmptyWhereItIsRefused) {
+  ASSERT_THAT(Live(), HasSubstr("key "));
+  config_.key_store = scratch_.Sub("mount");
+  fs::create_directory(scratch_.Sub("mount"));
+  EXPECT_THAT(Live(), HasSubstr("of 1 tenants are not in " + scratch_.Sub("mount")));
+  EXPECT_TRUE(fs::is_empty(scratch_.Sub("mount")));
+}
+
 TEST_F(KeyMemoryTest, WhereTheOldOnesCannotBeSeenNothingIsChanged) {
   config_.key_store = scratch_.Sub("mount");
   ASSERT_THAT(Live(), HasSubstr("key "));

@@ -392,7 +392,7 @@ std::string StateDirectoryOf(const NodeHost& host, bool may_make) {
     if (state.empty()) continue;
     std::error_code error;
     if (may_make) fs::create_directories(state, error);
-    if (access(state.c_str(), W_OK | X_OK) == 0) return state;
+    if (access(state.c_str(), (may_make ? W_OK : R_OK) | X_OK) == 0) return state;
   }
   return "";
 }
