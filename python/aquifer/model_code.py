@@ -76,13 +76,13 @@ def _registries() -> list[Any]:
     return found
 
 
-def _settings(name: str, module: Any) -> tuple[str, tuple[Any, ...]]:
+def _settings(name: str, module: Any) -> tuple[str, str]:
     """What a module says of itself (sizes, epsilons, the kind of an approximation), and the numbers and words that it
     has as attributes: the scale of its attention is one."""
     try:
         own = sorted((key, value) for key, value in module.__dict__.items()
                      if type(value) in _PLAIN and key[0] != "_" and key not in _OF_NO_CONSEQUENCE)
-        return str(module.extra_repr()), tuple(own)
+        return str(module.extra_repr()), repr(own)  # In words: -1 and -2 have the same hash.
     except Exception as error:  # It is anybody's code.
         raise Invalid(f"{name} ({type(module).__name__}) does not say how it is set: {error!r}") from error
 
