@@ -14,16 +14,16 @@
 #include "policy/reuse_model.h"
 #include "policy/shelf.h"
 #include "policy/takeover.h"
-#include "policy/turnover_clock.h"
 
 namespace aquifer {
 namespace {
 
 constexpr int kMaxPriority = 8;
 constexpr uint32_t kMaxHolds = (uint32_t{1} << 31) - 1;
-constexpr int kMaxTurn = 63;           // As far as a record counts.
-constexpr double kAgeTrifle = 1e-15;   // A second is a millionth.
-constexpr double kPriorityFactor = 4;  // A step of priority against hits per second.
+constexpr int64_t kSameNanos = 1'000'000'000;  // The same asked again so soon is one request.
+constexpr int kMaxTurn = 63;                   // As far as a record counts.
+constexpr double kAgeTrifle = 1e-15;           // A second is a millionth.
+constexpr double kPriorityFactor = 4;          // A step of priority against hits per second.
 constexpr int64_t kPriorityNanos = int64_t{600} * 1'000'000'000;  // The same, while LRU decides.
 constexpr double kGhostsPerBlock = 4.25;
 constexpr uint32_t kLeastGhosts = 64;
@@ -120,8 +120,8 @@ class Learned final : public EvictionOrder {
   void GrowOlder(int64_t now_nanos, size_t blocks);
   void DescribeUnasked(const BlockFeatures& features, BlockRecord* record) const;
 
-  bool IsSameRequest(const AskedChain& chain, const BlockRecord& last, int64_t told_nanos) const;
-  void BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t told_nanos);
+  bool IsSameRequest(const AskedChain& chain, const BlockRecord& last, int64_t now_nanos) const;
+  void BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos);
   void AskOne(const AskedChain& chain, const AskProgress& progress, uint32_t position,
               int64_t now_nanos);
   uint8_t KeptBuckets() const;
@@ -153,8 +153,8 @@ class Learned final : public EvictionOrder {
   std::vector<std::vector<uint32_t>> shelves_of_;        // By tenant.
   uint32_t ghosts_ = 0;
   uint64_t blocks_since_table_ = 0;
-  TurnoverClock clock_;              // What happens here happens by this.
-  int64_t asked_nanos_ = INT64_MIN;  // When anything was asked for last, as the caller has it.
+  bool gave_up_ = false;             // Anything so far.
+  int64_t asked_nanos_ = INT64_MIN;  // When anything was asked for last.
   RecentMean asked_bytes_;           // Of a block that is asked for, by what it saves.
   Takeover takeover_;
   EvictionStats stats_;
@@ -217,17 +217,16 @@ EvictionStats Learned::stats() const {
 // what was asked for did not come and go: if it did, somebody else asks. The last block tells of
 // all, as it is the first to go.
 bool Learned::IsSameRequest(const AskedChain& chain, const BlockRecord& last,
-                            int64_t told_nanos) const {
-  return last.full_blocks == chain.full_blocks && !last.evicted && told_nanos > asked_nanos_ &&
-         clock_.IsWithinSecond(last.used_nanos);
+                            int64_t now_nanos) const {
+  return last.full_blocks == chain.full_blocks && !last.evicted && now_nanos > asked_nanos_ &&
+         now_nanos - last.used_nanos < kSameNanos;
 }
 
-void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t told_nanos) {
-  const int64_t now_nanos = clock_.At(told_nanos);
+void Learned::BeginAsk(const AskedChain& chain, AskProgress* progress, int64_t now_nanos) {
   *progress = {.begun = true, .left = chain.blocks};
   const uint32_t last = history_.Find(chain.name(chain.blocks - 1));
-  const bool same = last != kNoRecord && IsSameRequest(chain, history_.at(last), told_nanos);
-  asked_nanos_ = told_nanos;
+  const bool same = last != kNoRecord && IsSameRequest(chain, history_.at(last), now_nanos);
+  asked_nanos_ = now_nanos;
   if (same) {
     progress->left = 0;
     // What is there and asked for again may be a request all the same: LRU's time goes by with it.
@@ -301,7 +300,6 @@ bool Learned::Ask(const AskedChain& chain, AskProgress* progress, size_t max_blo
                   int64_t now_nanos) {
   if (chain.blocks == 0) return false;
   if (!progress->begun) BeginAsk(chain, progress, now_nanos);
-  now_nanos = clock_.At(now_nanos);
   const auto count = static_cast<uint32_t>(std::min<size_t>(max_blocks, progress->left));
   GrowOlder(now_nanos, count);
   for (uint32_t i = 0; i < count; ++i) AskOne(chain, *progress, --progress->left, now_nanos);
@@ -323,7 +321,7 @@ void Learned::GrowOlder(int64_t now_nanos, size_t blocks) {
 // --- Tables
 
 uint8_t Learned::KeptBuckets() const {
-  if (!clock_.gave_up()) return kAgeBuckets;
+  if (!gave_up_) return kAgeBuckets;
   uint8_t kept = 1;
   while (kept < kAgeBuckets && AgeBucketEnd(kept - 1) < history_.oldest_recent_age_nanos()) ++kept;
   return kept;
@@ -416,7 +414,6 @@ void Learned::DescribeUnasked(const BlockFeatures& features, BlockRecord* record
 
 void Learned::Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) {
   AQ_CHECK(ref < options_.max_blocks && !Contains(ref));
-  now_nanos = clock_.At(now_nanos);
   GrowOlder(now_nanos, 1);
   uint32_t number = features.name == 0 ? kNoRecord : history_.Find(features.name);
   if (number != kNoRecord && history_.at(number).ghost()) {
@@ -439,7 +436,6 @@ void Learned::Add(uint32_t ref, const BlockFeatures& features, int64_t now_nanos
 void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nanos) {
   ShelvedBlock& block = Present(ref);
   AQ_CHECK(shelves_[block.shelf]->kind().tenant == features.tenant);
-  now_nanos = clock_.At(now_nanos);
   GrowOlder(now_nanos, 1);
   TakeOff(ref);
   const ShelfKind kind = KindOf(features);
@@ -448,7 +444,7 @@ void Learned::Touch(uint32_t ref, const BlockFeatures& features, int64_t now_nan
   BlockRecord& record = history_.at(block.record());
   if (record.used_nanos < now_nanos) {
     // Used by who did not ask: a use all the same, unless it is of the request just now.
-    if (!clock_.IsWithinSecond(record.used_nanos)) {
+    if (now_nanos - record.used_nanos > kSameNanos) {
       model_.Observe(record.block_class, record.bucket, true);
     }
     history_.Use(block.record(), now_nanos);
@@ -492,7 +488,7 @@ void Learned::Remove(uint32_t ref) {
   TakeOff(ref);
   blocks_[ref] = {};
   const BlockRecord& record = history_.at(number);
-  clock_.NoteGivenUp(size_);
+  gave_up_ = true;
   --size_;
   SetPages(pages_ - record.pages);
   if (!record.in_recent) takeover_.NoteExtraGivenUp();

@@ -122,11 +122,8 @@ class PublicTraceTest : public ::testing::Test {
 
   // In hundredths of a percent.
   static double Rate(ReplaySetup setup, double share) {
-    return Rate(*Conversation(), std::move(setup), share);
-  }
-  static double Rate(const ReplayTrace& trace, ReplaySetup setup, double share) {
-    setup.capacity_blocks = static_cast<uint32_t>(trace.distinct * share);
-    const auto outcome = Replay(trace, setup, {});
+    setup.capacity_blocks = static_cast<uint32_t>(Conversation()->distinct * share);
+    const auto outcome = Replay(*Conversation(), setup, {});
     EXPECT_TRUE(outcome.ok());
     return std::round(outcome->hit_rate() * 10'000) / 100;
   }
@@ -153,14 +150,6 @@ TEST_F(PublicTraceTest, TheLearnedOrderKeepsMoreThanLru) {
   EXPECT_GE(Rate({.policy = "learned"}, 0.5), 36.21);
   EXPECT_GE(Rate({.policy = "learned", .hint_accuracy = 0.8}, 0.05), 26.7);
   EXPECT_GE(Rate({.policy = "learned", .hint_accuracy = 0.8, .hint_returns = true}, 0.05), 29.0);
-}
-
-TEST_F(PublicTraceTest, TheLearnedOrderKeepsMoreThanLruWhereTimeStandsStillToo) {
-  ReplayTrace trace = *Conversation();
-  for (ReplayRequest& request : trace.requests) request.at_nanos = 0;
-  EXPECT_GE(Rate(trace, {.policy = "learned"}, 0.01), 9.6);
-  EXPECT_GE(Rate(trace, {.policy = "learned"}, 0.05), 22.5);
-  EXPECT_GE(Rate(trace, {.policy = "learned"}, 0.1), 27.79);
 }
 
 TEST_F(PublicTraceTest, NvmeIsWrittenToLessForMoreHits) {
