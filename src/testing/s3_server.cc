@@ -53,7 +53,16 @@ std::vector<std::string> MinioCommand(const S3ServerOptions& options, uint16_t p
                                     "MINIO_BROWSER=off"};
   words.insert(words.end(), options.environment.begin(), options.environment.end());
   words.insert(words.end(), {S3Server::ProgramPath(S3Program::kMinio), "server", "--quiet",
-                             "--address", fmt::format("127.0.0.1:{}", port), directory + "/data"});
+                             "--address", fmt::format("127.0.0.1:{}", port)});
+  if (!options.certificate_file.empty()) {  // It knows them by their names.
+    const std::string folder = directory + "/certs";
+    std::filesystem::create_directories(folder);
+    const auto overwrite = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::copy_file(options.certificate_file, folder + "/public.crt", overwrite);
+    std::filesystem::copy_file(options.key_file, folder + "/private.key", overwrite);
+    words.insert(words.end(), {"--certs-dir", folder});
+  }
+  words.push_back(directory + "/data");
   return words;
 }
 
