@@ -61,9 +61,9 @@ std::string Sha256Text(const std::array<std::span<const std::byte>, 2>& parts) {
   return text;
 }
 
-// `unheard`: not a byte came back.
+// `http_status`: what the server said before that; 0: nothing.
 Status ExplainTransport(HttpFailure failure, const std::string& words, const std::string& url,
-                        bool unheard) {
+                        int http_status) {
   const auto say = [&](std::string_view what, std::string_view next) {
     return Status(Code::kUnavailable,
                   fmt::format("{} {} ({}); next step: {}", url, what, words, next));
@@ -87,7 +87,9 @@ Status ExplainTransport(HttpFailure failure, const std::string& words, const std
     case HttpFailure::kBroken:
       break;
   }
-  return say("broke the connection", unheard && url.starts_with("http://")
+  // A port for TLS ends a plain request without a word, or with 400 and without hearing it out.
+  const bool maybe_tls = (http_status == 0 || http_status == 400) && url.starts_with("http://");
+  return say("broke the connection", maybe_tls
                                          ? "if that port is for TLS, write https://; else look "
                                            "into the server's log"
                                          : "look into the server's log");
@@ -371,9 +373,8 @@ class S3Bucket final : public Bucket {
     const HttpExchange& exchange = pending->exchange;
     endpoints_.Failed(pending->endpoint, clock_->NowNanos());
     if (endpoints_.size() > 1) failovers_.fetch_add(1);
-    Status status =
-        ExplainTransport(exchange.failure, exchange.failure_text,
-                         endpoints_[pending->endpoint].Url(), exchange.http_status == 0);
+    Status status = ExplainTransport(exchange.failure, exchange.failure_text,
+                                     endpoints_[pending->endpoint].Url(), exchange.http_status);
     const bool hopeless = (exchange.failure == HttpFailure::kCertificate ||
                            exchange.failure == HttpFailure::kNoTls) &&
                           static_cast<size_t>(pending->attempts) >= endpoints_.size();
