@@ -171,10 +171,13 @@ class Stats:
     counters: dict[str, int]  # docs/operating/metrics.md lists them.
 
 
-def _memory(address: Optional[int], count: int) -> memoryview:
+def _memory(address: Optional[int], count: int, lender: object = None) -> memoryview:
+    """`lender` lives for as long as the view, or anything that was made of it."""
     if not address:
         return memoryview(b"")
-    return memoryview((ctypes.c_uint8 * count).from_address(address)).cast("B")
+    memory = (ctypes.c_uint8 * count).from_address(address)
+    memory.lender = lender  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def _nanos(seconds: Optional[float]) -> int:
@@ -241,6 +244,8 @@ class Fetch:
 
         with cache.fetch(chain) as blocks:
             for block in blocks: ...
+
+    One that is dropped gives back by itself, once no block's data is in use any more.
     """
 
     def __init__(self, cache: "Cache", request: Any, count: int):
@@ -265,7 +270,7 @@ class Fetch:
             if fetched.lease:
                 self._leases.append(fetched.lease)
             yield Block(code_name(fetched.code), Tier(fetched.tier),
-                        _memory(fetched.data, fetched.data_bytes).toreadonly())
+                        _memory(fetched.data, fetched.data_bytes, lender=self).toreadonly())
 
     def _await_next(self) -> bool:
         """False: the fetch as a whole came to an end before that."""
@@ -285,15 +290,17 @@ class Fetch:
         if self._request is None:
             return
         with self._cache._lock:
-            leases = self._leases
-            if leases and self._cache._handle:
-                ops = (_native.ReleaseOp * len(leases))()
-                for op, lease in zip(ops, leases):
-                    op.lease = lease
-                check(library.aquifer_release(self._cache._handle, ops, len(leases)))
-            self._release_unseen()
-            library.aquifer_request_free(self._request)
-            self._request = None
+            try:
+                leases = self._leases
+                if leases and self._cache._handle:
+                    ops = (_native.ReleaseOp * len(leases))()
+                    for op, lease in zip(ops, leases):
+                        op.lease = lease
+                    check(library.aquifer_release(self._cache._handle, ops, len(leases)))
+                self._release_unseen()
+            finally:
+                library.aquifer_request_free(self._request)
+                self._request = None
 
     def _release_unseen(self) -> None:
         done = library.aquifer_request_done(self._request)
@@ -306,6 +313,14 @@ class Fetch:
         for op, block in zip(ops, blocks):
             op.lease = block.lease
         check(library.aquifer_release(self._cache._handle, ops, unseen))
+
+    def __del__(self) -> None:
+        if getattr(self, "_request", None) is None or self._cache._pid != os.getpid():
+            return
+        try:
+            self.close()
+        except Error:
+            pass  # Its node is gone, and the leases with it.
 
 
 _caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()

@@ -1,6 +1,7 @@
 """The cache from Python, over a real node and inside the process."""
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -60,6 +61,28 @@ def test_a_fetch_that_is_left_early_gives_everything_back(cache, layout):
         with cache.fetch(chain) as blocks:
             next(iter(blocks))
         cache.fetch(chain).close()
+    aquifer.cache.wait_for(lambda: cache.stats().counters["lent_slots"] == 0, 20)
+
+
+def test_a_fetch_that_is_dropped_gives_everything_back(cache, layout):
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    _store(cache, chain, layout.root())
+    for taken in range(BLOCKS + 1):
+        list(itertools.islice(cache.fetch(chain), taken))
+        aquifer.cache.wait_for(lambda: cache.stats().counters["lent_slots"] == 0, 20)
+
+
+def test_data_stays_lent_for_as_long_as_somebody_looks_at_it(cache, layout):
+    chain = chain_of(cache, layout, range(BLOCKS * 16))
+    _store(cache, chain, layout.root())
+    parts = [block.data[:8] for block in cache.fetch(chain)]
+    assert cache.stats().counters["lent_slots"] == BLOCKS
+    assert cache.evict(chain) == BLOCKS
+    _store(cache, chain_of(cache, layout, range(1, 1 + BLOCKS * 16)), layout.root())
+    assert [bytes(part) for part in parts] == [bytes([number + 1]) * 8 for number in range(BLOCKS)]
+    del parts[1:]
+    assert cache.stats().counters["lent_slots"] == BLOCKS  # All of a fetch go together.
+    parts.clear()
     aquifer.cache.wait_for(lambda: cache.stats().counters["lent_slots"] == 0, 20)
 
 
