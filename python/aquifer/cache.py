@@ -291,28 +291,24 @@ class Fetch:
             return
         with self._cache._lock:
             try:
-                leases = self._leases
-                if leases and self._cache._handle:
+                leases = self._leases + self._unseen_leases() if self._cache._handle else []
+                if leases:
                     ops = (_native.ReleaseOp * len(leases))()
                     for op, lease in zip(ops, leases):
                         op.lease = lease
                     check(library.aquifer_release(self._cache._handle, ops, len(leases)))
-                self._release_unseen()
             finally:
                 library.aquifer_request_free(self._request)
                 self._request = None
 
-    def _release_unseen(self) -> None:
+    def _unseen_leases(self) -> list[int]:
         done = library.aquifer_request_done(self._request)
         unseen = library.aquifer_request_completed(self._request) - self._next
-        if not done or unseen <= 0 or not self._cache._handle:
-            return  # A request that is not done gives back by itself when it is freed.
+        if not done or unseen <= 0:
+            return []  # A request that is not done gives back by itself when it is freed.
         blocks = (_native.Fetched * unseen)()
         check(library.aquifer_request_fetched(self._request, self._next, blocks, unseen))
-        ops = (_native.ReleaseOp * unseen)()
-        for op, block in zip(ops, blocks):
-            op.lease = block.lease
-        check(library.aquifer_release(self._cache._handle, ops, unseen))
+        return [block.lease for block in blocks if block.lease]
 
     def __del__(self) -> None:
         if getattr(self, "_request", None) is None or self._cache._pid != os.getpid():
