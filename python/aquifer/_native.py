@@ -1,7 +1,8 @@
 """libaquifer.so by ctypes: include/aquifer/aquifer.h, declaration by declaration, and nothing more.
 
 The other modules of this package are the only callers. What a call means is said in that header.
-Every call lets other Python threads run while it is under way.
+Calls that wait, copy or read let other Python threads run meanwhile. Those that take a few microseconds (_SHORT) do not:
+who gives the interpreter's lock away for them gets it back when another thread has had its turn, milliseconds later.
 """
 from __future__ import annotations
 
@@ -289,18 +290,27 @@ _FUNCTIONS = {
     "aquifer_store": (c_int32, [_ANY, POINTER(StoreArgs), POINTER(Stored)]),
 }
 
+# They ask, look or take an answer that is there. None waits for anybody, nor for a lock that is held for longer. The keys
+# of a million tokens take milliseconds, as long as it takes to make an array of them, which lets nobody run either.
+_SHORT = frozenset((
+    "aquifer_derive_chains", "aquifer_match", "aquifer_prestage", "aquifer_poll", "aquifer_request_new",
+    "aquifer_request_done", "aquifer_request_completed", "aquifer_request_status", "aquifer_request_matched",
+    "aquifer_request_runs", "aquifer_request_counts", "aquifer_report_prefill"))
+
 
 def _load() -> ctypes.CDLL:
     path = _find("libaquifer.so", "AQUIFER_LIBRARY")
     library = ctypes.CDLL(str(path))
+    holding = ctypes.PyDLL(str(path))  # The same, and the interpreter's lock is kept.
     version = library.aquifer_abi_version()
     if version < ABI_VERSION:
         raise ImportError(f"{path} speaks version {version} of the C interface; this package needs "
                           f"{ABI_VERSION}. Update the library.")
     for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
+        function = getattr(holding if name in _SHORT else library, name)
         function.restype = result
         function.argtypes = arguments
+        setattr(library, name, function)
     return library
 
 

@@ -2,7 +2,7 @@
 
 A Cache is one client, for one thread at a time: calls of several threads wait for each other, and join()
 makes another client for a thread that should not. Whatever the name begins with `begin_` returns at once,
-with a Pending; the others wait. No call keeps other Python threads from running. After a fork the child
+with a Pending; the others wait, and let other Python threads run. After a fork the child
 makes its own.
 """
 from __future__ import annotations

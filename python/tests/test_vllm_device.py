@@ -329,7 +329,7 @@ def test_the_time_that_a_device_is_behind_is_not_the_loads(behind):
     store(behind, 1)
     behind.device.ahead = True
     assert behind.begin_load(made_request("loads", text(4, 1)), SECOND) == 4 * BLOCK
-    load = behind.scheduler._loads[0]
+    load = behind.scheduler._next.loads[0]
     behind.step()
     asked(behind.device.moments[-1])
     load.end -= 3600.0  # It was to be done an hour ago,

@@ -154,7 +154,7 @@ def test_the_schedulers_thread_waits_for_no_answer(hand, node, monkeypatch):
         hand.scheduler.on_new_request(request)
     assert [looked(hand, request) for request in requests for _ in range(2)] == [None] * 40
     connector = object.__new__(AquiferConnector)
-    connector._scheduler = hand.scheduler
+    connector._scheduling = hand.scheduler
     monkeypatch.setattr(type(hand.scheduler), "matched_tokens", scheduler.SchedulerSide.matched_tokens)
     assert connector.get_num_new_matched_tokens(requests[0], 0) == (None, False)
     monkeypatch.undo()

@@ -351,7 +351,7 @@ def test_a_late_load_fails_in_time_and_its_blocks_are_offered_to_nobody(hand, no
     hand.scheduler._settings = read_settings({"always": True, "deadline_ms": 100})
     assert hand.begin_load(loading, SECOND) == 4 * BLOCK
     still(node)
-    hand.scheduler._loads[0].end = time.monotonic() + 0.1  # However long that took: it is asked for.
+    hand.scheduler._next.loads[0].end = time.monotonic() + 0.1  # However long that took: it is asked for.
     assert hand.until("late") is True
     go_on(node)
     assert hand.scheduler.matched_tokens(loading, 0) == 0
@@ -382,7 +382,7 @@ def test_a_load_may_take_as_long_as_computing_would(hand, settings, recompute_ms
     inquiry.match = dataclasses.replace(inquiry.match, pays=4, recompute_ms=recompute_ms)
     before = time.monotonic()
     hand.scheduler.allocated(request, SECOND, 2 * BLOCK)
-    (load,) = hand.scheduler._loads
+    (load,) = hand.scheduler._next.loads
     assert before + wanted <= load.end <= time.monotonic() + wanted
 
 
@@ -396,7 +396,7 @@ def test_loads_that_waited_too_long_are_not_begun(hand, monkeypatch):
 def test_a_load_that_waited_too_long_is_counted_and_computed(hand):
     store(hand, 1)
     assert hand.begin_load(made_request("late", text(4, 1)), SECOND) == 4 * BLOCK
-    hand.scheduler._loads[0].end = time.monotonic() - 1
+    hand.scheduler._next.loads[0].end = time.monotonic() - 1
     assert hand.until("late") is True
     assert hand.scheduler.take_stats().data["short_loads"] == 1
     # Its blocks are as good as before.
@@ -656,7 +656,7 @@ def test_a_request_whose_adapter_changes_while_it_waits_is_neither_recalled_nor_
     computes.num_computed_tokens = computes.num_tokens
     hand.step([(computes, FIRST)])
     assert hand.scheduler.finished(computes, FIRST) is False
-    assert hand.scheduler._stores == [] and hand.scheduler._notes == []
+    assert hand.scheduler._next is None  # Nothing for the workers.
     assert hand.counts()["stored_blocks"] == 4
 
 

@@ -36,7 +36,7 @@ class GatedConnector(AquiferConnector):
             side._store_blocks = _behind(self._folder / "store", side._store_blocks)
 
     def build_connector_meta(self, scheduler_output):
-        if any(tracked.request.num_in_flight_tokens for tracked in self._scheduler._tracked.values()):
+        if any(tracked.request.num_in_flight_tokens for tracked in self._scheduling._tracked.values()):
             (self._folder / "ahead").touch()
         return super().build_connector_meta(scheduler_output)
 

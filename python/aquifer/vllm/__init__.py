@@ -10,7 +10,7 @@ docs/engines/vllm.md has the settings, and what to expect. vLLM makes two of the
 """
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Union
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorRole,
@@ -34,16 +34,18 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         settings = read_settings(transfer.kv_connector_extra_config)
         shape = read_shape(vllm_config, kv_cache_config)
-        self._scheduler: Optional[SchedulerSide] = None
-        self._worker: Optional[WorkerSide] = None
+        # One of the two, and without a look at which in every call: there are many, and steps are short.
+        self._scheduling: SchedulerSide
+        self._working: WorkerSide
+        self._side: Union[SchedulerSide, WorkerSide]
         if role is KVConnectorRole.SCHEDULER:
             if transfer.kv_load_failure_policy != "recompute":
                 logger.warning("Aquifer: kv_load_failure_policy is %r, so that a request whose load fails is failed. "
                                'Set it to "recompute".', transfer.kv_load_failure_policy)
-            self._scheduler = SchedulerSide(vllm_config, shape, settings, str(transfer.engine_id))
+            self._side = self._scheduling = SchedulerSide(vllm_config, shape, settings, str(transfer.engine_id))
         else:
             from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-            self._worker = WorkerSide(shape, settings, str(transfer.engine_id), get_tensor_model_parallel_rank())
+            self._side = self._working = WorkerSide(shape, settings, str(transfer.engine_id), get_tensor_model_parallel_rank())
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -84,11 +86,6 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool:
         return self._scheduling.reset()
 
-    @property
-    def _scheduling(self) -> SchedulerSide:
-        assert self._scheduler is not None, "this is the worker's connector"
-        return self._scheduler
-
     # ---- In a worker ----
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -119,16 +116,10 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> Any:
         return self._working.take_worker_meta()
 
-    @property
-    def _working(self) -> WorkerSide:
-        assert self._worker is not None, "this is the scheduler's connector"
-        return self._worker
-
     # ---- In both ----
 
     def get_kv_connector_stats(self) -> Optional[Stats]:
-        side = self._scheduler if self._scheduler is not None else self._working
-        return side.take_stats()
+        return self._side.take_stats()
 
     @classmethod
     def build_kv_connector_stats(cls, data: Optional[dict[str, Any]] = None) -> Stats:
@@ -143,6 +134,4 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
         return ()
 
     def shutdown(self) -> None:
-        for side in (self._scheduler, self._worker):
-            if side is not None:
-                side.shutdown()
+        self._side.shutdown()

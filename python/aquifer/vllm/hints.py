@@ -86,8 +86,13 @@ def _actions(envelope: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield kind, payload
 
 
+_NONE = Wishes()
+
+
 def read_wishes(request: Any) -> Wishes:
     """Of one of vLLM's requests. What `kv_transfer_params` says goes before an action of the envelope."""
+    if not request.kv_transfer_params and request.session_id is None and getattr(request, "kv_hints", None) is None:
+        return _NONE
     given = request.kv_transfer_params if isinstance(request.kv_transfer_params, dict) else {}
     fields: dict[str, Any] = {}
     if (session := _name(request.session_id)) is not None:

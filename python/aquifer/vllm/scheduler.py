@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import time
 import uuid
 from array import array
-from typing import Any, Optional
+from collections import deque
+from typing import Any, Iterable, Optional
 
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
@@ -38,6 +38,7 @@ _FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the nod
 _NAMING_SECONDS = 1.0  # For so long a request waits until its images are named.
 _MULTIMODAL = 1  # The tag of an extra.
 _LEAST_PREFILL = 16  # Tokens; steps with fewer are decoding.
+_NOTHING = StepMetadata()
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
 
@@ -73,7 +74,7 @@ class _Tracked:
         whole = min([tokens, *(item.first for item in self.items if item.name is None)]) // self._block
         known = len(self.keys) // 32
         if whole > known:
-            ids = array("I", itertools.islice(self.request.all_token_ids, known * self._block, whole * self._block))
+            ids = array("I", self.request.all_token_ids[known * self._block:whole * self._block])
             self.keys += derive_keys(self.parent(known), ids, self._block, self._extras(known, whole))
         return whole
 
@@ -121,13 +122,10 @@ class SchedulerSide:
         self._stats = Stats()
         self._tracked: dict[str, _Tracked] = {}
         self._avoided = _Avoided()
-        self._loads: list[Load] = []
-        self._stores: list[Store] = []
-        self._notes: list[Note] = []
-        self._finished: list[str] = []
-        self._void: list[str] = []
+        self._next: Optional[StepMetadata] = None  # What the workers are told with the next step; most are told nothing.
         self._freeing: dict[str, float] = {}  # Ended requests whose pages are being stored, and since when.
-        self._prestages: list[Pending[tuple[int, int]]] = []
+        # One that is dropped is cancelled, unless it is done.
+        self._prestages: deque[Pending[tuple[int, int]]] = deque(maxlen=_MOST_PRESTAGES)
         lora_config = getattr(vllm_config, "lora_config", None)
         self._adapters = Adapters(lora_config)
         self._items = Items(may_be_named(vllm_config))
@@ -187,6 +185,12 @@ class SchedulerSide:
             tracked.left_alone = True
         return tracked.left_alone
 
+    @property
+    def _message(self) -> StepMetadata:
+        if self._next is None:
+            self._next = StepMetadata()
+        return self._next
+
     # ---- The scheduler's calls ----
 
     # None of them raises for what is in a request: that would be the end of the engine.
@@ -207,7 +211,6 @@ class SchedulerSide:
     def _ask(self, tracked: _Tracked, reached: Reached) -> None:
         tracked.is_asked = True
         blocks = tracked.blocks_of(tracked.request.num_prompt_tokens)
-        self._prestages = [pending for pending in self._prestages if not pending.done()][-_MOST_PRESTAGES:]
         try:
             for session in tracked.wishes.prefetch:
                 self._prestages.append(reached.cache.begin_prestage(session=session))
@@ -274,7 +277,7 @@ class SchedulerSide:
         # What does not end where a block does is its beginning.
         first, end = computed // block, -(-(computed + min(external, offered)) // block)
         tracked.loading, tracked.is_recalled = (first, end - first), True
-        self._loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
+        self._message.loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
                                 time.monotonic() + self._load_seconds(tracked.inquiry.match, end - first)))
         self._stats.add("load_requests", 1)
 
@@ -303,51 +306,54 @@ class SchedulerSide:
         return sources
 
     def build_meta(self, output: Any) -> StepMetadata:
-        self._see_items(output.scheduled_new_reqs)
-        preempted = list(output.preempted_req_ids or ())
+        for new in output.scheduled_new_reqs:
+            if new.mm_features:
+                self._see_items(new)
+        if output.preempted_req_ids:
+            self._forget_stores(output.preempted_req_ids)
+        self._submit_computed(output)
+        if not self._layout_said and (known := self._link.known) is not None:
+            self._layout_said = True
+            self._message.layout, self._message.socket = known.layout, self._link.socket
+        if max(output.num_scheduled_tokens.values(), default=0) >= _LEAST_PREFILL:
+            self._message.prefill = _prefill_of(output)
+        told, self._next = self._next, None
+        return told if told is not None else _NOTHING
+
+    def _forget_stores(self, preempted: Iterable[str]) -> None:
+        """The workers end them before anything else. Some may be dropped: they are stored when they are there again."""
+        self._message.preempted = list(preempted)
         for request_id in preempted:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
-                # The workers end them before anything else. Some may be dropped: they are stored when they are
-                # there again.
                 tracked.stores_open, tracked.submitted = False, 0
                 tracked.inquiry.forget()  # By now it may have stored something itself.
+
+    def _see_items(self, new: Any) -> None:
+        """Of a request whose first step this is."""
+        tracked = self._tracked.get(new.req_id)
+        # What has no name yet may be computed, and taken for an earlier one, before its name shows that it is another.
+        items = tracked.items if tracked is not None else (None,) * len(new.mm_features)
+        for item, feature in zip(items, new.mm_features):
+            if item is None or not item.is_settled:
+                self._items.distrust(feature.identifier)
+        if tracked is not None and tracked.is_recalled and not self._sends_again:
+            # vLLM does not send a worker what is recalled, and the worker ends with the engine when the request is
+            # preempted, and then has to compute it.
+            new.mm_features = tracked.request.mm_features
+
+    def _submit_computed(self, output: Any) -> None:
+        """What earlier steps have computed for good."""
         block = self._shape.block_tokens
         for request_id in output.num_scheduled_tokens:
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
-            # What earlier steps have computed for good.
             sure = tracked.request.num_computed_tokens - tracked.request.num_in_flight_tokens
             if sure >= (tracked.submitted + 1) * block and output.kv_connector_block_state is not None:
                 pages = output.kv_connector_block_state.get_block_ids(request_id)
                 if pages is not None:
                     self._submit(tracked, pages[0], sure)
-        known = self._link.known
-        layout = known.layout if known is not None and not self._layout_said else None
-        self._layout_said = known is not None
-        meta = StepMetadata(
-            layout=layout, socket=self._link.socket if layout is not None else None,
-            loads=self._loads, stores=self._stores, notes=self._notes, finished=self._finished, preempted=preempted,
-            void=self._void, prefill=_prefill_of(output))
-        self._loads, self._stores, self._notes, self._finished, self._void = [], [], [], [], []
-        return meta
-
-    def _see_items(self, begun: list[Any]) -> None:
-        """Of requests whose first step this is."""
-        for new in begun:
-            if not new.mm_features:
-                continue
-            tracked = self._tracked.get(new.req_id)
-            # What has no name yet may be computed, and taken for an earlier one, before its name shows that it is another.
-            items = tracked.items if tracked is not None else (None,) * len(new.mm_features)
-            for item, feature in zip(items, new.mm_features):
-                if item is None or not item.is_settled:
-                    self._items.distrust(feature.identifier)
-            if tracked is not None and tracked.is_recalled and not self._sends_again:
-                # vLLM does not send a worker what is recalled, and the worker ends with the engine when the request is
-                # preempted, and then has to compute it.
-                new.mm_features = tracked.request.mm_features
 
     def _submit(self, tracked: _Tracked, pages: list[int], tokens: int) -> None:
         try:
@@ -361,7 +367,7 @@ class SchedulerSide:
         needed = self._shape.pages_of(end)
         if end <= first or not tracked.wishes.store or len(pages) < needed or self._is_left_alone(tracked):
             return
-        self._stores.append(Store(
+        self._message.stores.append(Store(
             tracked.request.request_id, tracked.keys[first * 32:end * 32], tracked.parent(first), pages[:needed],
             first, tracked.wishes if tracked.wishes.for_the_node else None))
         tracked.submitted = end
@@ -370,11 +376,11 @@ class SchedulerSide:
     def update(self, output: Any) -> None:
         """What the workers say: loads that are done, and those that came short."""
         heard = output.kv_connector_worker_meta
-        short = heard.short if isinstance(heard, WorkerMetadata) else {}
-        for request_id, came in short.items():
-            tracked = self._tracked.get(request_id)
-            if tracked is not None and tracked.loading is not None:
-                self._note_short(tracked, came)
+        if heard is not None and isinstance(heard, WorkerMetadata):  # In this order: most steps have none.
+            for request_id, came in heard.short.items():
+                tracked = self._tracked.get(request_id)
+                if tracked is not None and tracked.loading is not None:
+                    self._note_short(tracked, came)
         for request_id in output.finished_sending or ():
             self._freeing.pop(request_id, None)
         for request_id in output.finished_recving or ():
@@ -409,9 +415,9 @@ class SchedulerSide:
         sure = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
         self._submit(tracked, pages, sure)
         if tracked.wishes.for_the_node and tracked.submitted > 0 and not tracked.left_alone:
-            self._notes.append(Note(tracked.keys[:tracked.submitted * 32], tracked.wishes))
+            self._message.notes.append(Note(tracked.keys[:tracked.submitted * 32], tracked.wishes))
         if tracked.stores_open:
-            self._finished.append(request.request_id)
+            self._message.finished.append(request.request_id)
             self._freeing[request.request_id] = time.monotonic()
         return tracked.stores_open
 
@@ -422,8 +428,8 @@ class SchedulerSide:
         for request_id, tracked in self._tracked.items():
             tracked.left_alone = True  # Other weights may compute the rest of it.
             if tracked.loading is not None:
-                self._void.append(request_id)
-        return not self._void
+                self._message.void.append(request_id)
+        return self._next is None or not self._next.void
 
     def take_stats(self) -> Optional[Stats]:
         if self._stats.is_empty():
