@@ -1,5 +1,7 @@
 // Warm blocks through the cache, against one copy of the same blocks between the same places. What
 // the cache adds is all bookkeeping: it never touches the bytes itself.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -25,7 +27,8 @@ Result<WarmBlocks> MakeBlocks(uint64_t block_bytes, const BenchEnvironment& envi
   return StoreWarmBlocks(std::move(caller), block_bytes, bytes);
 }
 
-// Reserve, one copy into each slot by the client (with the checksum in the same pass), commit.
+// Reserve, one copy into each slot by the client (with the checksum in the same pass), commit. The
+// next batch is reserved and the last one committed while one is copied: the calls are asynchronous.
 class StoreContest final : public Contest {
  public:
   explicit StoreContest(WarmBlocks blocks) : blocks_(std::move(blocks)) {}
@@ -35,15 +38,17 @@ class StoreContest final : public Contest {
     AQ_RETURN_IF_ERROR(blocks_.caller->EvictEverything());
     double seconds = 0;
     reserved_.clear();
+    ReserveRequest& reserve = turns_[0].reserve;
     for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
-      AQ_RETURN_IF_ERROR(Reserve(batch));
+      AskForSlots(batch, &reserve);
+      AQ_RETURN_IF_ERROR(blocks_.caller->FinishSlots(&reserve));
       const Stopwatch watch;
-      for (size_t i = 0; i < reserve_.ops.size(); ++i) {
-        std::memcpy(reserve_.ops[i].slot.data(),
+      for (size_t i = 0; i < reserve.ops.size(); ++i) {
+        std::memcpy(reserve.ops[i].slot.data(),
                     blocks_.Place(batch * kFetchBatchBlocks + i).data(), blocks_.block_bytes);
       }
       seconds += watch.Seconds();
-      for (const ReserveOp& op : reserve_.ops) reserved_.push_back(op.reservation);
+      for (const ReserveOp& op : reserve.ops) reserved_.push_back(op.reservation);
     }
     blocks_.caller->cache()->Abort(reserved_);
     return GigabytesPerSecond(blocks_.memory.bytes().size(), seconds);
@@ -51,36 +56,59 @@ class StoreContest final : public Contest {
 
   Result<double> Ours() override {
     AQ_RETURN_IF_ERROR(blocks_.caller->EvictEverything());
+    const size_t batches = blocks_.batches();
     const Stopwatch watch;
-    for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
-      AQ_RETURN_IF_ERROR(Reserve(batch));
-      commit_.ops.resize(reserve_.ops.size());
-      for (size_t i = 0; i < reserve_.ops.size(); ++i) {
-        commit_.ops[i].reservation = reserve_.ops[i].reservation;
-        commit_.ops[i].sums = blocks_.CopyIn(batch * kFetchBatchBlocks + i, reserve_.ops[i].slot);
-      }
-      blocks_.caller->cache()->Commit(&commit_);
-      AQ_RETURN_IF_ERROR(blocks_.caller->Finish(commit_));
-      for (const CommitOp& op : commit_.ops) {
-        AQ_RETURN_IF_ERROR(op.status);
-        if (!op.published) return Status(Code::kInvalid, "a whole block was not published");
-      }
+    AskForSlots(0, &TurnOf(0).reserve);
+    for (size_t batch = 0; batch < batches; ++batch) {
+      Turn& turn = TurnOf(batch);
+      AQ_RETURN_IF_ERROR(blocks_.caller->FinishSlots(&turn.reserve));
+      if (batch + 1 < batches) AskForSlots(batch + 1, &TurnOf(batch + 1).reserve);
+      if (batch >= turns_.size()) AQ_RETURN_IF_ERROR(FinishCommit(turn.commit));
+      FillAndCommit(batch, &turn);
+    }
+    for (size_t turn = 0; turn < std::min(turns_.size(), batches); ++turn) {
+      AQ_RETURN_IF_ERROR(FinishCommit(turns_[turn].commit));
     }
     return GigabytesPerSecond(blocks_.memory.bytes().size(), watch.Seconds());
   }
 
  private:
-  Status Reserve(size_t batch) {
+  struct Turn {
+    ReserveRequest reserve;
+    CommitRequest commit;
+  };
+
+  Turn& TurnOf(size_t batch) { return turns_[batch % turns_.size()]; }
+
+  void AskForSlots(size_t batch, ReserveRequest* reserve) {
     const size_t first = batch * kFetchBatchBlocks;
-    reserve_.chain = blocks_.caller->Slice(blocks_.Batch(batch));
-    reserve_.parent = blocks_.chain.ParentOf(first);
-    reserve_.position = static_cast<uint32_t>(first);
-    return blocks_.caller->ReserveSlots(&reserve_);
+    reserve->chain = blocks_.caller->Slice(blocks_.Batch(batch));
+    reserve->parent = blocks_.chain.ParentOf(first);
+    reserve->position = static_cast<uint32_t>(first);
+    blocks_.caller->cache()->Reserve(reserve);
   }
 
+  void FillAndCommit(size_t batch, Turn* turn) {
+    turn->commit.ops.resize(turn->reserve.ops.size());
+    for (size_t i = 0; i < turn->reserve.ops.size(); ++i) {
+      turn->commit.ops[i].reservation = turn->reserve.ops[i].reservation;
+      turn->commit.ops[i].sums =
+          blocks_.CopyIn(batch * kFetchBatchBlocks + i, turn->reserve.ops[i].slot);
+    }
+    blocks_.caller->cache()->Commit(&turn->commit);
+  }
+
+  Status FinishCommit(const CommitRequest& commit) {
+    AQ_RETURN_IF_ERROR(blocks_.caller->Finish(commit));
+    for (const CommitOp& op : commit.ops) {
+      AQ_RETURN_IF_ERROR(op.status);
+      if (!op.published) return Status(Code::kInvalid, "a whole block was not published");
+    }
+    return Status();
+  }
+
+  std::array<Turn, 2> turns_;  // They outlive the cache, which may have them still after an error.
   const WarmBlocks blocks_;
-  ReserveRequest reserve_;
-  CommitRequest commit_;
   std::vector<ReservationId> reserved_;
 };
 

@@ -129,8 +129,12 @@ Result<size_t> CacheCaller::FillReserved(size_t first, const FillBlock& fill,
 }
 
 Status CacheCaller::ReserveSlots(ReserveRequest* request) {
+  cache_->Reserve(request);
+  return FinishSlots(request);
+}
+
+Status CacheCaller::FinishSlots(ReserveRequest* request) {
   for (int tries = 0; tries < kMaxRetries; ++tries) {
-    cache_->Reserve(request);
     AQ_RETURN_IF_ERROR(Finish(*request));
     const auto refused =
         std::find_if(request->ops.begin(), request->ops.end(),
@@ -145,7 +149,9 @@ Status CacheCaller::ReserveSlots(ReserveRequest* request) {
     }
     cache_->Abort(got);
     std::this_thread::sleep_for(kRetryPause);
+    cache_->Reserve(request);
   }
+  AQ_RETURN_IF_ERROR(Finish(*request));
   return Status(Code::kLate, "no memory to store in has become free for a minute");
 }
 

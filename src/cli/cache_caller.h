@@ -51,6 +51,8 @@ class CacheCaller {
 
   // Reserves, and tries again until every key of the request has a slot.
   Status ReserveSlots(ReserveRequest* request);
+  // The same for one that is under way.
+  Status FinishSlots(ReserveRequest* request);
 
   // Until all of the pool is faulted in, or no more of it can be had.
   Status WaitForPool();
