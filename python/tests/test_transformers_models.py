@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -346,6 +347,120 @@ def test_other_code_is_another_model(change, client):
     assert new.layout.model == recall.layout.model != before
     recall.close()
     new.close()
+
+
+class Attend:
+    """Holds how much colder it attends."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __call__(self, module, query, key, value, mask, scaling=None, **given):
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=self.times * query.shape[-1] ** -0.5,
+                                      **given)
+
+    def attend(self, *args, **given):
+        return self(*args, **given)
+
+
+class Named(Attend):
+    """Equal where it says the same, and so without a hash."""
+
+    def __eq__(self, other):
+        return self.times == other.times
+
+
+def _attending(times):
+    def attend(*args, **given):
+        return Attend(times)(*args, **given)
+    return attend
+
+
+def _keeping(kept):
+    def attend(*args, **given):
+        return Attend(bool(kept))(*args, **given)
+    return attend
+
+
+def _scaling(times):
+    class Scaling(torch.nn.Module):
+        def forward(self, hidden):
+            return times * torch.nn.functional.silu(hidden)
+    return Scaling
+
+
+def _activate_with(function):
+    def change(model):
+        for layer in model.model.layers:
+            layer.mlp.act_fn.forward = function
+    return change
+
+
+_TWICE, _THRICE = lambda hidden: 2 * hidden.tanh(), lambda hidden: 3 * hidden.tanh()
+
+
+@pytest.mark.parametrize("one, other", [
+    (_attend_by(functools.partial(sdpa_attention_forward, is_causal=None)),
+     _attend_by(functools.partial(sdpa_attention_forward, is_causal=True))),
+    (_attend_by(_attending(1)), _attend_by(_attending(4))),
+    (_attend_by(Attend(1)), _attend_by(Attend(4))),
+    (_attend_by(Attend(1).attend), _attend_by(Attend(4).attend)),
+    (_activate_by(_scaling(1)), _activate_by(_scaling(4))),
+    (_activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.1)),
+     _activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.9))),
+    (_activate_with(lambda hidden, times=1: times * hidden), _activate_with(lambda hidden, times=4: times * hidden)),
+    (_activate_with(_TWICE), _activate_with(_THRICE))],
+    ids=["partial", "closure", "object", "method", "class", "partial forward", "default", "lambda"])
+def test_what_a_function_holds_is_part_of_the_code(one, other, client):
+    """By name and file they are the same, and they would recall each other's."""
+    first, second, again = (make_model("llama") for _ in range(3))
+    one(first)
+    stored = recalling(first, client)
+    ids = prompt(300)
+    generate(first, ids, stored.cache())
+    assert stored.flush() and stored.statistics.stored_blocks == 1
+    for change, model, recalled in ((other, second, 0), (one, again, BLOCK)):
+        change(model)
+        recall = recalling(model, client)
+        cache = recall.cache()
+        assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+        assert cache.recalled_tokens == recalled
+        recall.close()
+    stored.close()
+
+
+def test_code_is_named_alike_in_every_process():
+    """Sets have another order in each."""
+    program = ("from aquifer.model_code import _code_digest\n"
+               "print(_code_digest((lambda kind: kind in {'gelu', 'silu', 'relu', 'tanh'}).__code__))")
+    said = {subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True,
+                           capture_output=True, text=True).stdout for seed in range(3)}
+    assert len(said) == 1
+
+
+def _generated(text):
+    space = {"torch": torch}
+    exec(f"def generated(hidden):\n    return {text}\n", space)
+    return space["generated"]
+
+
+@pytest.mark.parametrize("change, named", [
+    (_activate_by(lambda: torch.jit.script(Doubled())), "act_fn is TorchScript"),
+    (_activate_by(lambda: torch.fx.symbolic_trace(Doubled())), "has no source file"),
+    (_activate_with(_generated("2 * hidden")), "generated computes a part of it, and nobody knows how"),
+    (_attend_by(_keeping(object())), "_keeping.<locals>.attend computes a part of it, and holds a object"),
+    (_attend_by(_keeping(torch.nn.Linear(2, 2))), "_keeping.<locals>.attend computes .*, and holds a Linear"),
+    (_attend_by(Named(1)), "a Named computes a part of it, .* has no hash")])
+def test_code_that_nobody_can_name_is_refused_by_name(change, named, client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    change(model)
+    with pytest.raises(aquifer.Invalid, match=named):
+        recalling(model, client)
+    cache = recall.cache()
+    assert torch.equal(generate(model, prompt(20), cache)[0], generate(model, prompt(20))[0])
+    assert cache.plain.startswith("nobody knows which model it is")
+    recall.close()
 
 
 def test_a_function_that_is_registered_by_the_same_name_is_another():
