@@ -36,7 +36,7 @@ from .layout import DType, KvGroup, Layout, derive_keys, text_bytes
 from .moment import CudaMoment, HostMoment, Moment
 from .storing import Layers, Report, RowToStore, Store, Storer, row_map, warn_once
 from .tensors import TensorMap
-from .weights import check_has_bytes, model_digest, weights_version
+from .weights import check_has_bytes, check_keeps_nothing_else, model_digest, weights_version
 
 __all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
 
@@ -468,10 +468,10 @@ class Recall:
         model = getattr(model, "_orig_mod", model)  # Of torch.compile(model): generate() calls the one inside.
         self.model = model
         self.statistics = Statistics()
+        self._given_digest = digest
         self._look()
         self._cache = cache.join()
         self._salt = cache_salt
-        self._given_digest = digest
         self._deadline = deadline
         self._always = always
         self._roots: dict[str, bytes] = {}
@@ -552,6 +552,11 @@ class Recall:
         """At the model as it is now. Raises Invalid for one that cannot be recalled."""
         _check_kind(self.model)
         self._shape = _try_kindly(self.model)
+        if self._given_digest is None:
+            try:
+                check_keeps_nothing_else(self.model)
+            except Invalid as error:
+                raise _refuse(self.model, str(error)) from error
         # Where all of the KV is on one GPU it is copied from and to there; else by way of the host's memory.
         devices = set(self._shape.devices)
         self._gpu = devices.pop() if len(devices) == 1 and self._shape.devices[0].type == "cuda" else None

@@ -524,6 +524,42 @@ def test_tensors_that_wrap_others_are_refused(client, monkeypatch, caplog):
     recall.close()
 
 
+class Packed(torch.nn.Parameter):
+    """As quantised weights are: four bits each, and their scales beside them."""
+
+
+def _pack(model):
+    for layer in model.model.layers:
+        layer.mlp = torch.ao.quantization.quantize_dynamic(layer.mlp, {torch.nn.Linear}, torch.float16).eval()
+
+
+def _pack_one(model):
+    part = model.model.layers[0].mlp.up_proj
+    part.weight = Packed(part.weight.detach().clone(), requires_grad=False)
+
+
+def _scale_beside(model):
+    model.model.layers[0].mlp.up_proj.meta = {"scales": [torch.ones(4)]}
+
+
+@pytest.mark.parametrize("change, named", [
+    (_pack, "layers.0.mlp.gate_proj._packed_params._packed_params of LinearPackedParams is neither"),
+    (_pack_one, "layers.0.mlp.up_proj.weight is a Packed"), (_scale_beside, "up_proj.meta of Linear is neither")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
+    """They would be in no name: models that differ in them would recall each other's KV."""
+    model = make_model("llama")
+    before = recalling(model, client)
+    change(model)
+    with pytest.raises(aquifer.Invalid, match=f"LlamaForCausalLM cannot be recalled: .*{named}"):
+        recalling(model, client)
+    cache = before.cache()
+    ids = prompt(300)
+    assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+    assert before.flush() and before.statistics.stored_blocks == (change is _scale_beside)
+    before.close()
+
+
 def test_a_part_of_a_model_in_training_mode_is_not_stored(client):
     """Each module drops out by itself."""
     model = make_model("llama", attention_dropout=0.5)
