@@ -26,6 +26,8 @@ from .tensors import TensorMap, Verify, page_array
 
 T = TypeVar("T")
 
+_MOST_SECONDS = 1e9  # What is longer, or infinite, is no number of nanoseconds.
+
 
 class Tier(enum.IntEnum):
     """Where a block is, from near to far."""
@@ -181,8 +183,8 @@ def _memory(address: Optional[int], count: int, lender: object = None) -> memory
 
 
 def _nanos(seconds: Optional[float]) -> int:
-    """0 is the library's default."""
-    return 0 if seconds is None else max(int(seconds * 1e9), 1)
+    """0 is the library's default. A time that is over already is a very short one."""
+    return 0 if seconds is None else max(int(min(seconds, _MOST_SECONDS) * 1e9), 1)
 
 
 def _encoded(text: Optional[str]) -> Optional[bytes]:
@@ -217,7 +219,7 @@ class Pending(Generic[T]):
             if self._request is None:
                 raise Invalid("the answer was taken already")
             if not library.aquifer_request_done(self._request):
-                nanos = -1 if timeout is None else int(timeout * 1e9)
+                nanos = -1 if timeout is None else _nanos(timeout)
                 check(library.aquifer_wait(self._cache._live(), self._request, nanos))
             request, self._request = self._request, None
             try:

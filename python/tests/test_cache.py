@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import aquifer
-from conftest import chain_of
+from conftest import TOKENS, chain_of, node_process, stand_still
 
 BLOCKS = 4
 
@@ -173,6 +173,30 @@ def test_pending_calls_can_wait_be_cancelled_and_be_dropped(cache, layout):
         cache.begin_match(chain)
         cache.begin_prestage(chain).cancel()
     assert cache.match(chain).matched == 0
+
+
+def test_a_time_that_is_over_is_not_waited_for(node, cache, layout):
+    """Less than nothing is left where a deadline passed on the way. It is no word for ever."""
+    chain = chain_of(cache, layout, range(4 * TOKENS))
+    stand_still(node_process(node._process.pid))
+    said = []
+
+    def ask():
+        with pytest.raises(aquifer.Late):
+            cache.begin_match(chain).result(-0.5)
+        said.append("late")
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(5)
+    os.kill(node_process(node._process.pid), signal.SIGCONT)
+    asking.join(60)
+    assert said == ["late"]
+
+
+def test_whoever_has_time_may_wait_for_ever(any_cache, layout):
+    chain = chain_of(any_cache, layout, range(4 * TOKENS))
+    assert any_cache.begin_match(chain).result(float("inf")).matched == 0
+    assert [block.why for block in any_cache.fetch(chain, timeout=float("inf"))] == ["not found"] * 4
 
 
 def test_threads_have_clients_of_their_own(cache, layout):
