@@ -427,14 +427,17 @@ class AquiferCache(DynamicCache):
             if row.keys[done.first * 32:].startswith(done.keys):
                 row.stored = max(row.stored, done.first + len(done.keys) // 32)
 
-    def _take_new(self) -> Store:
+    def _take_new(self) -> Optional[Store]:
         """What is not stored yet, with the tensors that hold it. They are never written to again: a layer
-        grows by making new ones."""
+        grows by making new ones. None: all of it is, by now."""
         known = self.recall._known_storing
         block = known.layout.tokens_per_block
-        rows = [RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
-                           self._name(index))
-                for index, row in enumerate(self._rows) if row.blocks > row.stored]
+        # Looked at once: the storing thread may be done with some of them between two looks.
+        first_of = [row.stored for row in self._rows]
+        rows = [RowToStore(index, row.padding, first, row.keys[first * 32:], row.parent(first), self._name(index))
+                for index, (row, first) in enumerate(zip(self._rows, first_of)) if row.blocks > first]
+        if not rows:
+            return None
         origin = 0
         layers = [(layer.keys, layer.values) for layer in self.layers]
         if self.recall._gpu is None and any(keys.device.type != "cpu" for keys, _ in layers):
@@ -720,8 +723,8 @@ class Recall:
                 cache._give_up("the weights changed while it was used")
             elif any(layer.keys.dtype != self._shape.dtype for layer in cache.layers):
                 cache._give_up("its KV is of another type than the model's was")
-            else:
-                self._storer.offer(cache, cache._take_new())
+            elif (new := cache._take_new()) is not None:
+                self._storer.offer(cache, new)
         except (Error, RuntimeError) as error:
             # It is no model to recall any more; or the GPU has no room, or has failed, which whoever computes will hear.
             self.statistics.dropped_stores += 1
