@@ -279,6 +279,28 @@ os._exit(0)"""
     aquifer.cache.wait_for(lambda: not os.path.exists(os.path.dirname(other)), 30)
 
 
+@pytest.mark.parametrize("socket", [None, "node.sock"])
+def test_a_private_node_that_does_not_start_says_why(tmp_path, socket):
+    """Also where its folder, with what it said, goes when it ends."""
+    with pytest.raises(aquifer.Unavailable, match="did not start:\n.*lots"):
+        aquifer.Node(socket and str(tmp_path / socket), dram="lots")
+
+
+def test_a_private_node_whose_keeper_was_killed_is_started_again():
+    """Nobody has taken the folder away."""
+    node = aquifer.Node(dram="128MiB")
+    last = node_process(node._process.pid)
+    node._process.kill()
+    node._process.wait()
+    assert not node.running()
+    os.kill(last, signal.SIGKILL)
+    aquifer.cache.wait_for(lambda: not os.path.exists(f"/proc/{last}/exe"), 30)
+    node.start_again()
+    node.connect().close()
+    node.close()
+    assert not os.path.exists(os.path.dirname(node.socket))
+
+
 def test_observing_finds_and_stores_nothing(node, layout):
     with node.connect() as cache:
         chain = chain_of(cache, layout, range(BLOCKS * 16))
