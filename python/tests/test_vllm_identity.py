@@ -52,6 +52,16 @@ def test_a_host_where_nothing_can_be_remembered_knows_the_model_all_the_same(fol
     assert identity.model_digest(config(folder)) == before
 
 
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "pad_token_id"])
+def test_tokens_that_a_model_puts_in_itself_count(folder, name):
+    """A checkpoint whose configuration is mended has the same weights."""
+    def told(token):
+        said = {"model_type": "moondream3", "text_config": {"model_type": "moondream3_text", name: token}, name: token}
+        return types.SimpleNamespace(to_dict=lambda: said)
+    digests = {identity.model_digest(config(folder, hf_config=told(token))) for token in (0, 1, 1)}
+    assert len(digests) == 2
+
+
 def test_other_bytes_are_another_model(folder):
     before = identity.model_digest(config(folder))
     (folder / "model.safetensors").write_bytes(b"Weights")  # As many bytes.
