@@ -62,6 +62,16 @@ def test_tokens_that_a_model_puts_in_itself_count(folder, name):
     assert len(digests) == 2
 
 
+@pytest.mark.parametrize("text", ["[]", "7", "{", "\0"])
+def test_what_is_remembered_and_makes_no_sense_is_not_believed(folder, tmp_path, text):
+    before = identity.model_digest(config(folder))
+    remembered = tmp_path / "cache" / "aquifer" / "weights.json"
+    assert remembered.stat().st_size
+    remembered.write_text(text)
+    assert identity.model_digest(config(folder)) == before
+    assert remembered.read_text().startswith('{"')
+
+
 def test_other_bytes_are_another_model(folder):
     before = identity.model_digest(config(folder))
     (folder / "model.safetensors").write_bytes(b"Weights")  # As many bytes.

@@ -68,6 +68,8 @@ def _remembered() -> Iterator[dict[str, str]]:
             known = json.loads(file.read_text())
         except (OSError, ValueError):
             known = {}
+        if not isinstance(known, dict):  # Somebody else's, or what a disk has made of it.
+            known = {}
         before = dict(known)
         yield known
         if known != before:
