@@ -122,6 +122,9 @@ def _check_kind(model: Any) -> None:
     if any(hasattr(module, "rope_deltas") for module in model.modules()) or _says(config.to_dict(), "mrope_section"):
         raise _refuse(model, "it places tokens by the images in front of them (M-RoPE), and remembers where it was with "
                              "the last images it saw, whoever's they were")
+    if getattr(text, "keep_window_size", None) is not None:
+        raise _refuse(model, f"from {text.keep_window_size} tokens on (keep_window_size) it attends to some of equal ones, and "
+                             "to which follows from the length of the text, so a prefix has not one KV")
     ropes = getattr(text, "rope_parameters", None) or {}
     nested = [rope for rope in ropes.values() if isinstance(rope, dict)]
     for rope in nested or [ropes]:

@@ -19,11 +19,11 @@ import aquifer.transformers
 from conftest import node_process, stand_still
 from models import BLOCK, generate, make_model, prompt, recalling
 from aquifer.configuration import configuration_bytes
-from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig, BartForCausalLM, Glm4vConfig,
-                          Glm4vForConditionalGeneration, LlamaConfig, LlamaForCausalLM, Qwen2_5_VLConfig,
-                          Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
-                          Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig, RobertaForCausalLM, XmodConfig,
-                          XmodForCausalLM)
+from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig, BartForCausalLM, DogeConfig,
+                          DogeForCausalLM, DynamicCache, Glm4vConfig, Glm4vForConditionalGeneration, LlamaConfig,
+                          LlamaForCausalLM, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+                          Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig,
+                          RobertaForCausalLM, XmodConfig, XmodForCausalLM)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -163,6 +163,24 @@ def test_models_that_cannot_be_recalled_are_refused_by_name(client):
     refused("inference_mode", uncounted)
     small = dict(vocab_size=64, d_model=32, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32)
     refused("keeps", BartForCausalLM(BartConfig(**small)).eval())
+
+
+def test_a_model_that_chooses_among_equals_by_the_length_of_the_text_is_refused(client):
+    """Doge: what a token attends to in a long text is not what it attended to before there was the rest of it."""
+    torch.manual_seed(0)
+    model = DogeForCausalLM(DogeConfig(vocab_size=512, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+                                       num_attention_heads=4, num_key_value_heads=2, keep_window_size=64,
+                                       initializer_range=0.2)).eval()
+    for layer in model.model.layers:
+        torch.nn.init.normal_(layer.self_attn.A)  # As a trained one: all are equal with the zeros of a new one.
+    caches = [DynamicCache(config=model.config) for _ in range(2)]
+    with torch.no_grad():
+        for cache, tokens in zip(caches, (300, 700)):
+            model(input_ids=prompt(700)[:, :tokens], past_key_values=cache)
+    values = [cache.layers[1].values[:, :, :300] for cache in caches]
+    assert not torch.allclose(*values, atol=1e-2)
+    with pytest.raises(aquifer.Invalid, match="keep_window_size"):
+        recalling(model, client)
 
 
 def test_a_text_that_began_before_the_model_was_known_is_not_stored(client, monkeypatch):
