@@ -47,6 +47,8 @@ def check_keeps_nothing_else(model: Any) -> None:
             raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised ones), "
                           "so nobody knows which model it is; name the model by a digest of your own")
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # It is refused for its code.
         for key, value in module.__dict__.items():
             if key not in _OF_EVERY_MODULE and _has_numbers(value):
                 raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has numbers "
