@@ -26,6 +26,7 @@ from .tensors import TensorMap, Verify, page_array
 
 T = TypeVar("T")
 
+_SELECTABLE = 1024  # select() waits by the microsecond and takes descriptors below this; poll() waits by the millisecond.
 _MOST_SECONDS = 1e9  # What is longer, or infinite, is no number of nanoseconds.
 
 
@@ -284,7 +285,7 @@ class Fetch:
             with self._cache._lock:
                 check(library.aquifer_poll(self._cache._live(), ctypes.byref(moved)))
             if moved.value == 0:
-                select.select([self._cache.fileno()], [], [], 0.1)
+                self._cache.wait_for_events(0.1)
         return True
 
     def close(self) -> None:
@@ -380,6 +381,16 @@ class Cache:
     def fileno(self) -> int:
         """For select and epoll: readable when poll() has something to do."""
         return library.aquifer_event_fd(self._live())
+
+    def wait_for_events(self, seconds: float) -> None:
+        """Until poll() has something to do, or for so long."""
+        descriptor = self.fileno()
+        if descriptor < _SELECTABLE:
+            select.select([descriptor], [], [], seconds)
+        else:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(seconds * 1000)
 
     def poll(self) -> int:
         """Applies what has arrived; how many calls went on."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -191,6 +192,24 @@ def test_a_time_that_is_over_is_not_waited_for(node, cache, layout):
     os.kill(node_process(node._process.pid), signal.SIGCONT)
     asking.join(60)
     assert said == ["late"]
+
+
+def test_a_process_with_many_files_waits_all_the_same(node, cache, layout):
+    """Node and pool hold thousands, and select() knows 1024."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        with node.connect() as late:
+            assert late.fileno() >= 1024
+            chain = chain_of(late, layout, range(4 * TOKENS))
+            stand_still(node_process(node._process.pid))
+            threading.Timer(0.5, os.kill, [node_process(node._process.pid), signal.SIGCONT]).start()
+            assert [block.why for block in late.fetch(chain, timeout=30.0)] == ["not found"] * 4
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_whoever_has_time_may_wait_for_ever(any_cache, layout):
