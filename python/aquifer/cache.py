@@ -141,7 +141,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A lent block; `data` is read-only, in place, and good until the Fetch is closed."""
+    """A lent block; `data` is read-only, in place, and good until the Fetch is closed, or its cache."""
     why: str  # "ok", or why there is no data.
     tier: Tier
     data: memoryview
@@ -465,6 +465,8 @@ class Cache:
         the same pass. `pages` is a sequence's page table; the first key names its block `first_block`.
         Returns how many came, from the front: what lies behind is to be computed, and its pages may have
         been written to."""
+        if tensors.is_read_only:
+            raise Invalid("the tensors are read-only, and cannot be loaded into; give arrays that may be written to")
         table = page_array(pages)
         args = _native.LoadArgs(
             size=ctypes.sizeof(_native.LoadArgs), verify=verify, chain=chain.native(), map=tensors.native,
