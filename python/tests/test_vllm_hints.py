@@ -41,7 +41,10 @@ def test_what_makes_no_sense_is_left_out(params):
 
 def test_names_are_cut_and_can_be_written():
     assert read_wishes(request(session_id="\ud800")).session == "?"
-    assert read_wishes(request(session_id="ä" * 200)).session == "ä" * 128
+    assert read_wishes(request(session_id="ä" * 128)).session == "ä" * 128
+    names = [read_wishes(request(session_id="ä" * 200 + end)).session for end in ("1", "2", "2")]
+    assert all(len(name.encode()) <= 256 and name.startswith("ä" * 100) for name in names)
+    assert names[0] != names[1] == names[2]
     assert read_wishes(request({"aquifer": {"session": "a\0b"}}, session_id="a\0c")) == Wishes()
 
 
