@@ -26,7 +26,8 @@ from .tensors import TensorMap, Verify, page_array
 
 T = TypeVar("T")
 
-_SELECTABLE = 1024  # select() waits by the microsecond and takes descriptors below this; poll() waits by the millisecond.
+# select() waits by the microsecond, and takes descriptors below this; poll() waits by the millisecond.
+_SELECTABLE = 1024
 _MOST_SECONDS = 1e9  # What is longer, or infinite, is no number of nanoseconds.
 
 

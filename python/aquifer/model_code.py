@@ -23,6 +23,7 @@ _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configura
 # What a module may have as a number or a word of its own that its KV does not depend on, or that is looked at elsewhere.
 _OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
 _PLAIN = frozenset([bool, int, float, str])
+_SPEAKING = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
 
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _count = itertools.count(1)
@@ -60,8 +61,8 @@ def _parts(model: Any) -> Iterator[tuple[str, Any, tuple[Optional[str], ...], tu
     seen: dict[int, Any] = {id(None): ((), ())}  # One configuration is in many modules.
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, torch.jit.ScriptModule):
-            raise Invalid(f"{name} is TorchScript, and nobody knows how it computes; give the module that it was made of, "
-                          "or name the model by a digest of your own")
+            raise Invalid(f"{name} is TorchScript, and nobody knows how it computes; give the module that it was made "
+                          "of, or name the model by a digest of your own")
         config = module.__dict__.get("config")
         if id(config) not in seen:
             chosen = tuple(getattr(config, choice, None) for choice in _CHOICES)
@@ -134,7 +135,7 @@ class _Teller:
 
     def class_said(self, found: type) -> list[Any]:
         """With what it inherits, and a forward() that somebody put into it later."""
-        return [self._one_class_said(each) for each in found.__mro__] + [self.function_said(getattr(found, "forward", None))]
+        return [*map(self._one_class_said, found.__mro__), self.function_said(getattr(found, "forward", None))]
 
     def _one_class_said(self, found: type) -> list[Any]:
         said: list[Any] = _source_said(found, found.__module__, found.__qualname__)
@@ -190,7 +191,7 @@ class _Teller:
 
     def _value_said(self, value: Any, holder: Any) -> Any:
         kind = type(value)
-        if value is None or kind in _PLAIN or kind in (bytes, complex, torch.dtype, torch.device) or isinstance(value, enum.Enum):
+        if value is None or kind in _PLAIN or kind in _SPEAKING or isinstance(value, enum.Enum):
             return [kind.__qualname__, repr(value)]
         if kind in (tuple, list, torch.Size):
             return [kind.__qualname__, [self._value_said(each, holder) for each in value]]
@@ -211,12 +212,14 @@ class _Teller:
 
 
 def _unknown(value: Any, holder: Any) -> Invalid:
-    return Invalid(f"{_owner(holder)}.{_qualname(holder)} computes a part of it, and holds a {type(value).__qualname__}, of "
-                   "which nobody knows what it is; have it hold numbers and words, or name the model by a digest of your own")
+    return Invalid(f"{_owner(holder)}.{_qualname(holder)} computes a part of it, and holds a {type(value).__qualname__}, "
+                   "of which nobody knows what it is; have it hold numbers and words, or name the model by a digest of "
+                   "your own")
 
 
 def _code_digest(code: types.CodeType) -> str:
-    said = [code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, list(map(_constant_said, code.co_consts))]
+    constants = list(map(_constant_said, code.co_consts))
+    said = code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants
     return hashlib.sha256(repr(said).encode(errors="surrogatepass")).hexdigest()
 
 

@@ -62,7 +62,8 @@ class Node:
     def start_again(self) -> None:
         """One that has ended, at the same socket, where its clients look for it."""
         if self._folder is not None:
-            os.makedirs(self._folder, 0o700, exist_ok=True)  # It went with the node, unless the keeper was killed first.
+            # It went with the node, unless the keeper was killed first.
+            os.makedirs(self._folder, 0o700, exist_ok=True)
         self._start()
 
     def _wait_until_ready(self, log: BinaryIO) -> None:

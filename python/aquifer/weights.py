@@ -44,16 +44,16 @@ def check_keeps_nothing_else(model: Any) -> None:
     weights, or keep scales beside them."""
     for name, tensor in _tensors_of(model).items():
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_traceable_wrapper_subclass(tensor):
-            raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised ones), "
-                          "so nobody knows which model it is; name the model by a digest of your own")
+            raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised "
+                          "ones), so nobody knows which model it is; name the model by a digest of your own")
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue  # It is refused for its code.
         for key, value in module.__dict__.items():
             if key not in _OF_EVERY_MODULE and _has_numbers(value):
-                raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has numbers "
-                              "(packed weights, or their scales), so nobody knows which model it is; make it a buffer, or name "
-                              "the model by a digest of your own")
+                raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has "
+                              "numbers (packed weights, or their scales), so nobody knows which model it is; make it a "
+                              "buffer, or name the model by a digest of your own")
 
 
 def _has_numbers(value: Any) -> bool:
