@@ -69,6 +69,16 @@ def test_an_envelope_becomes_wishes_and_what_is_unknown_is_ignored(through):
                                         return_seconds=90, durable=True)
 
 
+def test_one_request_prefetches_so_many_conversations_and_no_more():
+    hints = envelope(*[("aquifer.prefetch", "1.0", {"session": f"chat {number}"}) for number in range(100)])
+    assert read_wishes(request(hints=hints)).prefetch == tuple(f"chat {number}" for number in range(16))
+
+
+def test_what_has_no_name_is_not_durable():
+    """By which name would it be found?"""
+    assert read_wishes(request({"aquifer": {"durable": True}})) == Wishes()
+
+
 def test_what_a_request_says_itself_goes_before_an_envelope():
     hints = envelope(("aquifer.retain", "1.0", {"session": "theirs", "priority": 3}))
     wishes = read_wishes(request({"aquifer": {"session": "ours"}}, hints=hints))
