@@ -26,6 +26,10 @@ from .tensors import TensorMap, Verify, page_array
 
 T = TypeVar("T")
 
+# select() waits by the microsecond, and takes descriptors below this; poll() waits by the millisecond.
+_SELECTABLE = 1024
+_MOST_SECONDS = 1e9  # What is longer, or infinite, is no number of nanoseconds.
+
 
 class Tier(enum.IntEnum):
     """Where a block is, from near to far."""
@@ -138,7 +142,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A lent block; `data` is read-only, in place, and good until the Fetch is closed."""
+    """A lent block; `data` is read-only, in place, and good until the Fetch is closed, or its cache."""
     why: str  # "ok", or why there is no data.
     tier: Tier
     data: memoryview
@@ -181,8 +185,8 @@ def _memory(address: Optional[int], count: int, lender: object = None) -> memory
 
 
 def _nanos(seconds: Optional[float]) -> int:
-    """0 is the library's default."""
-    return 0 if seconds is None else max(int(seconds * 1e9), 1)
+    """0 is the library's default. A time that is over already is a very short one."""
+    return 0 if seconds is None else max(int(min(seconds, _MOST_SECONDS) * 1e9), 1)
 
 
 def _encoded(text: Optional[str]) -> Optional[bytes]:
@@ -217,7 +221,7 @@ class Pending(Generic[T]):
             if self._request is None:
                 raise Invalid("the answer was taken already")
             if not library.aquifer_request_done(self._request):
-                nanos = -1 if timeout is None else int(timeout * 1e9)
+                nanos = -1 if timeout is None else _nanos(timeout)
                 check(library.aquifer_wait(self._cache._live(), self._request, nanos))
             request, self._request = self._request, None
             try:
@@ -282,7 +286,7 @@ class Fetch:
             with self._cache._lock:
                 check(library.aquifer_poll(self._cache._live(), ctypes.byref(moved)))
             if moved.value == 0:
-                select.select([self._cache.fileno()], [], [], 0.1)
+                self._cache.wait_for_events(0.1)
         return True
 
     def close(self) -> None:
@@ -379,6 +383,16 @@ class Cache:
         """For select and epoll: readable when poll() has something to do."""
         return library.aquifer_event_fd(self._live())
 
+    def wait_for_events(self, seconds: float) -> None:
+        """Until poll() has something to do, or for so long."""
+        descriptor = self.fileno()
+        if descriptor < _SELECTABLE:
+            select.select([descriptor], [], [], seconds)
+        else:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(seconds * 1000)
+
     def poll(self) -> int:
         """Applies what has arrived; how many calls went on."""
         moved = ctypes.c_size_t()
@@ -452,6 +466,8 @@ class Cache:
         the same pass. `pages` is a sequence's page table; the first key names its block `first_block`.
         Returns how many came, from the front: what lies behind is to be computed, and its pages may have
         been written to."""
+        if tensors.is_read_only:
+            raise Invalid("the tensors are read-only, and cannot be loaded into; give arrays that may be written to")
         table = page_array(pages)
         args = _native.LoadArgs(
             size=ctypes.sizeof(_native.LoadArgs), verify=verify, chain=chain.native(), map=tensors.native,

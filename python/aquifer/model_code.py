@@ -2,22 +2,28 @@
 function works on them."""
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import inspect
 import itertools
 import json
+import types
 import weakref
 from typing import Any, Iterator, Optional
 
+import torch
+
+from .configuration import configuration_bytes
 from .errors import Invalid
 
 # Known by their names; what else computes is known by the file that it is from.
-_KNOWN_PACKAGES = frozenset(["torch", "transformers", "builtins", "abc", "typing"])
+_KNOWN_PACKAGES = frozenset(["torch", "transformers", "builtins", "abc", "typing", "math"])
 _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configuration: functions by their name.
 # What a module may have as a number or a word of its own that its KV does not depend on, or that is looked at elsewhere.
 _OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
 _PLAIN = frozenset([bool, int, float, str])
+_SPEAKING = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
 
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _count = itertools.count(1)
@@ -26,25 +32,26 @@ _source_digests: dict[str, str] = {}  # By file. What was imported stays as it i
 
 def code_bytes(model: Any) -> bytes:
     """The same in every process with the same code. Raises Invalid where some of it has no source to know it by."""
-    told = [(name, _class_said(type(module)), _own_forward_said(module), _settings(name, module), chosen,
-             [_function_said(function) for function in functions])
+    teller = _Teller(model)
+    told = [(name, teller.class_said(type(module)), teller.function_said(_own_forward(module)), _settings(name, module),
+             chosen, [teller.function_said(function) for function in functions])
             for name, module, chosen, functions in _parts(model)]
     return json.dumps(told).encode()
 
 
 def code_version(model: Any) -> int:
     """Another number when a module, its settings, or a function that it has chosen was replaced, in this process."""
-    types: dict[type, tuple[int, int]] = {}  # Few, of many modules.
-    chosen_numbers: dict[tuple[Any, ...], tuple[int, ...]] = {(): ()}
+    kinds: dict[type, tuple[Any, Any]] = {}  # Few, of many modules.
+    chosen_numbers: dict[int, tuple[Any, ...]] = {}  # By the functions' tuple, of which there is one a configuration.
     told = []
     for name, module, chosen, functions in _parts(model):
         kind = type(module)
-        if kind not in types:
-            types[kind] = _number(kind), _number(kind.forward)
-        if functions not in chosen_numbers:
-            chosen_numbers[functions] = tuple(map(_number, functions))
-        told.append((name, types[kind], _number(_own_forward(module)), _settings(name, module), chosen,
-                     chosen_numbers[functions]))
+        if kind not in kinds:
+            kinds[kind] = _number(kind), _number(kind.forward)
+        if id(functions) not in chosen_numbers:
+            chosen_numbers[id(functions)] = tuple(map(_number, functions))
+        told.append((name, kinds[kind], _number(_own_forward(module)), _settings(name, module), chosen,
+                     chosen_numbers[id(functions)]))
     return hash(tuple(told))
 
 
@@ -53,6 +60,9 @@ def _parts(model: Any) -> Iterator[tuple[str, Any, tuple[Optional[str], ...], tu
     registries = _registries()
     seen: dict[int, Any] = {id(None): ((), ())}  # One configuration is in many modules.
     for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise Invalid(f"{name} is TorchScript, and nobody knows how it computes; give the module that it was made "
+                          "of, or name the model by a digest of your own")
         config = module.__dict__.get("config")
         if id(config) not in seen:
             chosen = tuple(getattr(config, choice, None) for choice in _CHOICES)
@@ -95,40 +105,130 @@ def _own_forward(module: Any) -> Any:
         return None
     if _package(_owner(_inmost(found))) == "accelerate":
         found = module.__dict__.get("_old_forward")
-    # A method is another object at each look.
-    return getattr(found, "__func__", found)
+    return found
 
 
-def _number(found: Any) -> int:
+def _number(found: Any) -> Any:
     """Never that of another object, also where that one is gone and its address is used again."""
     if found is None:
         return 0
-    number = _numbers.get(found)
-    if number is None:
-        number = _numbers[found] = next(_count)
-    return number
+    if isinstance(found, types.MethodType):  # Another object at each look.
+        return _number(found.__func__), _number(found.__self__)
+    try:
+        number = _numbers.get(found)
+        if number is None:
+            number = _numbers[found] = next(_count)
+        return number
+    except TypeError:
+        raise Invalid(f"a {type(found).__qualname__} computes a part of it, and nobody can tell it from another, because "
+                      "it has no hash; give it one, or put a function in its place") from None
 
 
-# ---- By name and source ----
+# ---- By name, source, and what it holds ----
 
-def _class_said(found: type) -> list[Any]:
-    """With what it inherits, and a forward() that somebody put into it later."""
-    return [_source_said(each, each.__module__, each.__qualname__) for each in found.__mro__] + [
-        _function_said(getattr(found, "forward"))]
+class _Teller:
+    """Says, of one model's code, what it is: the same in every process."""
+
+    def __init__(self, model: Any):
+        self._places = {id(module): name for name, module in model.named_modules()}
+        self._under_way: set[int] = set()  # Functions that hold themselves.
+
+    def class_said(self, found: type) -> list[Any]:
+        """With what it inherits, and a forward() that somebody put into it later."""
+        return [*map(self._one_class_said, found.__mro__), self.function_said(getattr(found, "forward", None))]
+
+    def _one_class_said(self, found: type) -> list[Any]:
+        said: list[Any] = _source_said(found, found.__module__, found.__qualname__)
+        if _package(found.__module__) in _KNOWN_PACKAGES:
+            return said
+        # One that was made in a function holds what that has. (`__class__` is there for super().)
+        return said + [self.function_said(each) for _, each in sorted(vars(found).items())
+                       if isinstance(each, types.FunctionType) and set(each.__code__.co_freevars) - {"__class__"}]
+
+    def function_said(self, found: Any) -> Any:
+        """Also of other things that can be called."""
+        if found is None:
+            return None
+        if id(found) in self._under_way:
+            return ["itself"]
+        self._under_way.add(id(found))
+        try:
+            return self._called_said(found)
+        finally:
+            self._under_way.discard(id(found))
+
+    def _called_said(self, found: Any) -> list[Any]:
+        if isinstance(found, functools.partial):
+            return ["partial", self.function_said(found.func), self._value_said(found.args, found),
+                    self._value_said(found.keywords, found)]
+        if isinstance(found, types.MethodType):
+            return ["method", self.function_said(found.__func__), self._value_said(found.__self__, found)]
+        owner = _owner(found)
+        said: list[Any] = [_source_said(found, owner, _qualname(found))]
+        if _package(owner) not in _KNOWN_PACKAGES:
+            said += self._held(found)
+        wrapped = getattr(found, "__wrapped__", None)
+        return said if wrapped is None else said + self.function_said(wrapped)
+
+    def _held(self, found: Any) -> list[Any]:
+        """A file may have many functions of one name, and one may have been made many times."""
+        if isinstance(found, types.FunctionType):
+            cells = [self._cell_said(cell, found) for cell in found.__closure__ or ()]
+            return [_code_digest(found.__code__), cells, self._value_said(found.__defaults__, found),
+                    self._value_said(found.__kwdefaults__, found)]
+        if inspect.isroutine(found):
+            return []
+        if not hasattr(found, "__dict__"):
+            raise _unknown(found, found)
+        return [self._value_said(vars(found), found)]
+
+    def _cell_said(self, cell: Any, holder: Any) -> Any:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # Nothing is in it yet.
+            return "empty"
+        return self._value_said(value, holder)
+
+    def _value_said(self, value: Any, holder: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in _PLAIN or kind in _SPEAKING or isinstance(value, enum.Enum):
+            return [kind.__qualname__, repr(value)]
+        if kind in (tuple, list, torch.Size):
+            return [kind.__qualname__, [self._value_said(each, holder) for each in value]]
+        if kind is dict:
+            return ["dict", [[self._value_said(each, holder) for each in item] for item in value.items()]]
+        if isinstance(value, torch.nn.Module) and id(value) in self._places:
+            return ["module", self._places[id(value)]]  # It is told of there.
+        if isinstance(value, types.ModuleType):
+            return ["file", value.__name__]
+        if isinstance(value, type):
+            return ["class", [_source_said(each, each.__module__, each.__qualname__) for each in value.__mro__]]
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            return ["configuration", configuration_bytes(value).decode()]
+        is_called = isinstance(value, functools.partial) or inspect.isroutine(value)
+        if is_called or _package(kind.__module__) not in _KNOWN_PACKAGES:
+            return self.function_said(value)
+        raise _unknown(value, holder)
 
 
-def _own_forward_said(module: Any) -> Any:
-    found = _own_forward(module)
-    return None if found is None else _function_said(found)
+def _unknown(value: Any, holder: Any) -> Invalid:
+    return Invalid(f"{_owner(holder)}.{_qualname(holder)} computes a part of it, and holds a {type(value).__qualname__}, "
+                   "of which nobody knows what it is; have it hold numbers and words, or name the model by a digest of "
+                   "your own")
 
 
-def _function_said(found: Any) -> Any:
-    if found is None:
-        return None
-    inmost = _inmost(found)
-    said = [_source_said(inmost, _owner(inmost), getattr(inmost, "__qualname__", type(inmost).__qualname__))]
-    wrapped = getattr(inmost, "__wrapped__", None)
-    return said if wrapped is None else said + _function_said(wrapped)
+def _code_digest(code: types.CodeType) -> str:
+    constants = list(map(_constant_said, code.co_consts))
+    said = code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants
+    return hashlib.sha256(repr(said).encode(errors="surrogatepass")).hexdigest()
+
+
+def _constant_said(constant: Any) -> str:
+    if isinstance(constant, types.CodeType):
+        return _code_digest(constant)
+    if isinstance(constant, frozenset):  # In another order in every process.
+        return f"frozenset {sorted(map(_constant_said, constant))}"
+    return repr(constant)
 
 
 def _inmost(found: Any) -> Any:
@@ -137,17 +237,23 @@ def _inmost(found: Any) -> Any:
     return getattr(found, "__func__", found)
 
 
+def _qualname(found: Any) -> str:
+    return str(getattr(found, "__qualname__", type(found).__qualname__))
+
+
 def _owner(found: Any) -> str:
     """The module that a function was written in. What functools.wraps() has copied is the name of another's."""
-    owner = getattr(found, "__globals__", {}).get("__name__") or getattr(found, "__module__", None)
-    return str(owner or type(found).__module__)
+    if isinstance(found, types.FunctionType):
+        is_generated = found.__code__.co_filename.startswith("<")  # By whoever, and in whosever name.
+        return "" if is_generated else str(found.__globals__.get("__name__", ""))
+    return str(getattr(found, "__module__", None) or type(found).__module__)
 
 
 def _package(owner: str) -> str:
     return owner.partition(".")[0]
 
 
-def _source_said(found: Any, owner: str, qualname: str) -> list[str]:
+def _source_said(found: Any, owner: str, qualname: str) -> list[Any]:
     if _package(owner) in _KNOWN_PACKAGES:
         return [owner, qualname]
     try:

@@ -3,10 +3,9 @@ started it."""
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import tempfile
-from typing import Optional, Sequence
+from typing import BinaryIO, Optional, Sequence
 
 from ._native import program_path
 from .cache import Cache, connect, wait_for
@@ -30,6 +29,10 @@ _START_SECONDS = 60
 _DRAIN_SECONDS = 30
 
 
+def _last_lines(log: BinaryIO) -> str:
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-5:])
+
+
 class Node:
     """A node of one's own. Use as a context manager, or close() it."""
 
@@ -47,10 +50,11 @@ class Node:
         self._start()
 
     def _start(self) -> None:
-        with open(self.log, "ab") as log_file:
+        # What it says is read from `log`, which is there also when the keeper has taken the folder away.
+        with open(self.log, "ab") as log_file, open(self.log, "rb") as log:
             self._process = subprocess.Popen(["/bin/sh", "-c", _KEEPER, "sh", self._folder or "", *self._command],
                                              stdin=subprocess.PIPE, stdout=log_file, stderr=log_file)
-        self._wait_until_ready()
+            self._wait_until_ready(log)
 
     def running(self) -> bool:
         return self._process.poll() is None
@@ -58,13 +62,14 @@ class Node:
     def start_again(self) -> None:
         """One that has ended, at the same socket, where its clients look for it."""
         if self._folder is not None:
-            os.mkdir(self._folder, 0o700)  # It went with the node.
+            # It went with the node, unless the keeper was killed first.
+            os.makedirs(self._folder, 0o700, exist_ok=True)
         self._start()
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, log: BinaryIO) -> None:
         def ready() -> bool:
             if self._process.poll() is not None:
-                raise Unavailable(f"the node did not start:\n{self._last_lines()}")
+                raise Unavailable(f"the node did not start:\n{_last_lines(log)}")
             try:
                 connect(self.socket, timeout=1.0).close()
                 return True
@@ -74,14 +79,7 @@ class Node:
             wait_for(ready, _START_SECONDS)
         except Late:
             self.close()
-            raise Unavailable(f"the node is not there after {_START_SECONDS} s:\n{self._last_lines()}") from None
-
-    def _last_lines(self) -> str:
-        try:
-            text = pathlib.Path(self.log).read_text(errors="replace")
-        except OSError:  # It went with its folder.
-            return ""
-        return "\n".join(text.splitlines()[-5:])
+            raise Unavailable(f"the node is not there after {_START_SECONDS} s:\n{_last_lines(log)}") from None
 
     def connect(self, **options: object) -> Cache:
         return connect(self.socket, **options)  # type: ignore[arg-type]

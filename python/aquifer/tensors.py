@@ -45,6 +45,7 @@ class _Memory:
     shape: Sequence[int]
     strides: Sequence[int]  # In elements.
     element_bytes: int
+    is_read_only: bool = False
 
 
 def _memory_of(tensor: Any) -> _Memory:
@@ -67,15 +68,15 @@ def _memory_of(tensor: Any) -> _Memory:
     else:
         strides = tuple(stride // size for stride in strides)
     end = (sum((n - 1) * s for n, s in zip(shape, strides)) + 1) * size if all(shape) else 0
-    return _Memory(described["data"][0], end, shape, strides, size)
+    address, is_read_only = described["data"]
+    return _Memory(address, end, shape, strides, size, is_read_only)
 
 
-def _native_tensors(tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _native_tensors(memories: Sequence[_Memory]) -> tuple[Any, list[Any]]:
     """The descriptions, and what must live as long as they are used."""
-    made = (_native.Tensor * max(len(tensors), 1))()
+    made = (_native.Tensor * max(len(memories), 1))()
     kept: list[Any] = []
-    for to, tensor in zip(made, tensors):
-        memory = _memory_of(tensor)
+    for to, memory in zip(made, memories):
         shape = (ctypes.c_uint64 * len(memory.shape))(*memory.shape)
         strides = (ctypes.c_uint64 * len(memory.shape))(*memory.strides)
         kept += [shape, strides]
@@ -95,8 +96,10 @@ class TensorMap:
         self._handle = ctypes.c_void_p()
         self._tensors = (tuple(tensors), tuple(values))
         native_layout = layout.native()
-        keys, kept_keys = _native_tensors(tensors)
-        others, kept_values = _native_tensors(values)
+        memories = list(map(_memory_of, tensors)), list(map(_memory_of, values))
+        self.is_read_only = any(memory.is_read_only for each in memories for memory in each)
+        keys, kept_keys = _native_tensors(memories[0])
+        others, kept_values = _native_tensors(memories[1])
         described = _native.Tensors(
             size=ctypes.sizeof(_native.Tensors), family=family, layout=ctypes.pointer(native_layout),
             group=group, head_begin=heads.begin if heads else 0, head_end=heads.end if heads else 0,

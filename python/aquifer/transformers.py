@@ -36,7 +36,7 @@ from .layout import DType, KvGroup, Layout, derive_keys, text_bytes
 from .moment import CudaMoment, HostMoment, Moment
 from .storing import Layers, Report, RowToStore, Store, Storer, row_map, warn_once
 from .tensors import TensorMap
-from .weights import check_has_bytes, model_digest, weights_version
+from .weights import check_has_bytes, check_keeps_nothing_else, model_digest, weights_version
 
 __all__ = ["AquiferCache", "Recall", "Statistics", "model_digest"]
 
@@ -122,6 +122,9 @@ def _check_kind(model: Any) -> None:
     if any(hasattr(module, "rope_deltas") for module in model.modules()) or _says(config.to_dict(), "mrope_section"):
         raise _refuse(model, "it places tokens by the images in front of them (M-RoPE), and remembers where it was with "
                              "the last images it saw, whoever's they were")
+    if getattr(text, "keep_window_size", None) is not None:
+        raise _refuse(model, f"from {text.keep_window_size} tokens on (keep_window_size) it attends to some of equal ones, and "
+                             "to which follows from the length of the text, so a prefix has not one KV")
     ropes = getattr(text, "rope_parameters", None) or {}
     nested = [rope for rope in ropes.values() if isinstance(rope, dict)]
     for rope in nested or [ropes]:
@@ -427,14 +430,17 @@ class AquiferCache(DynamicCache):
             if row.keys[done.first * 32:].startswith(done.keys):
                 row.stored = max(row.stored, done.first + len(done.keys) // 32)
 
-    def _take_new(self) -> Store:
+    def _take_new(self) -> Optional[Store]:
         """What is not stored yet, with the tensors that hold it. They are never written to again: a layer
-        grows by making new ones."""
+        grows by making new ones. None: all of it is, by now."""
         known = self.recall._known_storing
         block = known.layout.tokens_per_block
-        rows = [RowToStore(index, row.padding, row.stored, row.keys[row.stored * 32:], row.parent(row.stored),
-                           self._name(index))
-                for index, row in enumerate(self._rows) if row.blocks > row.stored]
+        # Looked at once: the storing thread may be done with some of them between two looks.
+        first_of = [row.stored for row in self._rows]
+        rows = [RowToStore(index, row.padding, first, row.keys[first * 32:], row.parent(first), self._name(index))
+                for index, (row, first) in enumerate(zip(self._rows, first_of)) if row.blocks > first]
+        if not rows:
+            return None
         origin = 0
         layers = [(layer.keys, layer.values) for layer in self.layers]
         if self.recall._gpu is None and any(keys.device.type != "cpu" for keys, _ in layers):
@@ -468,10 +474,10 @@ class Recall:
         model = getattr(model, "_orig_mod", model)  # Of torch.compile(model): generate() calls the one inside.
         self.model = model
         self.statistics = Statistics()
+        self._given_digest = digest
         self._look()
         self._cache = cache.join()
         self._salt = cache_salt
-        self._given_digest = digest
         self._deadline = deadline
         self._always = always
         self._roots: dict[str, bytes] = {}
@@ -552,6 +558,11 @@ class Recall:
         """At the model as it is now. Raises Invalid for one that cannot be recalled."""
         _check_kind(self.model)
         self._shape = _try_kindly(self.model)
+        if self._given_digest is None:
+            try:
+                check_keeps_nothing_else(self.model)
+            except Invalid as error:
+                raise _refuse(self.model, str(error)) from error
         # Where all of the KV is on one GPU it is copied from and to there; else by way of the host's memory.
         devices = set(self._shape.devices)
         self._gpu = devices.pop() if len(devices) == 1 and self._shape.devices[0].type == "cuda" else None
@@ -715,8 +726,8 @@ class Recall:
                 cache._give_up("the weights changed while it was used")
             elif any(layer.keys.dtype != self._shape.dtype for layer in cache.layers):
                 cache._give_up("its KV is of another type than the model's was")
-            else:
-                self._storer.offer(cache, cache._take_new())
+            elif (new := cache._take_new()) is not None:
+                self._storer.offer(cache, new)
         except (Error, RuntimeError) as error:
             # It is no model to recall any more; or the GPU has no room, or has failed, which whoever computes will hear.
             self.statistics.dropped_stores += 1

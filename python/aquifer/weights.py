@@ -18,6 +18,7 @@ from .model_code import code_bytes, code_version
 
 _SAMPLE_BYTES = 1024
 _PLACES = 16  # That a sample is from.
+_OF_EVERY_MODULE = frozenset(torch.nn.Module().__dict__)
 
 
 def _memory_of(tensor: torch.Tensor) -> memoryview:
@@ -36,6 +37,31 @@ def check_has_bytes(name: str, tensor: torch.Tensor) -> None:
         raise Invalid(f"{name} has no bytes here (it is on the meta device), so nobody knows which model it is")
     if tensor.layout is not torch.strided:
         raise Invalid(f"{name} is {tensor.layout}, and only the bytes of dense tensors are known")
+
+
+def check_keeps_nothing_else(model: Any) -> None:
+    """Raises Invalid where a module has numbers that are neither a parameter nor a buffer: quantised layers pack their
+    weights, or keep scales beside them."""
+    for name, tensor in _tensors_of(model).items():
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_traceable_wrapper_subclass(tensor):
+            raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised "
+                          "ones), so nobody knows which model it is; name the model by a digest of your own")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # It is refused for its code.
+        for key, value in module.__dict__.items():
+            if key not in _OF_EVERY_MODULE and _has_numbers(value):
+                raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has "
+                              "numbers (packed weights, or their scales), so nobody knows which model it is; make it a "
+                              "buffer, or name the model by a digest of your own")
+
+
+def _has_numbers(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_numbers, value))
+    return isinstance(value, (torch.Tensor, torch.ScriptObject))
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:

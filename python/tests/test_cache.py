@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import pytest
 
 import aquifer
-from conftest import chain_of
+from conftest import TOKENS, chain_of, node_process, stand_still
 
 BLOCKS = 4
 
@@ -175,6 +176,48 @@ def test_pending_calls_can_wait_be_cancelled_and_be_dropped(cache, layout):
     assert cache.match(chain).matched == 0
 
 
+def test_a_time_that_is_over_is_not_waited_for(node, cache, layout):
+    """Less than nothing is left where a deadline passed on the way. It is no word for ever."""
+    chain = chain_of(cache, layout, range(4 * TOKENS))
+    stand_still(node_process(node._process.pid))
+    said = []
+
+    def ask():
+        with pytest.raises(aquifer.Late):
+            cache.begin_match(chain).result(-0.5)
+        said.append("late")
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(5)
+    os.kill(node_process(node._process.pid), signal.SIGCONT)
+    asking.join(60)
+    assert said == ["late"]
+
+
+def test_a_process_with_many_files_waits_all_the_same(node, cache, layout):
+    """Node and pool hold thousands, and select() knows 1024."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        with node.connect() as late:
+            assert late.fileno() >= 1024
+            chain = chain_of(late, layout, range(4 * TOKENS))
+            stand_still(node_process(node._process.pid))
+            threading.Timer(0.5, os.kill, [node_process(node._process.pid), signal.SIGCONT]).start()
+            assert [block.why for block in late.fetch(chain, timeout=30.0)] == ["not found"] * 4
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_whoever_has_time_may_wait_for_ever(any_cache, layout):
+    chain = chain_of(any_cache, layout, range(4 * TOKENS))
+    assert any_cache.begin_match(chain).result(float("inf")).matched == 0
+    assert [block.why for block in any_cache.fetch(chain, timeout=float("inf"))] == ["not found"] * 4
+
+
 def test_threads_have_clients_of_their_own(cache, layout):
     failures = []
 
@@ -253,6 +296,28 @@ os._exit(0)"""
             return True
     aquifer.cache.wait_for(gone, 30)
     aquifer.cache.wait_for(lambda: not os.path.exists(os.path.dirname(other)), 30)
+
+
+@pytest.mark.parametrize("socket", [None, "node.sock"])
+def test_a_private_node_that_does_not_start_says_why(tmp_path, socket):
+    """Also where its folder, with what it said, goes when it ends."""
+    with pytest.raises(aquifer.Unavailable, match="did not start:\n.*lots"):
+        aquifer.Node(socket and str(tmp_path / socket), dram="lots")
+
+
+def test_a_private_node_whose_keeper_was_killed_is_started_again():
+    """Nobody has taken the folder away."""
+    node = aquifer.Node(dram="128MiB")
+    last = node_process(node._process.pid)
+    node._process.kill()
+    node._process.wait()
+    assert not node.running()
+    os.kill(last, signal.SIGKILL)
+    aquifer.cache.wait_for(lambda: not os.path.exists(f"/proc/{last}/exe"), 30)
+    node.start_again()
+    node.connect().close()
+    node.close()
+    assert not os.path.exists(os.path.dirname(node.socket))
 
 
 def test_observing_finds_and_stores_nothing(node, layout):

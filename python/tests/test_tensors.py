@@ -45,6 +45,19 @@ def test_a_prefix_moves_out_and_back(any_cache, layout):
     assert any_cache.stats().counters["lent_slots"] == 0
 
 
+def test_arrays_that_are_read_only_are_stored_and_not_loaded_into(cache, layout):
+    """Of a file that is mapped to be read, say: writing there would end the process."""
+    arrays = _paged(1)
+    arrays[1].flags.writeable = False
+    tensors = aquifer.TensorMap(layout, aquifer.Family.FUSED, arrays)
+    chain = chain_of(cache, layout, range(BLOCKS * TOKENS))
+    assert cache.store(chain, layout.root(), tensors, [7, 1, 3, 2], timeout=30).stored == BLOCKS
+    before = arrays[1].copy()
+    with pytest.raises(aquifer.Invalid, match="read-only"):
+        cache.load(chain, tensors, [0, 4, 5, 6])
+    assert np.array_equal(arrays[1], before)
+
+
 def test_a_chain_with_a_hole_is_loaded_up_to_it(cache, layout):
     tensors = aquifer.TensorMap(layout, aquifer.Family.FUSED, _paged(1))
     chain = chain_of(cache, layout, range(BLOCKS * TOKENS))

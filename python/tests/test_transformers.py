@@ -227,6 +227,45 @@ def test_a_store_that_fails_is_not_the_last(client):
     recall.close()
 
 
+def test_blocks_that_are_stored_while_others_are_offered_keep_their_names(client, monkeypatch):
+    """The storing thread may be done with some between any two looks at what is stored."""
+    class Restless(aquifer.transformers._Row):
+        looks = 0
+
+        @property
+        def stored(self):
+            self.looks += 1
+            return min(self.looks // 2, 2)
+
+        @stored.setter
+        def stored(self, blocks):
+            pass
+    monkeypatch.setattr(aquifer.transformers, "_Row", Restless)
+    model, ids = make_model("llama"), prompt(3 * BLOCK)
+    recall = recalling(model, client)
+    cache = recall.cache()
+    with torch.no_grad():
+        model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+    for looks in range(4):
+        cache._rows[0].looks = looks
+        offered = cache._take_new().rows[0]
+        keys, first = cache._rows[0].keys, offered.first
+        assert offered.keys == keys[first * 32:] and offered.parent == cache._rows[0].parent(first)
+    monkeypatch.setattr(Restless, "stored", 3)
+    assert cache._take_new() is None
+    recall.close()
+
+
+def test_a_recall_may_have_all_the_time_there_is(client):
+    model, ids = make_model("llama"), prompt(300)
+    recall = aquifer.transformers.Recall(model, client, deadline=float("inf"), always=True)
+    for recalled in (0, BLOCK):
+        cache = recall.cache()
+        assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+        assert recall.flush() and cache.recalled_tokens == recalled
+    recall.close()
+
+
 def test_a_name_that_the_library_would_cut_is_refused(client):
     model = make_model("llama")
     with pytest.raises(aquifer.Invalid, match="NUL"):

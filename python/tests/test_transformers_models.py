@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -18,11 +19,11 @@ import aquifer.transformers
 from conftest import node_process, stand_still
 from models import BLOCK, generate, make_model, prompt, recalling
 from aquifer.configuration import configuration_bytes
-from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig, BartForCausalLM, Glm4vConfig,
-                          Glm4vForConditionalGeneration, LlamaConfig, LlamaForCausalLM, Qwen2_5_VLConfig,
-                          Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig, Qwen2VLForConditionalGeneration,
-                          Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig, RobertaForCausalLM, XmodConfig,
-                          XmodForCausalLM)
+from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig, BartForCausalLM, DogeConfig,
+                          DogeForCausalLM, DynamicCache, Glm4vConfig, Glm4vForConditionalGeneration, LlamaConfig,
+                          LlamaForCausalLM, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+                          Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig,
+                          RobertaForCausalLM, XmodConfig, XmodForCausalLM)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -162,6 +163,24 @@ def test_models_that_cannot_be_recalled_are_refused_by_name(client):
     refused("inference_mode", uncounted)
     small = dict(vocab_size=64, d_model=32, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32)
     refused("keeps", BartForCausalLM(BartConfig(**small)).eval())
+
+
+def test_a_model_that_chooses_among_equals_by_the_length_of_the_text_is_refused(client):
+    """Doge: what a token attends to in a long text is not what it attended to before there was the rest of it."""
+    torch.manual_seed(0)
+    model = DogeForCausalLM(DogeConfig(vocab_size=512, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+                                       num_attention_heads=4, num_key_value_heads=2, keep_window_size=64,
+                                       initializer_range=0.2)).eval()
+    for layer in model.model.layers:
+        torch.nn.init.normal_(layer.self_attn.A)  # As a trained one: all are equal with the zeros of a new one.
+    caches = [DynamicCache(config=model.config) for _ in range(2)]
+    with torch.no_grad():
+        for cache, tokens in zip(caches, (300, 700)):
+            model(input_ids=prompt(700)[:, :tokens], past_key_values=cache)
+    values = [cache.layers[1].values[:, :, :300] for cache in caches]
+    assert not torch.allclose(*values, atol=1e-2)
+    with pytest.raises(aquifer.Invalid, match="keep_window_size"):
+        recalling(model, client)
 
 
 def test_a_text_that_began_before_the_model_was_known_is_not_stored(client, monkeypatch):
@@ -348,6 +367,120 @@ def test_other_code_is_another_model(change, client):
     new.close()
 
 
+class Attend:
+    """Holds how much colder it attends."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __call__(self, module, query, key, value, mask, scaling=None, **given):
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=self.times * query.shape[-1] ** -0.5,
+                                      **given)
+
+    def attend(self, *args, **given):
+        return self(*args, **given)
+
+
+class Named(Attend):
+    """Equal where it says the same, and so without a hash."""
+
+    def __eq__(self, other):
+        return self.times == other.times
+
+
+def _attending(times):
+    def attend(*args, **given):
+        return Attend(times)(*args, **given)
+    return attend
+
+
+def _keeping(kept):
+    def attend(*args, **given):
+        return Attend(bool(kept))(*args, **given)
+    return attend
+
+
+def _scaling(times):
+    class Scaling(torch.nn.Module):
+        def forward(self, hidden):
+            return times * torch.nn.functional.silu(hidden)
+    return Scaling
+
+
+def _activate_with(function):
+    def change(model):
+        for layer in model.model.layers:
+            layer.mlp.act_fn.forward = function
+    return change
+
+
+_TWICE, _THRICE = lambda hidden: 2 * hidden.tanh(), lambda hidden: 3 * hidden.tanh()
+
+
+@pytest.mark.parametrize("one, other", [
+    (_attend_by(functools.partial(sdpa_attention_forward, is_causal=None)),
+     _attend_by(functools.partial(sdpa_attention_forward, is_causal=True))),
+    (_attend_by(_attending(1)), _attend_by(_attending(4))),
+    (_attend_by(Attend(1)), _attend_by(Attend(4))),
+    (_attend_by(Attend(1).attend), _attend_by(Attend(4).attend)),
+    (_activate_by(_scaling(1)), _activate_by(_scaling(4))),
+    (_activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.1)),
+     _activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.9))),
+    (_activate_with(lambda hidden, times=1: times * hidden), _activate_with(lambda hidden, times=4: times * hidden)),
+    (_activate_with(_TWICE), _activate_with(_THRICE))],
+    ids=["partial", "closure", "object", "method", "class", "partial forward", "default", "lambda"])
+def test_what_a_function_holds_is_part_of_the_code(one, other, client):
+    """By name and file they are the same, and they would recall each other's."""
+    first, second, again = (make_model("llama") for _ in range(3))
+    one(first)
+    stored = recalling(first, client)
+    ids = prompt(300)
+    generate(first, ids, stored.cache())
+    assert stored.flush() and stored.statistics.stored_blocks == 1
+    for change, model, recalled in ((other, second, 0), (one, again, BLOCK)):
+        change(model)
+        recall = recalling(model, client)
+        cache = recall.cache()
+        assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+        assert cache.recalled_tokens == recalled
+        recall.close()
+    stored.close()
+
+
+def test_code_is_named_alike_in_every_process():
+    """Sets have another order in each."""
+    program = ("from aquifer.model_code import _code_digest\n"
+               "print(_code_digest((lambda kind: kind in {'gelu', 'silu', 'relu', 'tanh'}).__code__))")
+    said = {subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True,
+                           capture_output=True, text=True).stdout for seed in range(3)}
+    assert len(said) == 1
+
+
+def _generated(text):
+    space = {"torch": torch}
+    exec(f"def generated(hidden):\n    return {text}\n", space)
+    return space["generated"]
+
+
+@pytest.mark.parametrize("change, named", [
+    (_activate_by(lambda: torch.jit.script(Doubled())), "act_fn is TorchScript"),
+    (_activate_by(lambda: torch.fx.symbolic_trace(Doubled())), "has no source file"),
+    (_activate_with(_generated("2 * hidden")), "generated computes a part of it, and nobody knows how"),
+    (_attend_by(_keeping(object())), "_keeping.<locals>.attend computes a part of it, and holds a object"),
+    (_attend_by(_keeping(torch.nn.Linear(2, 2))), "_keeping.<locals>.attend computes .*, and holds a Linear"),
+    (_attend_by(Named(1)), "a Named computes a part of it, .* has no hash")])
+def test_code_that_nobody_can_name_is_refused_by_name(change, named, client):
+    model = make_model("llama")
+    recall = recalling(model, client)
+    change(model)
+    with pytest.raises(aquifer.Invalid, match=named):
+        recalling(model, client)
+    cache = recall.cache()
+    assert torch.equal(generate(model, prompt(20), cache)[0], generate(model, prompt(20))[0])
+    assert cache.plain.startswith("nobody knows which model it is")
+    recall.close()
+
+
 def test_a_function_that_is_registered_by_the_same_name_is_another():
     model = make_model("llama")
     _attend_by(_colder)(model)
@@ -407,6 +540,42 @@ def test_tensors_that_wrap_others_are_refused(client, monkeypatch, caplog):
     generate(model, prompt(20), cache)
     assert "TwoTensor" in cache.plain and "TwoTensor" in caplog.text
     recall.close()
+
+
+class Packed(torch.nn.Parameter):
+    """As quantised weights are: four bits each, and their scales beside them."""
+
+
+def _pack(model):
+    for layer in model.model.layers:
+        layer.mlp = torch.ao.quantization.quantize_dynamic(layer.mlp, {torch.nn.Linear}, torch.float16).eval()
+
+
+def _pack_one(model):
+    part = model.model.layers[0].mlp.up_proj
+    part.weight = Packed(part.weight.detach().clone(), requires_grad=False)
+
+
+def _scale_beside(model):
+    model.model.layers[0].mlp.up_proj.meta = {"scales": [torch.ones(4)]}
+
+
+@pytest.mark.parametrize("change, named", [
+    (_pack, "layers.0.mlp.gate_proj._packed_params._packed_params of LinearPackedParams is neither"),
+    (_pack_one, "layers.0.mlp.up_proj.weight is a Packed"), (_scale_beside, "up_proj.meta of Linear is neither")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
+    """They would be in no name: models that differ in them would recall each other's KV."""
+    model = make_model("llama")
+    before = recalling(model, client)
+    change(model)
+    with pytest.raises(aquifer.Invalid, match=f"LlamaForCausalLM cannot be recalled: .*{named}"):
+        recalling(model, client)
+    cache = before.cache()
+    ids = prompt(300)
+    assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
+    assert before.flush() and before.statistics.stored_blocks == (change is _scale_beside)
+    before.close()
 
 
 def test_a_part_of_a_model_in_training_mode_is_not_stored(client):

@@ -41,7 +41,10 @@ def test_what_makes_no_sense_is_left_out(params):
 
 def test_names_are_cut_and_can_be_written():
     assert read_wishes(request(session_id="\ud800")).session == "?"
-    assert read_wishes(request(session_id="ä" * 200)).session == "ä" * 128
+    assert read_wishes(request(session_id="ä" * 128)).session == "ä" * 128
+    names = [read_wishes(request(session_id="ä" * 200 + end)).session for end in ("1", "2", "2")]
+    assert all(len(name.encode()) <= 256 and name.startswith("ä" * 100) for name in names)
+    assert names[0] != names[1] == names[2]
     assert read_wishes(request({"aquifer": {"session": "a\0b"}}, session_id="a\0c")) == Wishes()
 
 
@@ -64,6 +67,16 @@ def test_an_envelope_becomes_wishes_and_what_is_unknown_is_ignored(through):
         asked = request({"kv_hint": {"actions": [dict(zip(names, action)) for action in actions]}})
     assert read_wishes(asked) == Wishes("chat", ttl_seconds=60, pin_seconds=30, prefetch=("next",),
                                         return_seconds=90, durable=True)
+
+
+def test_one_request_prefetches_so_many_conversations_and_no_more():
+    hints = envelope(*[("aquifer.prefetch", "1.0", {"session": f"chat {number}"}) for number in range(100)])
+    assert read_wishes(request(hints=hints)).prefetch == tuple(f"chat {number}" for number in range(16))
+
+
+def test_what_has_no_name_is_not_durable():
+    """By which name would it be found?"""
+    assert read_wishes(request({"aquifer": {"durable": True}})) == Wishes()
 
 
 def test_what_a_request_says_itself_goes_before_an_envelope():

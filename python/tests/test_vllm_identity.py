@@ -52,6 +52,26 @@ def test_a_host_where_nothing_can_be_remembered_knows_the_model_all_the_same(fol
     assert identity.model_digest(config(folder)) == before
 
 
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id", "pad_token_id"])
+def test_tokens_that_a_model_puts_in_itself_count(folder, name):
+    """A checkpoint whose configuration is mended has the same weights."""
+    def told(token):
+        said = {"model_type": "moondream3", "text_config": {"model_type": "moondream3_text", name: token}, name: token}
+        return types.SimpleNamespace(to_dict=lambda: said)
+    digests = {identity.model_digest(config(folder, hf_config=told(token))) for token in (0, 1, 1)}
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "{", "\0"])
+def test_what_is_remembered_and_makes_no_sense_is_not_believed(folder, tmp_path, text):
+    before = identity.model_digest(config(folder))
+    remembered = tmp_path / "cache" / "aquifer" / "weights.json"
+    assert remembered.stat().st_size
+    remembered.write_text(text)
+    assert identity.model_digest(config(folder)) == before
+    assert remembered.read_text().startswith('{"')
+
+
 def test_other_bytes_are_another_model(folder):
     before = identity.model_digest(config(folder))
     (folder / "model.safetensors").write_bytes(b"Weights")  # As many bytes.
@@ -110,6 +130,12 @@ def test_a_drafting_model_counts(folder, tmp_path):
     (other / "model.safetensors").write_bytes(b"Draft")
     assert one != identity.model_digest(config(folder, draft=config(other).model_config))
     assert one != identity.model_digest(config(folder))
+
+
+def test_dummy_weights_of_another_release_are_another_model(folder, monkeypatch):
+    before = identity.model_digest(config(folder, load_format="dummy"))
+    monkeypatch.setattr(identity, "_vllm_version", lambda: "2")
+    assert identity.model_digest(config(folder, load_format="dummy")) != before
 
 
 def test_dummy_weights_of_another_tp_size_are_another_model(folder):
@@ -190,6 +216,16 @@ def test_weights_that_were_written_under_a_running_engine_are_refused(folder, ru
     identity.model_digest(config(folder))
     (folder / "model.safetensors").write_bytes(b"others")
     refused(folder)
+
+
+def test_weights_that_went_from_a_linked_folder_under_a_running_engine_are_refused(folder, tmp_path, running):
+    """It has loaded them."""
+    (folder / "other.safetensors").write_bytes(b"others")
+    (tmp_path / "current").symlink_to(folder)
+    running()
+    identity.model_digest(config(tmp_path / "current"))
+    (folder / "other.safetensors").unlink()
+    refused(tmp_path / "current")
 
 
 def test_a_link_that_is_turned_under_a_running_engine_is_refused(folder, tmp_path, running):
@@ -280,6 +316,18 @@ def test_a_model_by_name_is_the_commit_that_was_loaded(folder, hub):
     assert one == identity.model_digest(config(folder))  # The same bytes.
     with_code = identity.model_digest(config("them/model", revision=revision(ONE), trust_remote_code=True))
     assert with_code != one
+
+
+def test_a_commit_is_known_by_its_name_and_a_branch_that_looks_like_one_is_not(folder, hub):
+    """Its code counts where it is trusted."""
+    hub.add(ONE, b"weights")
+    known = {identity.model_digest(config("them/model", **changes)) for changes in (
+        {"revision": ONE}, {"revision": OTHER}, {"revision": ONE, "trust_remote_code": True},
+        {"revision": ONE, "trust_remote_code": True, "code_revision": ONE},
+        {"revision": ONE, "trust_remote_code": True, "code_revision": OTHER})}
+    assert len(known) == 5
+    hub.point(ONE + "-mended", ONE)
+    assert identity.model_digest(config("them/model", revision=ONE + "-mended")) == identity.model_digest(config(folder))
 
 
 def test_a_branch_that_moves_under_a_running_engine_is_refused(folder, hub, running):

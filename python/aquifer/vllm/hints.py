@@ -8,6 +8,7 @@ a request.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any, Iterator, Optional
 
 from ..cache import SessionState
@@ -45,7 +46,12 @@ class Wishes:
 def _name(value: Any) -> Optional[str]:
     if not isinstance(value, str) or not value or "\0" in value:  # The library would end it there.
         return None
-    return value.encode(errors="replace")[:_NAME_BYTES].decode(errors="ignore")
+    said = value.encode(errors="replace")
+    if len(said) <= _NAME_BYTES:
+        return said.decode()
+    # Two that begin alike are two: who forgets the one is not to forget the other.
+    end = "~" + hashlib.sha256(said).hexdigest()[:32]
+    return said[:_NAME_BYTES - len(end)].decode(errors="ignore") + end
 
 
 def _number(value: Any, least: int, most: int) -> int:

@@ -14,7 +14,7 @@ import re
 import stat
 from typing import Any, Iterable, Iterator, Optional
 
-from ..configuration import configuration_bytes
+from ..configuration import TOKEN_IDS, configuration_bytes
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -67,6 +67,8 @@ def _remembered() -> Iterator[dict[str, str]]:
         try:
             known = json.loads(file.read_text())
         except (OSError, ValueError):
+            known = {}
+        if not isinstance(known, dict):  # Somebody else's, or what a disk has made of it.
             known = {}
         before = dict(known)
         yield known
@@ -232,7 +234,8 @@ def _encoder(model: Any) -> list[bytes]:
 
 
 def _parts(vllm_config: Any, model: Any) -> list[bytes]:
-    return [configuration_bytes(model.hf_config), _code(model), str(model.dtype).encode(),
+    # Moondream 3 puts the embedding of one, by its id, in front of every image.
+    return [configuration_bytes(model.hf_config, TOKEN_IDS), _code(model), str(model.dtype).encode(),
             f"{model.quantization}\0{getattr(model, 'quantization_config', None)}".encode(),
             str(model.max_model_len).encode(),  # Some rotary embeddings follow it.
             _weights(vllm_config, model), *_encoder(model)]

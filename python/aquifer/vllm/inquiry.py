@@ -2,7 +2,6 @@
 answer is there: who looks too early looks again in the engine's next step, and other requests go on meanwhile."""
 from __future__ import annotations
 
-import select
 import time
 from typing import Optional
 
@@ -68,7 +67,7 @@ class Inquiry:
             left = self._asked_at + _MOMENT_SECONDS - time.monotonic()
             if left <= 0:
                 return False
-            select.select([reached.cache.fileno()], [], [], left)
+            reached.cache.wait_for_events(left)
         return True
 
     def _take(self, now: float) -> None:
