@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "policy/block_history.h"
 #include "policy/eviction_order.h"
 #include "policy/leaf_recency.h"
 #include "policy/learned_order.h"
@@ -210,9 +211,10 @@ class TwoTierPolicy final : public OrderPolicy {
   uint64_t writes_ = 0;
 };
 
-Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks) {
+Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks,
+                                                uint64_t lru_bytes = 0) {
   if (!learned) return NewLeafRecency({.max_blocks = std::max(blocks, 1u)});
-  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u)});
+  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .lru_bytes = lru_bytes});
 }
 
 }  // namespace
@@ -230,7 +232,10 @@ Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
     return std::unique_ptr<ReplayPolicy>(
         std::make_unique<OrderPolicy>(trace, std::move(options), std::move(dram)));
   }
-  AQ_ASSIGN_OR_RETURN(auto nvme, NewOrder(learned, trace.distinct));
+  // LRU fills it sooner than who does not write everything.
+  AQ_ASSIGN_OR_RETURN(
+      auto nvme,
+      NewOrder(learned, trace.distinct, uint64_t{options.nvme_blocks} * BlockHistory::kPageBytes));
   return std::unique_ptr<ReplayPolicy>(std::make_unique<TwoTierPolicy>(
       trace, std::move(options), std::move(dram), std::move(nvme), !learned));
 }
