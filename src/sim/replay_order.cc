@@ -161,12 +161,14 @@ class TwoTierPolicy final : public OrderPolicy {
 
   void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks, uint32_t hits) override {
     OrderPolicy::Ask(request, blocks, hits);
-    const uint64_t lru_hits_before = nvme_.order().stats().lru_hits;
+    const EvictionStats before = nvme_.order().stats();
     AskOrder(request, blocks, hits, &nvme_.order());
     if (write_through_ || blocks.empty()) return;
-    share_.NoteRequest({.blocks = request.blocks,
-                        .hits = hits,
-                        .lru_hits = nvme_.order().stats().lru_hits - lru_hits_before,
+    const EvictionStats after = nvme_.order().stats();
+    // What the order takes for a request that it knows already counts for nobody.
+    share_.NoteRequest({.blocks = after.asked_blocks - before.asked_blocks,
+                        .hits = after.hits - before.hits,
+                        .lru_hits = after.lru_hits - before.lru_hits,
                         .unwritten = hits < blocks.size() && refused_[blocks[hits]]});
     for (const uint32_t block : blocks) refused_[block] = false;
   }
