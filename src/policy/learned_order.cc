@@ -25,6 +25,7 @@ constexpr int kMaxTurn = 63;                   // As far as a record counts.
 constexpr double kAgeTrifle = 1e-15;           // A second is a millionth.
 constexpr double kPriorityFactor = 4;          // A step of priority against hits per second.
 constexpr int64_t kPriorityNanos = int64_t{600} * 1'000'000'000;  // The same, while LRU decides.
+constexpr double kUneven = 0.1;  // A request whose blocks save so much more or less than the mean.
 constexpr double kGhostsPerBlock = 4.25;
 constexpr uint32_t kLeastGhosts = 64;
 // Ageing goes along with use: twice what a block needs on the way through all buckets.
@@ -207,7 +208,8 @@ void Learned::Compare(const AskedChain& chain) {
   // What a missed block would have saved is not known: where blocks differ in that, nothing is
   // expected of them.
   const uint64_t missed = chain.saving.first_ms > 0 ? 0 : history_.missed_blocks();
-  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, missed);
+  const bool uneven = std::abs(asked_bytes / asked_bytes_.mean - 1) > kUneven;
+  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, missed, uneven);
 }
 
 EvictionStats Learned::stats() const {
