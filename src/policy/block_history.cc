@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kMaxGhostSteps = 64;  // Over blocks that the tier has.
 constexpr int kMaxRecentSteps = 512;
-constexpr uint64_t kPageBytes = 4096;
 
 uint16_t PagesOf(uint64_t bytes) {
+  constexpr uint64_t kPageBytes = BlockHistory::kPageBytes;
   const uint64_t pages = bytes / kPageBytes + (bytes % kPageBytes == 0 ? 0 : 1);
   return static_cast<uint16_t>(std::clamp<uint64_t>(pages, 1, UINT16_MAX));
 }

@@ -48,6 +48,9 @@ static_assert(sizeof(BlockRecord) == 56);
 
 class BlockHistory {
  public:
+  // Sizes are counted in these; a block whose size is not known is one.
+  static constexpr uint64_t kPageBytes = 4096;
+
   BlockHistory();
 
   BlockRecord& at(uint32_t record) { return chunks_[record / kChunk][record % kChunk]; }

@@ -25,6 +25,7 @@ constexpr int kMaxTurn = 63;                   // As far as a record counts.
 constexpr double kAgeTrifle = 1e-15;           // A second is a millionth.
 constexpr double kPriorityFactor = 4;          // A step of priority against hits per second.
 constexpr int64_t kPriorityNanos = int64_t{600} * 1'000'000'000;  // The same, while LRU decides.
+constexpr double kUneven = 0.1;  // A request whose blocks save so much more or less than the mean.
 constexpr double kGhostsPerBlock = 4.25;
 constexpr uint32_t kLeastGhosts = 64;
 // Ageing goes along with use: twice what a block needs on the way through all buckets.
@@ -128,8 +129,12 @@ class Learned final : public EvictionOrder {
   template <class Has>
   uint32_t Leading(const AskedChain& chain, Has has) const;
   void Compare(const AskedChain& chain);
-  // So much is here now, and so much LRU would have.
+  // So much LRU would have.
+  uint64_t lru_pages() const {
+    return options_.lru_bytes == 0 ? pages_ : options_.lru_bytes / BlockHistory::kPageBytes;
+  }
   void SetPages(uint64_t pages);
+  void TrimRecent() { takeover_.NoteMissedRightly(history_.SetRecent(lru_pages())); }
   void BeginTable();
   void TakeTable();
 
@@ -203,7 +208,8 @@ void Learned::Compare(const AskedChain& chain) {
   // What a missed block would have saved is not known: where blocks differ in that, nothing is
   // expected of them.
   const uint64_t missed = chain.saving.first_ms > 0 ? 0 : history_.missed_blocks();
-  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, missed);
+  const bool uneven = std::abs(asked_bytes / asked_bytes_.mean - 1) > kUneven;
+  takeover_.NoteRequest(chain.blocks, weighed_hits, weighed_lru_hits, missed, uneven);
 }
 
 EvictionStats Learned::stats() const {
@@ -303,6 +309,8 @@ bool Learned::Ask(const AskedChain& chain, AskProgress* progress, size_t max_blo
   const auto count = static_cast<uint32_t>(std::min<size_t>(max_blocks, progress->left));
   GrowOlder(now_nanos, count);
   for (uint32_t i = 0; i < count; ++i) AskOne(chain, *progress, --progress->left, now_nanos);
+  // LRU has them now, though nothing may be stored here.
+  if (options_.lru_bytes > 0) TrimRecent();
   TrimGhosts();
   return progress->left > 0;
 }
@@ -503,13 +511,14 @@ void Learned::Remove(uint32_t ref) {
 
 void Learned::SetPages(uint64_t pages) {
   pages_ = pages;
-  takeover_.NoteMissedRightly(history_.SetRecent(pages));
+  TrimRecent();
 }
 
 void Learned::TrimGhosts() {
   while (ghosts_ > kLeastGhosts + kGhostsPerBlock * size_) {
     const uint32_t oldest = history_.OldestGhost();
     if (oldest == kNoRecord) return;
+    if (options_.lru_bytes > 0 && history_.at(oldest).in_recent) return;  // LRU would have it.
     history_.Remove(oldest);
     --ghosts_;
   }

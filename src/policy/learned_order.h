@@ -30,6 +30,9 @@ struct LearnedOrderOptions {
   // Whether it holds itself against LRU. A lower tier can only where chains come with what the
   // tiers above have (AskedChain::held).
   bool compare_with_lru = true;
+  // What LRU would have; 0: as much as the tier has, which is the same where all that is asked for
+  // is stored.
+  uint64_t lru_bytes = 0;
   // Where tables are made; empty: at once, where they are needed. What it is given may outlive the
   // order.
   std::function<void(Task)> run_elsewhere{};

@@ -1,6 +1,7 @@
 #include "policy/takeover.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aquifer {
 namespace {
@@ -43,12 +44,15 @@ double Takeover::ToCome(uint64_t missed) const {
   return part * known + kUnknownPart * (all - known);
 }
 
-void Takeover::NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64_t missed) {
+void Takeover::NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64_t missed,
+                           bool uneven) {
   asked_ever_ += blocks;
   if (lru_decides_) return NoteRepeated(blocks);
   asked_ += blocks;
   behind_ += lru_hits - hits;
-  const double allowed = std::min(kFirstBlocks + kBehindPart * asked_ever_, kMostBlocks);
+  if (uneven) squares_ += (lru_hits - hits) * (lru_hits - hits);
+  const double chance = std::sqrt(squares_);  // Of as many steps either way.
+  const double allowed = std::min(kFirstBlocks + kBehindPart * asked_ever_, kMostBlocks) + chance;
   if (behind_ + ToCome(missed) > allowed + kBehindPart * asked_) {
     const bool lost = behind_ > allowed / 2;
     stay_ =
@@ -58,6 +62,7 @@ void Takeover::NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64
   } else if (asked_ > kHorizonBlocks) {
     asked_ /= 2;
     behind_ /= 2;
+    squares_ /= 4;
     stay_ = 0;
   }
 }
@@ -72,6 +77,7 @@ void Takeover::Decide(bool lru) {
   lru_decides_ = lru;
   asked_ = 0;
   behind_ = 0;
+  squares_ = 0;
 }
 
 }  // namespace aquifer

@@ -23,8 +23,10 @@ class Takeover {
   uint64_t times() const { return times_; }  // That LRU had to.
 
   // A request: hits are in blocks of which each saves as much as the mean one. `missed` are the
-  // missed blocks that there are now.
-  void NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64_t missed);
+  // missed blocks that there are now. `uneven`: blocks differ in what they save, so that one
+  // request may put it further behind than a few blocks; it has to be more than chance then.
+  void NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64_t missed,
+                   bool uneven = false);
   // The same request once more, as an engine that waits makes it: nothing but LRU's time goes by.
   void NoteRepeated(uint32_t blocks);
 
@@ -58,7 +60,8 @@ class Takeover {
   // Since it last changed who decides, in blocks.
   double asked_ = 0;
   double behind_ = 0;
-  double stay_ = 0;  // So long LRU decides, in blocks asked for.
+  double squares_ = 0;  // Of what single uneven requests put it behind or ahead.
+  double stay_ = 0;     // So long LRU decides, in blocks asked for.
   Outcomes missed_;
   Outcomes extra_;
 };

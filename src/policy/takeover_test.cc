@@ -54,6 +54,20 @@ TEST(TakeoverTest, ASliverOfManyRequestsIsNoReason) {
   EXPECT_FALSE(takeover.lru_decides());
 }
 
+// A load of large and small blocks: each request is far ahead or far behind.
+TEST(TakeoverTest, WhereRequestsAreUnevenItTakesMoreThanChance) {
+  Takeover even, uneven;
+  for (int i = 0; i < 100; ++i) {
+    const double lru_hits = i % 4 < 2 ? 40 : 0;
+    even.NoteRequest(kBlocks, 20, lru_hits, 0);
+    uneven.NoteRequest(kBlocks, 20, lru_hits, 0, /*uneven=*/true);
+  }
+  EXPECT_TRUE(even.lru_decides());
+  EXPECT_EQ(uneven.times(), 0u);
+  for (int i = 0; i < 20; ++i) uneven.NoteRequest(kBlocks, 20, 40, 0, /*uneven=*/true);
+  EXPECT_TRUE(uneven.lru_decides());
+}
+
 TEST(TakeoverTest, WhatIsLikelyToBeLostCountsBeforeItIs) {
   Takeover takeover;
   for (int i = 0; i < 100; ++i) {

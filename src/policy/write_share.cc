@@ -20,11 +20,11 @@ constexpr double kWaitFactor = 8;
 
 }  // namespace
 
-double WriteShare::part() const {
-  if (thrifty_) return kThriftyPart;
+double WriteShare::part() const { return thrifty_ ? kThriftyPart : kUsualPart; }
+
+double WriteShare::eager() const {
   const double behind = behind_ / std::max(asked_, kFirstWait);
-  const double worry = (behind - kLittleBehind) / (kMostBehind - kLittleBehind);
-  return kUsualPart + (1 - kUsualPart) * std::clamp(worry, 0.0, 1.0);
+  return std::clamp((behind - kLittleBehind) / (kMostBehind - kLittleBehind), 0.0, 1.0);
 }
 
 void WriteShare::NoteRequest(const Request& request) {

@@ -5,23 +5,25 @@
 namespace aquifer {
 namespace {
 
-constexpr double kStep = 0.002;  // A few hundred blocks move it through a tenth.
 constexpr double kFreelyWaiting = 0.125;
 
 }  // namespace
 
 // Raised a little by what is written and lowered by what is not, it rests where as much comes above
 // it as should.
-bool WriteThreshold::Admit(double reuse_probability, double affordable_part) {
+bool WriteThreshold::Admit(double reuse_probability, double affordable_part, double eager) {
   const double part = std::min(options_.written_part, affordable_part);
   const bool admitted = Passes(reuse_probability);
   Move(admitted ? 1 - part : -part);
-  return admitted;
+  // What is written beyond the part is not to be made up for later.
+  return admitted || reuse_probability >= threshold_ * (1 - eager);
 }
 
 void WriteThreshold::Reverse() { Move(1); }
 
-void WriteThreshold::Move(double by) { threshold_ = std::clamp(threshold_ + kStep * by, 0.0, 1.0); }
+void WriteThreshold::Move(double by) {
+  threshold_ = std::clamp(threshold_ + options_.step * by, 0.0, 1.0);
+}
 
 double AffordablePart(uint64_t waiting_bytes, uint64_t most_waiting_bytes) {
   const double most = static_cast<double>(most_waiting_bytes);

@@ -10,6 +10,10 @@ namespace aquifer {
 
 struct WriteThresholdOptions {
   double written_part = 0.65;  // Of all blocks that are offered. 1: all of them.
+  // By so much a block moves it: a few hundred move it through a tenth. With a hundredth of that
+  // the part comes out right over a day and not over an hour: where now much returns and now
+  // little, more is written now and less then.
+  double step = 0.002;
 };
 
 class WriteThreshold {
@@ -17,7 +21,8 @@ class WriteThreshold {
   explicit WriteThreshold(const WriteThresholdOptions& options) : options_(options) {}
 
   // For each block once. Of what is offered, the affordable part can be written at the moment.
-  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1);
+  // `eager`: where more is wanted than that, up to everything, which is 1.
+  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1, double eager = 0);
 
   // Whether a block that was not admitted would be now.
   bool Passes(double reuse_probability) const { return reuse_probability >= threshold_; }
