@@ -153,12 +153,10 @@ class Residency {
   void SetAside(BlockRef ref, bool aside) {
     index_->SetFlags(ref, aside ? kFlagSetAside : 0, kFlagSetAside);
   }
-  // The ref still names that block, wherever it is.
-  bool IsStill(BlockRef ref, uint16_t tenant, const Checksum& checksum) const {
-    if (!index_->Exists(ref)) return false;
-    const BlockEntry& entry = at(ref);
-    return entry.state == BlockState::kResident && entry.tenant == tenant &&
-           entry.checksum == checksum;
+  // The ref still names the block of that OrderName(), wherever it is.
+  bool IsStill(BlockRef ref, uint64_t order_name) const {
+    return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
+           OrderName(NameOf(ref)) == order_name;
   }
   bool InDramAndNotOnNvme(BlockRef ref) const {
     return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
