@@ -217,9 +217,7 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
-bool WriteDown::Same(const Item& item) const {
-  return residency_->IsStill(item.ref, item.name);
-}
+bool WriteDown::Same(const Item& item) const { return residency_->IsStill(item.ref, item.name); }
 
 bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;
