@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "testing/core_durable_fixture.h"
 #include "testing/core_fixture.h"
 
 namespace aquifer {
@@ -620,6 +621,39 @@ TEST_F(CoreRefillTest, WhatTheDriveTurnsOutToHaveDamagedIsInMemory) {
     ASSERT_TRUE(all->ops[i].status.ok());
     EXPECT_TRUE(IsPayload(chain_[i], i == 2 ? 1 : 0, all->ops[i].bytes));
   }
+}
+
+using CoreRefillDurableTest = CoreDurableFixture;
+
+// The store has other bytes of it than the drive, and those count while the drive is away. Its
+// blocks were being read to be written to the store when it went: those reads hang.
+TEST_F(CoreRefillDurableTest, WhatIsStoredAgainReachesTheStoreAndIsServedFromThere) {
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  const Chain other(layout_, {.seed = 2, .blocks = 1});
+  MakeDurable(DurableCache(64, true));
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(other));
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
+  world_->disk(kDrive).Hang(true);
+  Recall(other);
+  world_->Advance(10 * kSecond);
+  ASSERT_EQ(Store(chain, client_.get(), 1), kBlocks);
+  store_.fail_writes = Code::kOk;
+  EXPECT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == kBlocks; }));
+  for (uint64_t seed = 100; seed < 108; ++seed) {
+    EXPECT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 16})), 16u);
+    world_->Advance(kSecond);
+  }
+  const uint64_t loads = Counter("durable_loads");
+  EXPECT_EQ(Recall(chain, nullptr, 1), kBlocks);
+  EXPECT_EQ(Counter("durable_loads"), loads + kBlocks);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(Recall(chain, nullptr, 1), kBlocks);
+  EXPECT_EQ(Counter("corrupt_blocks"), 0u);
+  EXPECT_TRUE(Evict(chain)->status.ok());
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
 }
 
 }  // namespace
