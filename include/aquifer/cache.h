@@ -158,8 +158,10 @@ enum class Refusal : uint8_t {
 std::string_view RefusalName(Refusal refusal);
 
 enum class ReserveOutcome : uint8_t {
-  kRefused = 0,      // See `refusal`.
-  kHave = 1,         // It is there already. Write nothing.
+  kRefused = 0,  // See `refusal`.
+  // It is there already. Write nothing. (What only a drive has that is out of service does not
+  // count: it has to be computed, and may be stored again.)
+  kHave = 1,
   kBeingFilled = 2,  // Another engine fills it, for about `wait_ms` more.
   kSlot = 3,         // Write the block into `slot`, then Commit or Abort.
 };
@@ -210,7 +212,8 @@ struct CommitRequest : Request {
 // In a cache without NVMe, kNvme waits for what is to be durable: ok where that is all that the
 // tenant has, else kUnavailable, and the message says how many blocks are in memory alone. The same
 // where a durable tier has to say, after a restart, whether some are of a session that is to be
-// durable, and none can.
+// durable, and none can; and where blocks were stored again that a drive has which is out of
+// service, until it is back.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;

@@ -258,6 +258,9 @@ Status Core::Build() {
       eraser_->Add(id);
     }
   };
+  residency_->checksum_on_nvme = [this](const BlockId& id) {
+    return nvme_ == nullptr ? std::nullopt : nvme_->ChecksumOf(id);
+  };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,
                         .budget = BudgetOf(cache),
@@ -444,8 +447,9 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
 
 SlotPlace Core::PlaceOf(ClientNumber client, uint64_t id, bool reservation) {
   const Loan* const loan = FindLoan(client, id, reservation);
-  if (loan == nullptr || loan->ref == kNoBlock) return {};
-  return dram_->PlaceOf(residency_->at(loan->ref).slot);
+  if (loan == nullptr || (loan->ref == kNoBlock && loan->refill == 0)) return {};
+  const bool refill = loan->refill != 0;
+  return dram_->PlaceOf(refill ? RefillSlot(loan->refill) : residency_->at(loan->ref).slot);
 }
 
 ExtentInfo Core::OfferExtent(uint32_t extent) {

@@ -258,6 +258,7 @@ class Core final : private TierListener, private LoadWaiter {
   // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
   struct Loan {
     BlockRef ref = kNoBlock;
+    uint32_t refill = 0;  // Of this one, without a ref; 0: of none.
     ClientNumber client = 0;
     uint32_t name = 0;  // The client's for it.
     bool reservation = false;
@@ -277,6 +278,15 @@ class Core final : private TierListener, private LoadWaiter {
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
+  };
+  // The same of one that NVMe has and cannot serve: into a slot beside the block (core_refill.cc).
+  struct Refill {
+    Filling filling;
+    NewBlock block;
+    SlotId slot = kNoSlot;          // kNoSlot: it is the block's by now.
+    BlockRef published = kNoBlock;  // That block, held for the ranks that may still touch it.
+    uint32_t loans = 0;
+    bool open = false;  // Else it is over, and only waits for the ranks to let go.
   };
   struct Session {
     BlockName head;
@@ -365,6 +375,7 @@ class Core final : private TierListener, private LoadWaiter {
   bool DropJobs(size_t max);
   void LookForOverdue();
   void VoidOverdueFillings(int64_t limit_nanos);
+  void VoidOverdueRefills(int64_t limit_nanos);
 
   // Requests.
   template <class J, class R>
@@ -402,13 +413,38 @@ class Core final : private TierListener, private LoadWaiter {
   void VoidFilling(BlockRef ref);
 
   // Fillings.
+  void BeginFilling(Filling* filling, uint32_t engine);
   void NewFilling(BlockRef ref, uint32_t engine);
   void FreeFilling(BlockRef ref);
   Filling& filling(BlockRef ref) { return fillings_[residency_->at(ref).owner_data - 1]; }
-  double FillWaitMs(BlockRef ref) const;
+  // Who writes the block now, wherever to; null: nobody.
+  const Filling* FillingOf(const BlockName& name) const;
+  double FillWaitMs(const Filling& filling) const;
+  void NoteFilled(const Filling& filling);
+  void OnPublished(BlockRef ref);
+  // Some rank may still commit a part of it.
+  bool IsOpen(const Loan& loan) const;
+  void VoidReservation(const Loan& loan);
+
+  // Refills, by their numbers from 1.
+  uint32_t FindRefill(const BlockName& name) const;  // An open one; 0: there is none.
+  uint32_t NewRefill(const NewBlock& block, uint32_t engine, SlotId slot);
+  uint64_t LendRefill(ClientNumber client, uint32_t number);
+  void EndRefillLoan(uint32_t number);
+  void VoidRefill(uint32_t number);
+  void CloseRefill(Refill* refill);
+  void EndRefillIfUnused(uint32_t number);
+  SlotId RefillSlot(uint32_t number) const;
+  void CommitRefill(Loan* loan, CommitOp* op);
+  Status PublishRefill(Refill* refill, const Checksum& checksum);
+  void ShortenExpiry(BlockRef ref, uint32_t unix_seconds);
+  // Of a tenant, or everyone's (FlushWaits): whether a flush may say ok of what was stored again.
+  Status CheckStoredAgain(uint16_t tenant);
+
   // Adds the op's heads; `complete` when every head is there.
   static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
+  NewBlock BlockToFill(ClientNumber client, const ReserveRequest& request, size_t i) const;
   void CommitOne(ClientNumber client, CommitOp* op);
 
   // So many seconds from now; a time that is too far off is the last there is.
@@ -521,8 +557,14 @@ class Core final : private TierListener, private LoadWaiter {
   uint64_t lent_ = 0;  // Loans in use.
   size_t overdue_cursor_ = 0;
   size_t filling_cursor_ = 0;
+  size_t refill_cursor_ = 0;
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
+  std::deque<Refill> refills_;
+  std::vector<uint32_t> free_refills_;
+  std::map<BlockName, uint32_t> open_refills_;
+  // Tenants that stored once more what drives had that were out of service, and may still be.
+  std::set<uint16_t> tenants_stored_again_;
   double average_fill_ms_ = 20;
   std::map<uint16_t, TenantSessions> sessions_;  // By tenant.
   size_t session_count_ = 0;

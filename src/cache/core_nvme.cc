@@ -154,7 +154,8 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    const bool same = entry.state == BlockState::kResident && entry.checksum == meta.checksum;
+    const bool same = entry.state == BlockState::kResident &&
+                      (entry.checksum == meta.checksum || residency_->MayDiffer(known));
     const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
     const bool nowhere_else = entry.residency == TierBit(kTierNvme);
     if (!same && !writing && (residency_->found(known) || nowhere_else)) {

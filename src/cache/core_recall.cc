@@ -171,6 +171,11 @@ void MatchJob::Run() {
 
 // This host has no more of it.
 void MatchJob::EndHere() {
+  const size_t next = asked().have + matched_;
+  if (next < asked().chain.keys.size() && core().FindRefill(NameOf(next)) != 0) {
+    AddFillingRun(next);
+    return Finish();
+  }
   if (!WorthAsking()) return Finish();
   further_ = true;
   further_begin_ = matched_;
@@ -222,6 +227,11 @@ void MatchJob::LookFurther() {
   }
   core().CountEntries(kMatchSlice);
   RunAgain();
+}
+
+BlockName MatchJob::NameOf(size_t i) const {
+  const ChainSlice& chain = asked().chain;
+  return {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]};
 }
 
 DurablePlace MatchJob::PlaceOf(size_t i) {
@@ -287,11 +297,9 @@ void MatchJob::AddFillingRun(size_t first) {
   const uint32_t own = core().clients_[client()].engine;
   double wait_ms = 0;
   for (size_t i = first; i < std::min(first + kFetchSlice, chain.keys.size()); ++i) {
-    const BlockRef ref = core().residency_->index().Find(
-        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = chain.keys[i]});
-    if (ref == kNoBlock || core().residency_->at(ref).state != BlockState::kFilling) break;
-    if (core().filling(ref).engine == own) break;
-    wait_ms = std::max(wait_ms, core().FillWaitMs(ref));
+    const Core::Filling* const filling = core().FillingOf(NameOf(i));
+    if (filling == nullptr || filling->engine == own) break;
+    wait_ms = std::max(wait_ms, core().FillWaitMs(*filling));
     if (!AddRun(i, kTierDram, RunState::kBeingFilled)) return;
   }
   if (wait_ms > 0) asked().runs.back().estimated_ms = wait_ms;

@@ -16,6 +16,17 @@ constexpr size_t kCommitSlice = 32;
 constexpr size_t kOverdueSlice = 1024;
 constexpr size_t kReturnSlice = 256;
 
+Refusal WhyNoSlot(Code code) {
+  switch (code) {
+    case Code::kBusy:
+      return Refusal::kWarming;
+    case Code::kInvalid:
+      return Refusal::kQuota;
+    default:
+      return Refusal::kFull;
+  }
+}
+
 }  // namespace
 
 std::string_view RefusalName(Refusal refusal) {
@@ -41,7 +52,7 @@ std::string_view RefusalName(Refusal refusal) {
 // Loan 0 is never given out, so that 0 can end lists and name nothing.
 uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   Client& borrower = clients_[client];
-  const bool leased = reservation || !Planted(PlantedBug::kLeaseNotTaken);
+  const bool leased = ref != kNoBlock && (reservation || !Planted(PlantedBug::kLeaseNotTaken));
   if (borrower.leases == options_.max_leases_per_client) return 0;
   if (leased && !residency_->Lease(ref)) return 0;
   uint32_t number = free_loan_;
@@ -54,6 +65,7 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   }
   Loan& loan = loans_[number];
   loan.ref = leased ? ref : BlockRef{kNoBlock};
+  loan.refill = 0;
   loan.client = client;
   loan.reservation = reservation;
   loan.used = true;
@@ -110,6 +122,7 @@ void Core::EndLoan(Loan* loan) {
   loan->next = free_loan_;
   free_loan_ = loan->number;
   if (loan->ref != kNoBlock) residency_->Unlease(loan->ref);
+  if (loan->refill != 0) EndRefillLoan(loan->refill);
 }
 
 size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
@@ -143,14 +156,17 @@ void Core::NewFilling(BlockRef ref, uint32_t engine) {
     number = free_fillings_.back();
     free_fillings_.pop_back();
   }
-  Filling& filling = fillings_[number];
-  filling.ref = ref;
-  filling.engine = engine;
-  filling.sums = {};
-  filling.covered_heads = 0;
-  filling.ranges.clear();
-  filling.since_nanos = environment_.clock->NowNanos();
+  BeginFilling(&fillings_[number], engine);
+  fillings_[number].ref = ref;
   residency_->SetOwnerData(ref, number + 1);
+}
+
+void Core::BeginFilling(Filling* filling, uint32_t engine) {
+  filling->engine = engine;
+  filling->sums = {};
+  filling->covered_heads = 0;
+  filling->ranges.clear();
+  filling->since_nanos = environment_.clock->NowNanos();
 }
 
 void Core::FreeFilling(BlockRef ref) {
@@ -159,11 +175,27 @@ void Core::FreeFilling(BlockRef ref) {
   residency_->SetOwnerData(ref, 0);
 }
 
-double Core::FillWaitMs(BlockRef ref) const {
-  const Filling& filling = fillings_[residency_->at(ref).owner_data - 1];
+double Core::FillWaitMs(const Filling& filling) const {
   const double elapsed_ms =
       static_cast<double>(environment_.clock->NowNanos() - filling.since_nanos) / 1e6;
   return std::max(1.0, average_fill_ms_ - elapsed_ms);
+}
+
+NewBlock Core::BlockToFill(ClientNumber client, const ReserveRequest& request, size_t i) const {
+  const uint16_t tenant = clients_[client].tenant;
+  const int64_t ttl = catalog_.tenant(tenant).options.ttl_seconds;
+  return {.name = {.tenant = tenant,
+                   .group = request.chain.group,
+                   .part = request.chain.part,
+                   .key = request.chain.keys[i]},
+          .parent = i == 0 ? request.parent : request.chain.keys[i - 1],
+          .position = request.position + static_cast<uint32_t>(i),
+          .layout = LayoutOf(client, request.chain.layout),
+          .state = BlockState::kFilling,
+          .expiry_unix_seconds = ttl == 0 ? 0 : UnixIn(ttl),
+          .checksum = {},
+          .engine_hash = request.engine_hashes.empty() ? 0 : request.engine_hashes[i],
+          .now_nanos = environment_.clock->NowNanos()};
 }
 
 ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i) {
@@ -190,55 +222,55 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   }
   // The layout is in every key: only a client that makes keys up gets here.
   if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
-  if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
+  uint32_t refill = FindRefill(name);
+  if (refill != 0 && refills_[refill - 1].block.layout != layout) return refused(Refusal::kFull);
+  const bool resident = ref != kNoBlock && residency_->at(ref).state == BlockState::kResident;
+  const Filling* known = nullptr;
+  if (refill != 0) known = &refills_[refill - 1].filling;
+  if (refill == 0 && ref != kNoBlock && !resident) known = &filling(ref);
+  const bool own = known != nullptr && known->engine == borrower.engine;
+  // A rank gets the slot that its engine has, also where the drive is back by now.
+  if (resident && Reachable(ref) && !(refill != 0 && own)) {
     Count(borrower.tenant, &CoreCounters::reserve_have);
     op.outcome = ReserveOutcome::kHave;
     return op;
   }
   if (draining_) return refused(Refusal::kDraining);
-  if (ref != kNoBlock && filling(ref).engine != borrower.engine) {
+  if (known != nullptr && !own) {
     Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
-    op.wait_ms = FillWaitMs(ref);
+    op.wait_ms = FillWaitMs(*known);
     return op;
   }
   if (borrower.leases == options_.max_leases_per_client) return refused(Refusal::kTooMany);
-  if (ref == kNoBlock) {
+  if (known == nullptr) {
     const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
-    if (!slot.ok()) {
-      switch (slot.status().code()) {
-        case Code::kBusy:
-          return refused(Refusal::kWarming);
-        case Code::kInvalid:
-          return refused(Refusal::kQuota);
-        default:
-          return refused(Refusal::kFull);
+    if (!slot.ok()) return refused(WhyNoSlot(slot.status().code()));
+    const NewBlock block = BlockToFill(client, request, i);
+    if (resident) {
+      refill = NewRefill(block, borrower.engine, *slot);
+    } else {
+      const Result<BlockRef> added = residency_->AddFilling(block, *slot);
+      if (!added.ok()) {
+        residency_->FreeSlot(borrower.tenant, *slot);
+        return refused(Refusal::kFull);
       }
+      ref = *added;
+      NewFilling(ref, borrower.engine);
     }
-    const int64_t ttl = catalog_.tenant(borrower.tenant).options.ttl_seconds;
-    const Result<BlockRef> added = residency_->AddFilling(
-        {.name = name,
-         .parent = i == 0 ? request.parent : request.chain.keys[i - 1],
-         .position = request.position + static_cast<uint32_t>(i),
-         .layout = layout,
-         .state = BlockState::kFilling,
-         .expiry_unix_seconds = ttl == 0 ? 0 : UnixIn(ttl),
-         .checksum = {},
-         .engine_hash = request.engine_hashes.empty() ? 0 : request.engine_hashes[i],
-         .now_nanos = environment_.clock->NowNanos()},
-        *slot);
-    if (!added.ok()) {
-      residency_->FreeSlot(borrower.tenant, *slot);
-      return refused(Refusal::kFull);
-    }
-    ref = *added;
-    NewFilling(ref, borrower.engine);
   }
-  filling(ref).touched_nanos = environment_.clock->NowNanos();
-  op.reservation = Lend(client, ref, true);
+  SlotId slot = kNoSlot;
+  if (refill != 0) {
+    op.reservation = LendRefill(client, refill);
+    slot = RefillSlot(refill);
+  } else {
+    filling(ref).touched_nanos = environment_.clock->NowNanos();
+    op.reservation = Lend(client, ref, true);
+    slot = residency_->at(ref).slot;
+  }
   if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
-  op.slot = residency_->SlotBytes(residency_->at(ref).slot).first(block_bytes);
+  op.slot = residency_->SlotBytes(slot).first(block_bytes);
   Count(borrower.tenant, &CoreCounters::reserved);
   return op;
 }
@@ -287,6 +319,17 @@ Status Core::Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* c
   return Status();
 }
 
+void Core::NoteFilled(const Filling& filling) {
+  const double fill_ms =
+      static_cast<double>(environment_.clock->NowNanos() - filling.since_nanos) / 1e6;
+  average_fill_ms_ += (fill_ms - average_fill_ms_) / 16;
+}
+
+void Core::OnPublished(BlockRef ref) {
+  if (durable_ != nullptr) durable_->OnCommitted(ref);
+  write_down_->Add(ref);  // Which looks whether it is to be durable.
+}
+
 void Core::CommitOne(ClientNumber client, CommitOp* op) {
   op->published = false;
   Loan* const loan = FindLoan(client, op->reservation, true);
@@ -294,6 +337,7 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     op->status = Status(Code::kInvalid, "no such reservation");
     return;
   }
+  if (loan->refill != 0) return CommitRefill(loan, op);
   const BlockRef ref = loan->ref;
   const BlockEntry& entry = residency_->at(ref);
   if (entry.state != BlockState::kFilling) {
@@ -308,14 +352,11 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
   if (!op->status.ok()) return;
   filling(ref).touched_nanos = environment_.clock->NowNanos();
   if (complete) {
-    const double fill_ms =
-        static_cast<double>(environment_.clock->NowNanos() - filling(ref).since_nanos) / 1e6;
-    average_fill_ms_ += (fill_ms - average_fill_ms_) / 16;
+    NoteFilled(filling(ref));
     const Checksum checksum = FinishChecksum(filling(ref).sums, group.block_bytes);
     FreeFilling(ref);
     residency_->Publish(ref, checksum);
-    if (durable_ != nullptr) durable_->OnCommitted(ref);
-    write_down_->Add(ref);  // Which looks whether it is to be durable.
+    OnPublished(ref);
     op->published = true;
     Count(entry.tenant, &CoreCounters::committed);
     Count(entry.tenant, &CoreCounters::committed_bytes, group.block_bytes);
@@ -343,11 +384,21 @@ void Core::VoidFilling(BlockRef ref) {
   residency_->Drop(ref, Leave::kAsked);
 }
 
+bool Core::IsOpen(const Loan& loan) const {
+  if (!loan.reservation) return false;
+  if (loan.refill != 0) return refills_[loan.refill - 1].open;
+  return residency_->at(loan.ref).state == BlockState::kFilling;
+}
+
+void Core::VoidReservation(const Loan& loan) {
+  loan.refill != 0 ? VoidRefill(loan.refill) : VoidFilling(loan.ref);
+}
+
 // One rank's word is enough: what it did not write, nobody else will.
 void Core::AbortLoan(Loan* loan) {
-  if (residency_->at(loan->ref).state == BlockState::kFilling) {
+  if (IsOpen(*loan)) {
     Count(clients_[loan->client].tenant, &CoreCounters::aborted);
-    VoidFilling(loan->ref);
+    VoidReservation(*loan);
   }
   EndLoan(loan);
 }
@@ -359,9 +410,9 @@ bool Core::VoidReservations(size_t max) {
     for (; next != 0 && max > 0; --max) {
       const Loan& loan = loans_[next];
       next = loan.next;
-      if (!loan.reservation || residency_->at(loan.ref).state != BlockState::kFilling) continue;
+      if (!IsOpen(loan)) continue;
       Count(clients_[loan.client].tenant, &CoreCounters::aborted);
-      VoidFilling(loan.ref);
+      VoidReservation(loan);
     }
     if (next != 0) return true;
     disconnected_.pop_front();
@@ -407,13 +458,14 @@ void Core::LookForOverdue() {
     if (!loan.used || loan.since_nanos > limit || std::exchange(loan.overdue, true)) continue;
     const uint16_t tenant = clients_[loan.client].tenant;
     if (!loan.reservation) Count(tenant, &CoreCounters::overdue_leases);
-    if (loan.reservation && residency_->at(loan.ref).state == BlockState::kFilling) {
+    if (IsOpen(loan)) {
       Count(tenant, &CoreCounters::overdue);
-      VoidFilling(loan.ref);
+      VoidReservation(loan);
     }
     if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();
   }
   VoidOverdueFillings(limit);
+  VoidOverdueRefills(limit);
 }
 
 // Of a block whose other heads never come, no rank has a loan any more.
@@ -424,6 +476,16 @@ void Core::VoidOverdueFillings(int64_t limit_nanos) {
     if (filling.ref == kNoBlock || filling.touched_nanos > limit_nanos) continue;
     Count(residency_->at(filling.ref).tenant, &CoreCounters::overdue);
     VoidFilling(filling.ref);
+  }
+}
+
+void Core::VoidOverdueRefills(int64_t limit_nanos) {
+  for (size_t step = 0; step < std::min(kOverdueSlice, refills_.size()); ++step) {
+    refill_cursor_ = (refill_cursor_ + 1) % refills_.size();
+    const Refill& refill = refills_[refill_cursor_];
+    if (!refill.open || refill.filling.touched_nanos > limit_nanos) continue;
+    Count(refill.block.name.tenant, &CoreCounters::overdue);
+    VoidRefill(static_cast<uint32_t>(refill_cursor_) + 1);
   }
 }
 

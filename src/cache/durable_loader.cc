@@ -256,9 +256,12 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
       return Status(Code::kNotFound);  // It is being stored right now.
     }
     if (entry.in_tier(kTierDram)) return known;
-    // NVMe has it and could not serve it. A read there that is under way would bring it too.
-    if (entry.io_tiers != 0 || entry.checksum != meta.checksum) return Status(Code::kNotFound);
-    residency.ArriveInDram(known, slot);
+    // NVMe has it and could not serve it. A read there that hangs ends beside this one.
+    if (entry.checksum == meta.checksum) {
+      residency.ArriveInDram(known, slot);
+    } else {
+      residency.StoreAgain(known, slot, meta.checksum);  // As it was, while its drive was away.
+    }
     residency.SetDurable(known, parts_.number, true);
     *used = true;
     return known;

@@ -107,7 +107,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
   const BlockEntry& entry = residency.at(ref);
   Item item{.ref = ref,
             .sequence = unwritten_.NextSequence(),
-            .checksum = entry.checksum,
+            .name = residency.OrderName(residency.NameOf(ref)),
             .tenant = entry.tenant,
             .since_nanos = parts_.clock->NowNanos(),
             .renew = renew,
@@ -128,7 +128,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
 }
 
 bool DurableWriter::Same(const Item& item) const {
-  return parts_.residency->IsStill(item.ref, item.tenant, item.checksum);
+  return parts_.residency->IsStill(item.ref, item.name);
 }
 
 void DurableWriter::Unhold(Item* item) {

@@ -108,7 +108,7 @@ class DurableWriter final : public LoadWaiter {
   struct Item {
     BlockRef ref = kNoBlock;
     uint64_t sequence = 0;
-    Checksum checksum;  // Tells whether the ref still names the block that was added.
+    uint64_t name = 0;  // OrderName(): whether the ref still names the block that was added.
     uint16_t tenant = 0;
     int64_t since_nanos = 0;
     uint64_t held_bytes = 0;  // Of held_bytes_, while it waits.

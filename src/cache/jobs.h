@@ -106,6 +106,7 @@ class MatchJob final : public RequestJob<MatchRequest, 0> {
   // `cost` is the tier's place in costs_. False: there are too many runs.
   bool AddRun(size_t first, uint8_t cost, RunState state);
   void AddFillingRun(size_t first);
+  BlockName NameOf(size_t i) const;  // Of the chain.
   void EndHere();
   // The durable tiers.
   bool WorthAsking();

@@ -198,6 +198,7 @@ void Loader::Settle(OneLoad* load, const Status& status) {
 // Those who joined a read that hangs wait for its end, but not for a drive that
 // has been given up and not beyond the last deadline.
 void Loader::LookAtStuck(OneLoad* load) {
+  if (residency_->at(load->ref).in_tier(kTierDram)) return Settle(load, Status());
   if (source_->Probe(residency_->IdOf(load->ref)).code() == Code::kUnavailable) {
     return Settle(load, Status(Code::kUnavailable, "its drive is out of service"));
   }
@@ -271,6 +272,8 @@ Loader::Turn Loader::StartOne(Lane* lane) {
     return turn;
   };
   if (residency_->at(load->ref).state == BlockState::kGone) return settle(Status(Code::kNotFound));
+  // It was stored once more while its drive was out of service.
+  if (residency_->at(load->ref).in_tier(kTierDram)) return settle(Status());
   if (!Wanted(load)) return settle(Status(Code::kLate));  // Everyone left before it began.
   if (source_ == nullptr || !source_->in_service()) {
     return settle(Status(Code::kUnavailable, "the NVMe tier is out of service"));
@@ -390,7 +393,9 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   load->reading = false;
   const BlockRef ref = load->ref;
   const bool gone = residency_->at(ref).state == BlockState::kGone;
-  if (op.status.ok() && !gone && op.checksum == residency_->at(ref).checksum) {
+  // Stored once more meanwhile: what was read, or could not be, is nobody's concern.
+  const bool there = residency_->at(ref).in_tier(kTierDram);
+  if (op.status.ok() && !gone && !there && op.checksum == residency_->at(ref).checksum) {
     ++stats_.loads;
     stats_.loaded_bytes += op.target.size();
     stats_.load.Add(clock_->NowNanos() - load->asked_nanos);
@@ -407,6 +412,7 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
     FreeSlot(read, i);
   }
   if (gone) return Settle(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
+  if (there) return Settle(load, Status());
   switch (op.status.code()) {
     case Code::kBusy:
       tier_busy_ = true;

@@ -249,6 +249,7 @@ void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
   } else {
     if (tier == kTierDram && ClearUnfetched(ref)) prestaged_in_vain_bytes_ += SlotBytesOf(ref);
     order_of_tier->Remove(ref);
+    stored_again_.erase(ref);
   }
   TenantBlocks& own = MutableBlocksOf(at(ref).tenant);
   (tier == kTierDram ? own.in_dram : own.on_nvme) += resident ? 1 : -1;
@@ -280,6 +281,13 @@ void Residency::ArriveOnNvme(BlockRef ref) {
   for (uint32_t pin = 0; pin < at(ref).pins; ++pin) nvme_order_->Hold(ref);
 }
 
+void Residency::StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum) {
+  index_->SetChecksum(ref, checksum);
+  index_->SetFlags(ref, 0, kFlagFound);
+  stored_again_.insert(ref);
+  ArriveInDram(ref, slot);
+}
+
 void Residency::LeaveDram(BlockRef ref, Leave why) {
   const BlockEntry& entry = at(ref);
   AQ_CHECK(entry.in_tier(kTierDram));
@@ -291,8 +299,11 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
   ++demoted_;
   if (!entry.in_tier(kTierNvme)) return Drop(ref, Leave::kToDurable);
   dram_->Retract(entry.slot);
+  const bool stored_again = MayDiffer(ref);
   SetTier(ref, kTierDram, false);
   ReleaseSlot(ref);
+  if (!stored_again) return;
+  if (const auto recorded = checksum_on_nvme(IdOf(ref))) index_->SetChecksum(ref, *recorded);
 }
 
 void Residency::LeaveNvme(BlockRef ref, Leave why) {
@@ -336,11 +347,9 @@ void Residency::Drop(BlockRef ref, Leave why) {
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];
   ++MutableBlocksOf(entry.tenant).left[static_cast<size_t>(why)];
-  if (entry.leases == 0 && entry.io_tiers == 0) {
-    ReleaseSlot(ref);
-    Remove(ref);
-    return;
-  }
+  // A read from NVMe that hangs has a slot of its own.
+  if (entry.leases == 0 && (entry.io_tiers & ~TierBit(kTierNvme)) == 0) ReleaseSlot(ref);
+  if (entry.leases == 0 && entry.io_tiers == 0) return Remove(ref);
   if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
   if (entry.has_slot()) dram_->Quarantine(entry.slot);
   index_->Retire(ref);
@@ -456,9 +465,14 @@ void Residency::Unlease(BlockRef ref) {
 }
 
 void Residency::LeaveIfRetiring(BlockRef ref) {
+  if (!at(ref).in_tier(kTierDram) || HeldInDram(ref)) return;
+  if (Retiring(at(ref).slot)) LeaveDram(ref, Leave::kPressure);
+}
+
+bool Residency::HeldInDram(BlockRef ref) const {
   const BlockEntry& entry = at(ref);
-  const bool held = entry.held() || (entry.flags & kWaitsInDram) != 0;
-  if (entry.in_tier(kTierDram) && !held && Retiring(entry.slot)) LeaveDram(ref, Leave::kPressure);
+  const bool used = entry.leases != 0 || (entry.io_tiers & ~TierBit(kTierNvme)) != 0;
+  return used || entry.pins != 0 || (entry.flags & kWaitsInDram) != 0;
 }
 
 void Residency::BeginIo(BlockRef ref, uint8_t tier) {

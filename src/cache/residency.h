@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -112,6 +113,11 @@ class Residency {
   void ArriveInDram(BlockRef ref, SlotId slot);
   // Its write has completed; ChargeNvme() came before.
   void ArriveOnNvme(BlockRef ref);
+  // NVMe alone has it, and could not serve it; it was computed and stored once more, into `slot`,
+  // and may have other bytes there. It has these until it leaves DRAM, then those of NVMe again.
+  void StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum);
+  // Its bytes in DRAM and on NVMe may not be the same.
+  bool MayDiffer(BlockRef ref) const { return stored_again_.contains(ref); }
 
   // The same for one that nobody here knew of: it was read from a durable tier. The index may be
   // full, or the block not fit into its chain.
@@ -153,12 +159,10 @@ class Residency {
   void SetAside(BlockRef ref, bool aside) {
     index_->SetFlags(ref, aside ? kFlagSetAside : 0, kFlagSetAside);
   }
-  // The ref still names that block, wherever it is.
-  bool IsStill(BlockRef ref, uint16_t tenant, const Checksum& checksum) const {
-    if (!index_->Exists(ref)) return false;
-    const BlockEntry& entry = at(ref);
-    return entry.state == BlockState::kResident && entry.tenant == tenant &&
-           entry.checksum == checksum;
+  // The ref still names the block of that OrderName(), wherever it is.
+  bool IsStill(BlockRef ref, uint64_t order_name) const {
+    return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
+           OrderName(NameOf(ref)) == order_name;
   }
   bool InDramAndNotOnNvme(BlockRef ref) const {
     return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
@@ -307,6 +311,8 @@ class Residency {
   uint64_t metadata_bytes() const;
   EvictionStats dram_stats() const { return dram_order_->stats(); }
 
+  // What NVMe has of the block, as far as is known there.
+  std::function<std::optional<Checksum>(const BlockId&)> checksum_on_nvme;
   // Called with the identity of every block that NVMe still has when it is dropped: to be erased.
   std::function<void(const BlockId&, Leave)> on_erase;
   // The same with what a durable tier has, of a block that is deleted.
@@ -352,6 +358,8 @@ class Residency {
   // Another tier has it, or has it no more: what DRAM saves is another.
   void ReweighInDram(BlockRef ref);
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
+  // Someone needs it in DRAM. A read from NVMe does not: it has a slot of its own.
+  bool HeldInDram(BlockRef ref) const;
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
   }
@@ -410,6 +418,7 @@ class Residency {
   Quota nvme_quota_;
   TierCost reload_;
   PinTable pins_;
+  std::set<BlockRef> stored_again_;         // In DRAM and on NVMe, with bytes that may differ.
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
   LostLinks lost_links_;
   std::deque<BlockName> orphaned_;      // Names whose children are to be dropped.

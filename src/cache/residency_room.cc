@@ -250,7 +250,7 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
     reclaim_.pop_back();
     if (!index_->Exists(ref) || !at(ref).in_tier(kTierDram) || !Retiring(at(ref).slot)) continue;
     // It leaves when the last lease ends, or when it has been written down.
-    if (at(ref).held() || (at(ref).flags & kWaitsInDram) != 0) continue;
+    if (HeldInDram(ref)) continue;
     LeaveDram(ref, Leave::kPressure);
   }
   return reclaim_slot_ != kNoReclaim || !reclaim_.empty();

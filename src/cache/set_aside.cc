@@ -48,16 +48,16 @@ void SetAside::Add(BlockRef ref, uint64_t sequence) {
     parts_.unwritten->Remove(entry.tenant, known->second.sequence);
     Erase(known);
   }
-  blocks_[{entry.tenant, ref}] = {.sequence = sequence, .checksum = entry.checksum};
+  const uint64_t name = parts_.residency->OrderName(parts_.residency->NameOf(ref));
+  blocks_[{entry.tenant, ref}] = {.sequence = sequence, .name = name};
   by_age_[{entry.tenant, sequence}] = ref;
   if (blocks_.size() > 2 * parts_.residency->dram_blocks() + kSpareBlocks) TrimSome();
 }
 
 // One that was dropped and stored again may have its old ref, and is not set aside.
 bool SetAside::IsThere(const Blocks::value_type& block) const {
-  const auto& [tenant, ref] = block.first;
-  return parts_.residency->IsStill(ref, tenant, block.second.checksum) &&
-         parts_.residency->set_aside(ref);
+  const BlockRef ref = block.first.second;
+  return parts_.residency->IsStill(ref, block.second.name) && parts_.residency->set_aside(ref);
 }
 
 SetAside::Blocks::iterator SetAside::Erase(Blocks::iterator block) {

@@ -71,7 +71,7 @@ class SetAside {
   using Place = std::pair<uint16_t, BlockRef>;  // Of a tenant.
   struct Block {
     uint64_t sequence = 0;  // From 1 on.
-    Checksum checksum;      // Tells whether the ref still names the block that was added.
+    uint64_t name = 0;      // OrderName(): whether the ref still names that block.
   };
   using Blocks = std::map<Place, Block>;
   using Age = std::pair<uint16_t, uint64_t>;  // A tenant's, by sequence.

@@ -113,7 +113,7 @@ WriteDown::Item WriteDown::ItemOf(BlockRef ref, uint64_t sequence) const {
   const BlockEntry& entry = residency_->at(ref);
   return {.ref = ref,
           .sequence = sequence,
-          .checksum = entry.checksum,
+          .name = residency_->OrderName(residency_->NameOf(ref)),
           .tenant = entry.tenant,
           .bytes = residency_->SlotBytesOf(ref),
           .held_bytes = 0,
@@ -217,9 +217,7 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
-bool WriteDown::Same(const Item& item) const {
-  return residency_->IsStill(item.ref, item.tenant, item.checksum);
-}
+bool WriteDown::Same(const Item& item) const { return residency_->IsStill(item.ref, item.name); }
 
 bool WriteDown::Current(const Item& item) const {
   if (!Same(item)) return false;

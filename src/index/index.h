@@ -195,6 +195,8 @@ class Index {
 
   // kFilling to kResident.
   void SetComplete(BlockRef ref, const Checksum& checksum);
+  // Other bytes are right for the block, too, and those count now.
+  void SetChecksum(BlockRef ref, const Checksum& checksum) { Mutable(ref).checksum = checksum; }
 
   // Returns the parent if this made it a leaf of the tier or stopped it being one, else kNoBlock.
   // Only counted tiers have leaves. Saying what is so already changes nothing.

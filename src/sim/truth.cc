@@ -266,12 +266,15 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   uint64_t below = UINT64_MAX;
   for (; number != kNoParent; number = blocks_[number].parent) {
     const Block& block = blocks_[number];
-    if (block.versions.empty()) return false;
     if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
-    const Version& version = block.versions.back();
+    // One that was stored once more in the same life, while its drive was away, is safe as before.
+    const auto safe = std::find_if(block.versions.rbegin(), block.versions.rend(),
+                                   [](const Version& version) { return version.safe; });
+    if (safe == block.versions.rend() || safe->life != block.versions.back().life) return false;
+    const Version& version = *safe;
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.
-    if (!version.safe || version.safe_since > before) return false;
+    if (version.safe_since > before) return false;
     if (version.expires_by != INT64_MAX || version.acked > below) return false;
     below = version.acked;
   }
@@ -316,7 +319,7 @@ void Truth::Corrupt(BlockNumber block) {
 void Truth::Spoil(BlockNumber number) {
   Block& block = blocks_[number];
   block.spoiled = Moment();
-  if (!block.versions.empty()) block.versions.back().safe = false;
+  for (Version& version : block.versions) version.safe = false;
 }
 
 void Truth::Flushed(uint32_t tenant, uint64_t attached, uint64_t sent, Code code) {

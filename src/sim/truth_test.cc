@@ -195,6 +195,28 @@ TEST_F(TruthTest, WhatWasFlushedIsFoundWithAllAboveIt) {
   EXPECT_THAT(truth_.violation(), HasSubstr("though it was flushed"));
 }
 
+// Its drive was away: whatever becomes of the second one, the drive has the first.
+TEST_F(TruthTest, WhatIsSafeIsSoWhileItIsStoredOnceMoreInTheSameLife) {
+  const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
+  Store(block, 0);
+  truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
+  const Truth::RequestNumber request = Ask();
+  const uint32_t version = truth_.Reserved(block, Memory(1), 2, request);
+  EXPECT_TRUE(truth_.MustHave(block));
+  truth_.GaveUp({.block = block, .version = version}, Memory(1));
+  EXPECT_TRUE(truth_.MustHave(block));
+  Store(block, 2);
+  EXPECT_TRUE(truth_.MustHave(block));
+  Truth deleted = truth_;
+  deleted.ReportedCorrupt(block);
+  EXPECT_FALSE(deleted.MustHave(block));
+  truth_.Died(false);
+  EXPECT_TRUE(truth_.MustHave(block));
+  Store(block, 0);  // The node did not know of it, or has lost it since.
+  EXPECT_FALSE(truth_.MustHave(block));
+  EXPECT_THAT(truth_.violation(), IsEmpty());
+}
+
 TEST_F(TruthTest, AnythingThatMayTakeABlockAwayExcusesItsLoss) {
   const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
   const auto safe = [&] {

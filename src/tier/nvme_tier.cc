@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "aquifer/layout.h"
@@ -200,6 +201,12 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) return Status(Code::kNotFound);
   if (!drives_[shared_.index.Place(entry).drive]->in_service()) return Status(Code::kUnavailable);
   return Status();
+}
+
+std::optional<Checksum> NvmeTierImpl::ChecksumOf(const BlockId& id) const {
+  const NvmeIndex::EntryId entry = shared_.index.Find(id);
+  if (entry == NvmeIndex::kNone) return std::nullopt;
+  return shared_.index.checksum(entry);
 }
 
 uint32_t NvmeTierImpl::DeviceOf(const BlockId& id) const {

@@ -12,9 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "aquifer/checksum.h"
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
@@ -80,6 +82,10 @@ class NvmeTier : public Tier {
   virtual bool AllRead() const = 0;
   // So that Probe() need not be asked whether a block's drive is.
   virtual bool AllInService() const = 0;
+
+  // Of the bytes that it has of the block, also on a drive that is out of service; nothing: it is
+  // not known here.
+  virtual std::optional<Checksum> ChecksumOf(const BlockId& id) const = 0;
 
   // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
   // meanwhile may be visited or not.
