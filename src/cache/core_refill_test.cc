@@ -315,10 +315,12 @@ TEST_F(CoreRefillTest, ADeletionMissesNothingThatTheDriveHas) {
     for (const bool after_return : {false, true}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(how)) + std::to_string(after_return));
       ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), /*reading=*/true));
+      const uint64_t hanging = Bytes(0);
       ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
       if (!after_return) {
         EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
         EXPECT_EQ(Recall(chain_), 0u);
+        EXPECT_EQ(Bytes(0), hanging) << "reads that hang keep no other slots";
         EXPECT_EQ(Count(*Reserve(chain_, client_.get()), ReserveOutcome::kSlot), kBlocks);
         client_->Detach();
         world_->Run();
