@@ -206,7 +206,6 @@ class Pending(Generic[T]):
         self._cache = cache
         self._request = request
         self._read = read
-        self._pid = os.getpid()
 
     def done(self) -> bool:
         with self._cache._lock:
@@ -237,7 +236,7 @@ class Pending(Generic[T]):
                 check(library.aquifer_cancel(self._cache._handle, self._request))
 
     def __del__(self) -> None:
-        if getattr(self, "_request", None) is not None and self._pid == os.getpid():
+        if getattr(self, "_request", None) is not None and self._cache._pid == os.getpid():
             with self._cache._lock:
                 library.aquifer_request_free(self._request)
             self._request = None

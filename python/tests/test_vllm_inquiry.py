@@ -54,7 +54,7 @@ def slow(monkeypatch):
 
 def test_nothing_is_known_before_the_answer_and_it_is_asked_for_once(slow):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     assert [asks.look(slow, KEYS) for _ in range(3)] == [None] * 3
     slow.answer(found(4))
     assert asks.look(slow, KEYS) == asks.look(slow, KEYS) == found(4)
@@ -72,7 +72,7 @@ def test_a_node_that_does_not_answer_is_late(slow):
 @pytest.mark.parametrize("second", [found(4), found(1, pending_ms=50)])
 def test_what_a_tier_did_not_say_in_time_is_asked_for_once_more(slow, second):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.seconds += 0.1
     slow.answer(found(1, pending_ms=50))
     assert asks.look(slow, KEYS) is None
@@ -87,7 +87,7 @@ def test_what_a_tier_did_not_say_in_time_is_asked_for_once_more(slow, second):
 
 def test_a_tier_that_would_take_too_long_is_not_waited_for(slow):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.seconds += 0.1
     slow.answer(found(1, pending_ms=200))
     assert asks.look(slow, KEYS) == found(1, pending_ms=200)
@@ -96,7 +96,7 @@ def test_a_tier_that_would_take_too_long_is_not_waited_for(slow):
 
 def test_a_tier_that_is_silent_the_second_time_costs_what_it_has_and_nothing_else(slow):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.answer(found(1, pending_ms=0))
     assert asks.look(slow, KEYS) is None and slow.asked == [4, 4]
     slow.seconds += inquiry._MATCH_SECONDS
@@ -105,7 +105,7 @@ def test_a_tier_that_is_silent_the_second_time_costs_what_it_has_and_nothing_els
 
 def test_a_request_that_stood_in_line_hears_what_is_true_now(slow):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.answer(found(1))
     slow.seconds += inquiry._YOUNG_SECONDS
     assert asks.look(slow, KEYS) is None and slow.asked == [4, 4]
@@ -117,7 +117,7 @@ def test_a_request_that_stood_in_line_hears_what_is_true_now(slow):
 def test_a_request_that_has_no_room_keeps_its_place_while_it_is_asked_about_again(slow):
     """None would let others pass it."""
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.answer(found(1))
     assert asks.look(slow, KEYS) == found(1)
     slow.seconds += inquiry._YOUNG_SECONDS
@@ -128,7 +128,7 @@ def test_a_request_that_has_no_room_keeps_its_place_while_it_is_asked_about_agai
 
 def test_more_blocks_and_a_preemption_are_another_question(slow):
     asks = Inquiry()
-    asks.ask(slow, KEYS)
+    asks.ask(slow, aquifer.Chain(slow.known, KEYS))
     slow.answer(found(4))
     assert asks.look(slow, KEYS) == asks.look(slow, KEYS[:64]) == found(4)
     assert asks.look(slow, KEYS + bytes(32)) is None and slow.asked == [4, 5]

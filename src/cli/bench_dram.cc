@@ -28,7 +28,8 @@ Result<WarmBlocks> MakeBlocks(uint64_t block_bytes, const BenchEnvironment& envi
 }
 
 // Reserve, one copy into each slot by the client (with the checksum in the same pass), commit. The
-// next batch is reserved and the last one committed while one is copied: the calls are asynchronous.
+// next batch is reserved and the last one committed while one is copied: the calls are
+// asynchronous.
 class StoreContest final : public Contest {
  public:
   explicit StoreContest(WarmBlocks blocks) : blocks_(std::move(blocks)) {}
@@ -44,8 +45,8 @@ class StoreContest final : public Contest {
       AQ_RETURN_IF_ERROR(blocks_.caller->FinishSlots(&reserve));
       const Stopwatch watch;
       for (size_t i = 0; i < reserve.ops.size(); ++i) {
-        std::memcpy(reserve.ops[i].slot.data(),
-                    blocks_.Place(batch * kFetchBatchBlocks + i).data(), blocks_.block_bytes);
+        std::memcpy(reserve.ops[i].slot.data(), blocks_.Place(batch * kFetchBatchBlocks + i).data(),
+                    blocks_.block_bytes);
       }
       seconds += watch.Seconds();
       for (const ReserveOp& op : reserve.ops) reserved_.push_back(op.reservation);

@@ -29,8 +29,8 @@ class Inquiry:
         self._again_at: Optional[float] = None  # By then a durable tier should have said what it had not in time.
         self._looked = False
 
-    def ask(self, reached: Reached, keys: bytes) -> None:
-        self._ask(reached, keys, _MATCH_SECONDS)
+    def ask(self, reached: Reached, chain: Chain) -> None:
+        self._ask(reached, chain, _MATCH_SECONDS)
 
     def forget(self) -> None:
         """The next who looks hears what is true by then."""
@@ -43,23 +43,20 @@ class Inquiry:
         unread, self._looked = not self._looked, True
         if self._blocks * 32 < len(keys) or (is_old and unread):  # Unread: the request stood in line behind others.
             self.forget()
-            self._ask(reached, keys, _MATCH_SECONDS)
+            self._ask(reached, Chain(reached.known, keys), _MATCH_SECONDS)
         elif is_old and self._asked is None:
-            self._ask(reached, keys, 0.0)  # Until there is a new answer, the old one will do.
+            self._ask(reached, Chain(reached.known, keys), 0.0)  # Until there is a new answer, the old one will do.
         if self._asked is not None and self._has_come(reached):
             self._take(now)
         if self._again_at is not None and now >= self._again_at:
             self._again_at = None
-            self._begin(reached, keys)
+            self._asked = reached.cache.begin_match(Chain(reached.known, keys))
         return self._known(now)
 
-    def _ask(self, reached: Reached, keys: bytes, patience: float) -> None:
-        self._blocks, self._asked_at, self._again_at = len(keys) // 32, time.monotonic(), None
+    def _ask(self, reached: Reached, chain: Chain, patience: float) -> None:
+        self._blocks, self._asked_at, self._again_at = len(chain), time.monotonic(), None
         self._until = self._asked_at + patience
-        self._begin(reached, keys)
-
-    def _begin(self, reached: Reached, keys: bytes) -> None:
-        self._asked = reached.cache.begin_match(Chain(reached.known, keys))
+        self._asked = reached.cache.begin_match(chain)
 
     def _has_come(self, reached: Reached) -> bool:
         assert self._asked is not None

@@ -215,8 +215,9 @@ class SchedulerSide:
             for session in tracked.wishes.prefetch:
                 self._prestages.append(reached.cache.begin_prestage(session=session))
             if blocks:
-                tracked.inquiry.ask(reached, tracked.keys[:blocks * 32])
-                self._prestages.append(reached.cache.begin_prestage(Chain(reached.known, tracked.keys)))
+                chain = Chain(reached.known, tracked.keys)
+                tracked.inquiry.ask(reached, chain)
+                self._prestages.append(reached.cache.begin_prestage(chain))
         except Error:
             self._stats.add("failed_calls", 1)
 

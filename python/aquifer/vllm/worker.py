@@ -36,6 +36,7 @@ _PREEMPTION_SECONDS = 0.05
 _QUIET_SECONDS = 5.0  # For so long nothing is stored at a node that did not answer.
 _CALL_SECONDS = 1.0
 _MOST_REPORTS = 64
+_NO_RESULTS = KVConnectorTransferResults()  # Nobody adds to it, and most steps have none.
 # Why a load came short that says nothing about the block: it is not there, or nobody is.
 _NOBODYS_FAULT = ("not found", "unavailable", "corrupt")
 
@@ -182,7 +183,7 @@ class WorkerSide:
 
     def take_results(self) -> KVConnectorTransferResults:
         if not (self._received or self._ending):
-            return KVConnectorTransferResults()
+            return _NO_RESULTS
         with self._lock:
             received, self._received = self._received, set()
             failed, self._failed = self._failed | (received & self._void), set()
