@@ -29,8 +29,8 @@ class GatedConnector(AquiferConnector):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
         self._folder = pathlib.Path(os.environ["AQUIFER_TEST_GATES"])
-        side = self._worker
-        if side is not None:
+        side = self._side
+        if isinstance(side, worker.WorkerSide):
             load = _failing(self._folder / f"fault.{side._rank}", side, _spoiling(side, side._load_blocks))
             side._load_blocks = _behind(self._folder / "load", load)
             side._store_blocks = _behind(self._folder / "store", side._store_blocks)
