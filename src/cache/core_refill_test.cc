@@ -625,6 +625,37 @@ TEST_F(CoreRefillTest, WhatTheDriveTurnsOutToHaveDamagedIsInMemory) {
   }
 }
 
+// Its record is over while a read of it hangs, and what memory has is written to another drive.
+TEST_F(CoreRefillTest, AReadThatHangsEndsWhereTheBlockWasWrittenToAnotherDriveMeanwhile) {
+  CoreOptions options = SmallCache();
+  options.cache.write_bytes_per_second = 1;  // Only what is flushed is written.
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain_, 1, options));
+  world_->FailOpeningOf("two", false);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  Hint(chain_, 1000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk("two").Hang(true);
+  Recall(chain_);
+  world_->Advance(10 * kSecond);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  Hint(chain_, 10'000);
+  world_->Run();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1100);
+  world_->FailOpeningOf("one", false);  // All are heard.
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable) << "a drive is out of service";
+  EXPECT_EQ(Counter("write_down_blocks"), kBlocks);
+  world_->disk("two").Hang(false);
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  ExpectNoDamage();
+}
+
 using CoreRefillDurableTest = CoreDurableFixture;
 
 // The store has other bytes of it than the drive, and those count while the drive is away. Its
