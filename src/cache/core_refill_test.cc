@@ -730,6 +730,57 @@ TEST_F(CoreRefillTest, AReadThatHangsEndsWhereTheBlockWasWrittenToAnotherDriveMe
   ExpectNoDamage();
 }
 
+// The drive's record gave way to what memory has while it was being read.
+TEST_F(CoreRefillTest, AReadOfWhatWasReplacedMeanwhileDropsNothing) {
+  CoreOptions options = SmallCache();
+  options.cache.write_bytes_per_second = 1;  // Only what is flushed is written.
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain_, 1, options));
+  world_->FailOpeningOf("two", false);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  Hint(chain_, 1000);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  Restart();
+  world_->disk("two").Hang(true);
+  Recall(chain_);
+  world_->Advance(10 * kSecond);
+  const auto reserved = Reserve(chain_, client_.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  world_->disk("two").Hang(false);
+  world_->Advance(5 * kSecond);
+  world_->disk("two").Hang(true);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain_);
+  fetch.timeout_nanos = 100 * kSecond;
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Run();
+  ASSERT_EQ(Store(other_), 1u);
+  ASSERT_EQ(Published(Commit(*reserved, client_.get())), kBlocks);
+  Hint(chain_, 10'000);
+  world_->Run();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1100);
+  FlushRequest flush;
+  flush.timeout_nanos = 100 * kSecond;
+  client_->Submit(&Core::Flush, &flush);
+  world_->Run();
+  ASSERT_EQ(Counter("write_down_blocks"), kBlocks + 1);
+  Crowd();
+  world_->disk("two").Hang(false);
+  world_->Advance(kSecond / 10);
+  EXPECT_EQ(Counter("nvme_loads_failed"), 0u);
+  EXPECT_TRUE(flush.done() && flush.status.ok());
+  ASSERT_TRUE(fetch.done());
+  for (size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(fetch.ops[i].status.ok());
+    EXPECT_TRUE(IsPayload(chain_[i], 1, fetch.ops[i].bytes));
+  }
+  Release(fetch);
+  ExpectNoDamage();
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+}
+
 using CoreRefillDurableTest = CoreDurableFixture;
 
 // The store has other bytes of it than the drive, and those count while the drive is away. Its
