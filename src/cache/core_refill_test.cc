@@ -392,32 +392,106 @@ TEST_F(CoreRefillTest, ADriveThatComesBackWhileItIsStoredAgainMeetsIt) {
   }
 }
 
+TEST_F(CoreRefillTest, WhatIsCommittedWhenTheDrivesTimeIsOverIsThere) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), false, 1000));
+  const auto reserved = Reserve(chain_, client_.get());
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1100);
+  EXPECT_EQ(Published(Commit(*reserved, client_.get())), kBlocks);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  BringDriveBack();
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+}
+
+// A client that makes keys up. The block itself is deleted, and does not say of which layout it is.
+TEST_F(CoreRefillTest, AnotherLayoutGetsNoPartOfItsSlot) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
+  const auto reserved = Reserve(chain_, client_.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
+  RegisterLayoutRequest larger;
+  larger.layout = LayoutOfBytes(2 * kBlockBytes);
+  client_->Do(&Core::RegisterLayout, &larger);
+  ASSERT_TRUE(larger.status.ok());
+  ReserveRequest reserve;
+  reserve.chain = Slice(chain_);
+  reserve.chain.layout = larger.handle;
+  reserve.parent = chain_.parent(0);
+  client_->Do(&Core::Reserve, &reserve);
+  EXPECT_EQ(Count(reserve, ReserveOutcome::kRefused), kBlocks);
+}
+
+// They are in memory already, and some rank may still write the slots that nobody needs.
+TEST_F(CoreRefillTest, SlotsThatTurnOutNotToBeNeededWaitForAllRanks) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
+  const auto first = AttachRank("engine");
+  const auto second = AttachRank("engine");
+  const auto reserved = Reserve(chain_, first.get());
+  const auto joined = Reserve(chain_, second.get());
+  ASSERT_EQ(Count(*joined, ReserveOutcome::kSlot), kBlocks);
+  BringDriveBack();
+  ASSERT_EQ(Recall(chain_), kBlocks);
+  const uint64_t bytes = Bytes(0);
+  EXPECT_EQ(Published(Commit(*reserved, first.get())), kBlocks);
+  EXPECT_EQ(Counter("quarantined_bytes"), kBlocks * kBlockBytes);
+  EXPECT_EQ(Bytes(0), bytes);
+  second->Abort(Given(*joined));
+  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+  EXPECT_EQ(Bytes(0), bytes - kBlocks * kBlockBytes);
+  EXPECT_EQ(Recall(chain_), kBlocks);
+}
+
+// All heads were committed by one of them; the other may still write.
+TEST_F(CoreRefillTest, WhatARankMayStillWriteIsNobodyElses) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
+  const uint64_t hanging = Counter("quarantined_bytes");
+  const auto first = AttachRank("engine");
+  const auto second = AttachRank("engine");
+  const auto reserved = Reserve(chain_, first.get());
+  const auto joined = Reserve(chain_, second.get());
+  ASSERT_EQ(Count(*joined, ReserveOutcome::kSlot), kBlocks);
+  EXPECT_EQ(Published(Commit(*reserved, first.get())), kBlocks);
+  Crowd();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
+  EXPECT_EQ(Counter("quarantined_bytes"), hanging + kBlocks * kBlockBytes);
+  for (const CommitOp& op : Commit(*joined, second.get())) {
+    EXPECT_EQ(op.status.code(), Code::kInvalid);
+  }
+  EXPECT_EQ(Counter("quarantined_bytes"), hanging);
+  EXPECT_EQ(Recall(chain_), 0u);
+}
+
 // Fetched when the drive is back, and stored again before it has been read.
 TEST_F(CoreRefillTest, AReadThatEndsAfterItWasStoredAgainChangesNothing) {
-  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
-  const auto engine = AttachRank("engine");
-  const auto reserved = Reserve(chain_, engine.get());
-  BringDriveBack();
-  world_->disk(kDrive).Hang(true);
-  FetchRequest fetch;
-  fetch.chain = Slice(chain_);
-  fetch.timeout_nanos = kSecond;
-  client_->Submit(&Core::Fetch, &fetch);
-  world_->Run();
-  EXPECT_EQ(Published(Commit(*reserved, engine.get())), kBlocks);
-  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
-  world_->disk(kDrive).Hang(false);
-  world_->Advance(kSecond / 10);
-  ASSERT_TRUE(fetch.done());
-  for (size_t i = 0; i < kBlocks; ++i) {
-    ASSERT_TRUE(fetch.ops[i].status.ok());
-    EXPECT_TRUE(IsPayload(chain_[i], 1, fetch.ops[i].bytes));
+  for (const uint16_t computation : {0, 1}) {  // With the drive's bytes, and with others.
+    SCOPED_TRACE(computation);
+    ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
+    const auto engine = AttachRank("engine");
+    const auto reserved = Reserve(chain_, engine.get());
+    BringDriveBack();
+    world_->disk(kDrive).Hang(true);
+    FetchRequest fetch;
+    fetch.chain = Slice(chain_);
+    fetch.timeout_nanos = kSecond;
+    client_->Submit(&Core::Fetch, &fetch);
+    world_->Run();
+    EXPECT_EQ(Published(Commit(*reserved, engine.get(), 2, computation)), kBlocks);
+    EXPECT_EQ(Recall(chain_, nullptr, computation), kBlocks);
+    world_->disk(kDrive).Hang(false);
+    world_->Advance(kSecond / 10);
+    ASSERT_TRUE(fetch.done());
+    for (size_t i = 0; i < kBlocks; ++i) {
+      ASSERT_TRUE(fetch.ops[i].status.ok());
+      EXPECT_TRUE(IsPayload(chain_[i], computation, fetch.ops[i].bytes));
+    }
+    Release(fetch);
+    EXPECT_EQ(Bytes(0), kBlocks * kBlockBytes);
+    EXPECT_TRUE(Evict(chain_)->status.ok());
+    EXPECT_TRUE(Evict(other_)->status.ok());
+    ExpectNothingLeft();
   }
-  Release(fetch);
-  EXPECT_EQ(Bytes(0), kBlocks * kBlockBytes);
-  EXPECT_TRUE(Evict(chain_)->status.ok());
-  EXPECT_TRUE(Evict(other_)->status.ok());
-  ExpectNothingLeft();
 }
 
 TEST_F(CoreRefillTest, WhatLeavesMemoryAgainIsWhatTheDriveHas) {
@@ -625,6 +699,88 @@ TEST_F(CoreRefillTest, WhatTheDriveTurnsOutToHaveDamagedIsInMemory) {
   }
 }
 
+// Its record is over while a read of it hangs, and what memory has is written to another drive.
+TEST_F(CoreRefillTest, AReadThatHangsEndsWhereTheBlockWasWrittenToAnotherDriveMeanwhile) {
+  CoreOptions options = SmallCache();
+  options.cache.write_bytes_per_second = 1;  // Only what is flushed is written.
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain_, 1, options));
+  world_->FailOpeningOf("two", false);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  Hint(chain_, 1000);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk("two").Hang(true);
+  Recall(chain_);
+  world_->Advance(10 * kSecond);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  Hint(chain_, 10'000);
+  world_->Run();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1100);
+  world_->FailOpeningOf("one", false);  // All are heard.
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable) << "a drive is out of service";
+  EXPECT_EQ(Counter("write_down_blocks"), kBlocks);
+  world_->disk("two").Hang(false);
+  world_->Advance(5 * kSecond);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  ExpectNoDamage();
+}
+
+// The drive's record gave way to what memory has while it was being read.
+TEST_F(CoreRefillTest, AReadOfWhatWasReplacedMeanwhileDropsNothing) {
+  CoreOptions options = SmallCache();
+  options.cache.write_bytes_per_second = 1;  // Only what is flushed is written.
+  ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain_, 1, options));
+  world_->FailOpeningOf("two", false);
+  world_->FailOpeningOf("one", true);
+  Restart();
+  Hint(chain_, 1000);
+  ASSERT_TRUE(Flush().ok());
+  world_->FailOpeningOf("one", false);
+  Restart();
+  world_->disk("two").Hang(true);
+  Recall(chain_);
+  world_->Advance(10 * kSecond);
+  const auto reserved = Reserve(chain_, client_.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  world_->disk("two").Hang(false);
+  world_->Advance(5 * kSecond);
+  world_->disk("two").Hang(true);
+  FetchRequest fetch;
+  fetch.chain = Slice(chain_);
+  fetch.timeout_nanos = 100 * kSecond;
+  client_->Submit(&Core::Fetch, &fetch);
+  world_->Run();
+  ASSERT_EQ(Store(other_), 1u);
+  ASSERT_EQ(Published(Commit(*reserved, client_.get())), kBlocks);
+  Hint(chain_, 10'000);
+  world_->Run();
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 1100);
+  FlushRequest flush;
+  flush.timeout_nanos = 100 * kSecond;
+  client_->Submit(&Core::Flush, &flush);
+  world_->Run();
+  ASSERT_EQ(Counter("write_down_blocks"), kBlocks + 1);
+  Crowd();
+  world_->disk("two").Hang(false);
+  world_->Advance(kSecond / 10);
+  EXPECT_EQ(Counter("nvme_loads_failed"), 0u);
+  EXPECT_TRUE(flush.done() && flush.status.ok());
+  ASSERT_TRUE(fetch.done());
+  for (size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(fetch.ops[i].status.ok());
+    EXPECT_TRUE(IsPayload(chain_[i], 1, fetch.ops[i].bytes));
+  }
+  Release(fetch);
+  ExpectNoDamage();
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+}
+
 using CoreRefillDurableTest = CoreDurableFixture;
 
 // The store has other bytes of it than the drive, and those count while the drive is away. Its
@@ -656,6 +812,26 @@ TEST_F(CoreRefillDurableTest, WhatIsStoredAgainReachesTheStoreAndIsServedFromThe
   EXPECT_EQ(BlobsOf(chain), 0u);
   Restart();
   EXPECT_EQ(Recall(chain), 0u);
+}
+
+// A tier that gets all that is stored gets it, too: what outlived a restart it was not given.
+TEST_F(CoreRefillDurableTest, ATierThatGetsAllIsGivenWhatIsStoredAgain) {
+  const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
+  const Chain other(layout_, {.seed = 2, .blocks = 1});
+  sources_[0].writes = DurableWrites::kAll;
+  MakeDurable(SmallCache());
+  store_.fail_writes = Code::kUnavailable;
+  ASSERT_EQ(Store(chain), kBlocks);
+  ASSERT_EQ(Store(other), 1u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  store_.fail_writes = Code::kOk;
+  world_->disk(kDrive).Hang(true);
+  Recall(other);
+  world_->Advance(10 * kSecond);
+  ASSERT_EQ(BlobsOf(chain), 0u);
+  ASSERT_EQ(Store(chain, client_.get(), 1), kBlocks);
+  EXPECT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == kBlocks; }));
 }
 
 }  // namespace

@@ -312,6 +312,7 @@ void Loader::AddToBatch(OneLoad* load) {
   }
   ReadBatch* const read = device.filling;
   load->reading = true;
+  load->checksum = residency_->at(load->ref).checksum;
   ReadOp& op = read->batch.ops.emplace_back();
   op.id = residency_->IdOf(load->ref);
   op.target = residency_->SlotBytes(load->slot);
@@ -413,7 +414,18 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   }
   if (gone) return Settle(load, op.status.ok() ? Status(Code::kNotFound) : op.status);
   if (there) return Settle(load, Status());
-  switch (op.status.code()) {
+  // It was stored again meanwhile, written with other bytes in the record's place, and has left
+  // memory: what became of the old record says nothing of the new one.
+  const bool replaced = load->checksum != residency_->at(ref).checksum;
+  const Code code = op.status.code();
+  if (replaced && (code == Code::kOk || code == Code::kCorrupt || code == Code::kNotFound)) {
+    if (!Wanted(load) || load->deadline_nanos <= clock_->NowNanos()) {
+      return Settle(load, Status(Code::kLate));
+    }
+    QueueFirst(load);
+    return RetrySoon();
+  }
+  switch (code) {
     case Code::kBusy:
       tier_busy_ = true;
       QueueFirst(load);
@@ -432,8 +444,7 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
     case Code::kCorrupt:
     case Code::kNotFound:
       ++stats_.failed_loads;
-      residency_->LeaveNvme(
-          ref, op.status.code() == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
+      residency_->LeaveNvme(ref, code == Code::kCorrupt ? Leave::kCorrupt : Leave::kLostByTier);
       return Settle(load, op.status);
     default:
       ++stats_.failed_loads;

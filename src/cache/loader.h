@@ -29,6 +29,7 @@
 #include <tuple>
 #include <vector>
 
+#include "aquifer/checksum.h"
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
@@ -104,6 +105,7 @@ class Loader {
     uint32_t number = 0;  // In loads_.
     BlockRef ref = kNoBlock;
     SlotId slot = kNoSlot;
+    Checksum checksum;  // What NVMe had of it when its read began.
     int64_t asked_nanos = 0;
     int64_t deadline_nanos = 0;
     LinkedQueue<Waiting> waiters;

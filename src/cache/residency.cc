@@ -279,6 +279,8 @@ void Residency::ArriveOnNvme(BlockRef ref) {
   SetTier(ref, kTierNvme, true);
   ReweighInDram(ref);
   for (uint32_t pin = 0; pin < at(ref).pins; ++pin) nvme_order_->Hold(ref);
+  // It was there before, and a read from then still hangs, whose end lets go of it.
+  if ((at(ref).io_tiers & TierBit(kTierNvme)) != 0) nvme_order_->Hold(ref);
 }
 
 void Residency::StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum) {
