@@ -781,6 +781,27 @@ TEST_F(CoreRefillTest, AReadOfWhatWasReplacedMeanwhileDropsNothing) {
   EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
 }
 
+// Clients in other processes are not told an address, but this.
+TEST_F(CoreRefillTest, WhereItIsWrittenIsWhereItIsServedFrom) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
+  const auto reserve = Reserve(chain_, client_.get());
+  std::vector<SlotPlace> written;
+  for (const ReserveOp& op : reserve->ops) {
+    written.push_back(world_->core().PlaceOf(client_->number(), op.reservation, true));
+    EXPECT_NE(written.back().extent, 0u);
+  }
+  ASSERT_EQ(Published(Commit(*reserve, client_.get())), kBlocks);
+  const auto fetch = Fetch(chain_);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(fetch->ops[i].status.ok());
+    EXPECT_EQ(fetch->ops[i].bytes.data(), reserve->ops[i].slot.data());
+    const SlotPlace served = world_->core().PlaceOf(client_->number(), fetch->ops[i].lease, false);
+    EXPECT_EQ(served.extent, written[i].extent);
+    EXPECT_EQ(served.offset, written[i].offset);
+  }
+  Release(*fetch);
+}
+
 using CoreRefillDurableTest = CoreDurableFixture;
 
 // The store has other bytes of it than the drive, and those count while the drive is away. Its
