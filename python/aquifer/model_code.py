@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import numbers
 import types
 import weakref
 from typing import Any, Iterator, Optional
@@ -23,6 +24,7 @@ _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configura
 # What a module may have as a number or a word of its own that its KV does not depend on, or that is looked at elsewhere.
 _OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
 _PLAIN = frozenset([bool, int, float, str])
+_NUMBERS_AND_WORDS = (int, float, str, numbers.Number)  # Numpy's are of the last kind.
 _SUPERS = "__class__"  # A method that calls super() holds its own class.
 _SPEAKING = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
 
@@ -92,7 +94,7 @@ def _settings(name: str, module: Any) -> tuple[str, str]:
     has as attributes: the scale of its attention is one."""
     try:
         own = sorted((key, value) for key, value in module.__dict__.items()
-                     if type(value) in _PLAIN and key[0] != "_" and key not in _OF_NO_CONSEQUENCE)
+                     if key[0] != "_" and isinstance(value, _NUMBERS_AND_WORDS) and key not in _OF_NO_CONSEQUENCE)
         return str(module.extra_repr()), repr(own)  # In words: -1 and -2 have the same hash.
     except Exception as error:  # It is anybody's code.
         raise Invalid(f"{name} ({type(module).__name__}) does not say how it is set: {error!r}") from error
@@ -154,8 +156,8 @@ class _Teller:
             if isinstance(function, types.FunctionType):
                 if _holds_something(function):
                     said.append(self.function_said(function))
-            elif type(value) in _PLAIN and name[0] != "_":
-                said.append([name, self._value_said(value, found)])
+            elif name[0] != "_" and isinstance(value, _NUMBERS_AND_WORDS):
+                said.append([name, repr(value)])
         return said
 
     def function_said(self, found: Any) -> Any:

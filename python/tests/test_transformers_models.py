@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+numpy = pytest.importorskip("numpy")
 
 import aquifer
 import aquifer.transformers
@@ -458,6 +459,14 @@ def _masking_by(window):
     return change
 
 
+def _scale_by(number):
+    """As numpy's square root of a size has it."""
+    def change(model):
+        for layer in model.model.layers:
+            layer.self_attn.scaling = numpy.float64(number)
+    return change
+
+
 def _activate_with(function):
     def change(model):
         for layer in model.model.layers:
@@ -480,12 +489,13 @@ _TWICE, _THRICE = lambda hidden: 2 * hidden.tanh(), lambda hidden: 3 * hidden.ta
     (_attend_by(_attending_by_class(1)), _attend_by(_attending_by_class(4))),
     (_attend_by(_attending_by_made_object(1)), _attend_by(_attending_by_made_object(4))),
     (_masking_by(8), _masking_by(128)),
+    (_scale_by(0.2), _scale_by(0.8)),
     (_activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.1)),
      _activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.9))),
     (_activate_with(lambda hidden, times=1: times * hidden), _activate_with(lambda hidden, times=4: times * hidden)),
     (_activate_with(_TWICE), _activate_with(_THRICE))],
     ids=["partial", "closure", "object", "method", "class", "class attribute", "method's default", "closure's class",
-         "object of a made class", "transformers' closure", "partial forward", "default", "lambda"])
+         "object of a made class", "transformers' closure", "numpy's number", "partial forward", "default", "lambda"])
 def test_what_a_function_holds_is_part_of_the_code(one, other, client):
     """By name and file they are the same, and they would recall each other's."""
     first, second, again = (make_model("llama") for _ in range(3))
