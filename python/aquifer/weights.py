@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+import numpy
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -65,7 +66,7 @@ def _has_numbers(value: Any, known: set[int]) -> bool:
         return any(_has_numbers(each, known) for each in value)
     if isinstance(value, torch.nn.Module):
         return id(value) not in known
-    return isinstance(value, (torch.Tensor, torch.ScriptObject))
+    return isinstance(value, (torch.Tensor, torch.ScriptObject, numpy.ndarray))
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:

@@ -655,6 +655,10 @@ def _hide(model):
     model.model.layers[0].mlp.guides = [torch.nn.Linear(4, 4)]
 
 
+def _slope(model):
+    model.model.layers[0].self_attn.slopes = numpy.arange(4.0)
+
+
 def _refer(model):
     model.model.layers[0].mlp.neighbours = [model.model.layers[1].mlp]
 
@@ -662,7 +666,7 @@ def _refer(model):
 @pytest.mark.parametrize("change, named", [
     (_pack, "layers.0.mlp.gate_proj._packed_params._packed_params of LinearPackedParams is neither"),
     (_pack_one, "layers.0.mlp.up_proj.weight is a Packed"), (_scale_beside, "up_proj.meta of Linear is neither"),
-    (_hide, "layers.0.mlp.guides of LlamaMLP is neither")])
+    (_hide, "layers.0.mlp.guides of LlamaMLP is neither"), (_slope, "layers.0.self_attn.slopes of LlamaAttention is neither")])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
     """They would be in no name: models that differ in them would recall each other's KV."""
@@ -674,7 +678,7 @@ def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
     cache = before.cache()
     ids = prompt(300)
     assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
-    assert before.flush() and before.statistics.stored_blocks == (change in (_scale_beside, _hide))
+    assert before.flush() and before.statistics.stored_blocks == (change in (_scale_beside, _hide, _slope))
     before.close()
 
 
