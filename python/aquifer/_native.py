@@ -290,12 +290,13 @@ _FUNCTIONS = {
     "aquifer_store": (c_int32, [_ANY, POINTER(StoreArgs), POINTER(Stored)]),
 }
 
-# They ask, look or take an answer that is there. None waits for anybody, nor for a lock that is held for longer. The keys
-# of a million tokens take milliseconds, as long as it takes to make an array of them, which lets nobody run either.
+# They ask, look, take an answer that is there, or let go of it. None waits for anybody, nor for a lock that is held for
+# longer. The keys of a million tokens take milliseconds, as long as it takes to make an array of them, which lets nobody
+# run either.
 _SHORT = frozenset((
     "aquifer_derive_chains", "aquifer_match", "aquifer_prestage", "aquifer_poll", "aquifer_request_new",
-    "aquifer_request_done", "aquifer_request_completed", "aquifer_request_status", "aquifer_request_matched",
-    "aquifer_request_runs", "aquifer_request_counts", "aquifer_report_prefill"))
+    "aquifer_request_free", "aquifer_request_done", "aquifer_request_completed", "aquifer_request_status",
+    "aquifer_request_matched", "aquifer_request_runs", "aquifer_request_counts", "aquifer_report_prefill"))
 
 
 def _load() -> ctypes.CDLL:

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import numbers
 import types
 import weakref
 from typing import Any, Iterator, Optional
@@ -23,6 +24,8 @@ _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configura
 # What a module may have as a number or a word of its own that its KV does not depend on, or that is looked at elsewhere.
 _OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
 _PLAIN = frozenset([bool, int, float, str])
+_NUMBERS_AND_WORDS = (int, float, str, numbers.Number)  # Numpy's are of the last kind.
+_SUPERS = "__class__"  # A method that calls super() holds its own class.
 _SPEAKING = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
 
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
@@ -91,7 +94,7 @@ def _settings(name: str, module: Any) -> tuple[str, str]:
     has as attributes: the scale of its attention is one."""
     try:
         own = sorted((key, value) for key, value in module.__dict__.items()
-                     if type(value) in _PLAIN and key[0] != "_" and key not in _OF_NO_CONSEQUENCE)
+                     if key[0] != "_" and isinstance(value, _NUMBERS_AND_WORDS) and key not in _OF_NO_CONSEQUENCE)
         return str(module.extra_repr()), repr(own)  # In words: -1 and -2 have the same hash.
     except Exception as error:  # It is anybody's code.
         raise Invalid(f"{name} ({type(module).__name__}) does not say how it is set: {error!r}") from error
@@ -135,15 +138,27 @@ class _Teller:
 
     def class_said(self, found: type) -> list[Any]:
         """With what it inherits, and a forward() that somebody put into it later."""
-        return [*map(self._one_class_said, found.__mro__), self.function_said(getattr(found, "forward", None))]
+        if id(found) in self._under_way:
+            return ["itself"]
+        self._under_way.add(id(found))
+        try:
+            return [*map(self._one_class_said, found.__mro__), self.function_said(getattr(found, "forward", None))]
+        finally:
+            self._under_way.discard(id(found))
 
     def _one_class_said(self, found: type) -> list[Any]:
         said: list[Any] = _source_said(found, found.__module__, found.__qualname__)
         if _package(found.__module__) in _KNOWN_PACKAGES:
             return said
-        # One that was made in a function holds what that has. (`__class__` is there for super().)
-        return said + [self.function_said(each) for _, each in sorted(vars(found).items())
-                       if isinstance(each, types.FunctionType) and set(each.__code__.co_freevars) - {"__class__"}]
+        # One that was made in a function holds what that has, and a program may have set it otherwise than its file.
+        for name, value in sorted(vars(found).items()):
+            function = getattr(value, "__func__", getattr(value, "fget", value))  # Static, of the class, a property.
+            if isinstance(function, types.FunctionType):
+                if _holds_something(function):
+                    said.append(self.function_said(function))
+            elif name[0] != "_" and isinstance(value, _NUMBERS_AND_WORDS):
+                said.append([name, repr(value)])
+        return said
 
     def function_said(self, found: Any) -> Any:
         """Also of other things that can be called."""
@@ -165,22 +180,38 @@ class _Teller:
             return ["method", self.function_said(found.__func__), self._value_said(found.__self__, found)]
         owner = _owner(found)
         said: list[Any] = [_source_said(found, owner, _qualname(found))]
+        wrapped = getattr(found, "__wrapped__", None)
         if _package(owner) not in _KNOWN_PACKAGES:
             said += self._held(found)
-        wrapped = getattr(found, "__wrapped__", None)
+        elif isinstance(found, types.FunctionType):
+            if wrapped is None:  # Else it holds what it wraps, of which it is told below.
+                said += self._cells_said(found)
+        else:
+            said += self._bound_said(found)
         return said if wrapped is None else said + self.function_said(wrapped)
 
     def _held(self, found: Any) -> list[Any]:
         """A file may have many functions of one name, and one may have been made many times."""
         if isinstance(found, types.FunctionType):
-            cells = [self._cell_said(cell, found) for cell in found.__closure__ or ()]
-            return [_code_digest(found.__code__), cells, self._value_said(found.__defaults__, found),
+            return [_code_digest(found.__code__), self._cells_said(found), self._value_said(found.__defaults__, found),
                     self._value_said(found.__kwdefaults__, found)]
         if inspect.isroutine(found):
-            return []
-        if not hasattr(found, "__dict__"):
+            return self._bound_said(found)
+        if not _keeps_all_in_attributes(found):
             raise _unknown(found, found)
-        return [self._value_said(vars(found), found)]
+        return [self.class_said(type(found)), self._value_said(vars(found), found)]
+
+    def _bound_said(self, found: Any) -> list[Any]:
+        """What was compiled, and what that is bound to. Torch's objects that can be called, script functions and operators
+        of anybody's, say by their class and name nothing of how they compute."""
+        if not inspect.isroutine(found):
+            raise _unknown(found, found)
+        bound = getattr(found, "__self__", None)
+        return [] if bound is None or isinstance(bound, (types.ModuleType, type)) else [self._value_said(bound, found)]
+
+    def _cells_said(self, found: types.FunctionType) -> list[Any]:
+        return [self._cell_said(cell, found) for name, cell in zip(found.__code__.co_freevars, found.__closure__ or ())
+                if name != _SUPERS]
 
     def _cell_said(self, cell: Any, holder: Any) -> Any:
         try:
@@ -202,7 +233,7 @@ class _Teller:
         if isinstance(value, types.ModuleType):
             return ["file", value.__name__]
         if isinstance(value, type):
-            return ["class", [_source_said(each, each.__module__, each.__qualname__) for each in value.__mro__]]
+            return ["class", self.class_said(value)]
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             return ["configuration", configuration_bytes(value).decode()]
         is_called = isinstance(value, functools.partial) or inspect.isroutine(value)
@@ -215,6 +246,18 @@ def _unknown(value: Any, holder: Any) -> Invalid:
     return Invalid(f"{_owner(holder)}.{_qualname(holder)} computes a part of it, and holds a {type(value).__qualname__}, "
                    "of which nobody knows what it is; have it hold numbers and words, or name the model by a digest of "
                    "your own")
+
+
+def _holds_something(function: types.FunctionType) -> bool:
+    """That its text does not say."""
+    return bool(set(function.__code__.co_freevars) - {_SUPERS} or function.__defaults__ or function.__kwdefaults__)
+
+
+def _keeps_all_in_attributes(found: Any) -> bool:
+    """Not what is made of a dictionary, a number or a tensor, which keep theirs elsewhere, nor what has slots."""
+    kind = type(found)
+    return (hasattr(found, "__dict__") and kind.__new__ is object.__new__
+            and not any(vars(each).get("__slots__") for each in kind.__mro__))
 
 
 def _code_digest(code: types.CodeType) -> str:

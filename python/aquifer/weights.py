@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+import numpy
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -46,22 +47,26 @@ def check_keeps_nothing_else(model: Any) -> None:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_traceable_wrapper_subclass(tensor):
             raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised "
                           "ones), so nobody knows which model it is; name the model by a digest of your own")
+    known = set(map(id, model.modules()))
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue  # It is refused for its code.
         for key, value in module.__dict__.items():
-            if key not in _OF_EVERY_MODULE and _has_numbers(value):
+            if key not in _OF_EVERY_MODULE and _has_numbers(value, known):
                 raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has "
-                              "numbers (packed weights, or their scales), so nobody knows which model it is; make it a "
-                              "buffer, or name the model by a digest of your own")
+                              "numbers (packed weights, their scales, a module in a list), so nobody knows which model it "
+                              "is; make it a buffer or a module, or name the model by a digest of your own")
 
 
-def _has_numbers(value: Any) -> bool:
+def _has_numbers(value: Any, known: set[int]) -> bool:
+    """Of its own: `known` are modules whose numbers count already."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return any(map(_has_numbers, value))
-    return isinstance(value, (torch.Tensor, torch.ScriptObject))
+        return any(_has_numbers(each, known) for each in value)
+    if isinstance(value, torch.nn.Module):
+        return id(value) not in known
+    return isinstance(value, (torch.Tensor, torch.ScriptObject, numpy.ndarray))
 
 
 def _tensor_digest(name: str, tensor: torch.Tensor) -> bytes:

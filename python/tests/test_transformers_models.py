@@ -1,6 +1,7 @@
 """Which models aquifer.transformers recalls, and as which: what makes a model another one, and what is refused."""
 from __future__ import annotations
 
+import collections
 import functools
 import importlib.util
 import os
@@ -13,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+numpy = pytest.importorskip("numpy")
 
 import aquifer
 import aquifer.transformers
@@ -25,7 +27,7 @@ from transformers import (AttentionInterface, AttentionMaskInterface, BartConfig
                           Qwen2VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, RobertaConfig,
                           RobertaForCausalLM, XmodConfig, XmodForCausalLM)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import and_masks, causal_mask_function, sdpa_mask, sliding_window_overlay
 
 ROBERTA = dict(vocab_size=512, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
                max_position_embeddings=2100, is_decoder=True, initializer_range=0.3, pad_token_id=1, type_vocab_size=1)
@@ -407,6 +409,64 @@ def _scaling(times):
     return Scaling
 
 
+def _scaling_by_class(times):
+    class Scaling(torch.nn.Module):
+        factor = times
+
+        def forward(self, hidden):
+            return self.factor * torch.nn.functional.silu(hidden)
+    return Scaling
+
+
+def _scaling_by_default(times):
+    class Scaling(torch.nn.Module):
+        def scaled(self, hidden, by=times):
+            return by * hidden
+
+        def forward(self, hidden):
+            return self.scaled(torch.nn.functional.silu(hidden))
+    return Scaling
+
+
+def _attending_by_class(times):
+    class Colder(Attend):
+        @property
+        def factor(self):
+            return times
+
+    def attend(*args, **given):
+        return Attend(Colder(0).factor)(*args, **given)
+    return attend
+
+
+def _attending_by_made_object(times):
+    class Colder:
+        def __call__(self, *args, **given):
+            return Attend(times)(*args, **given)
+    return Colder()
+
+
+def _masking_by(window):
+    """What transformers' own functions have made is known by more than their names."""
+    inside = sliding_window_overlay(window)
+
+    def mask(*args, mask_function=causal_mask_function, **given):
+        return sdpa_mask(*args, mask_function=and_masks(inside, mask_function), **{**given, "allow_is_causal_skip": False})
+
+    def change(model):
+        _attend_by(sdpa_attention_forward)(model)
+        AttentionMaskInterface.register("ours", mask)
+    return change
+
+
+def _scale_by(number):
+    """As numpy's square root of a size has it."""
+    def change(model):
+        for layer in model.model.layers:
+            layer.self_attn.scaling = numpy.float64(number)
+    return change
+
+
 def _activate_with(function):
     def change(model):
         for layer in model.model.layers:
@@ -424,11 +484,18 @@ _TWICE, _THRICE = lambda hidden: 2 * hidden.tanh(), lambda hidden: 3 * hidden.ta
     (_attend_by(Attend(1)), _attend_by(Attend(4))),
     (_attend_by(Attend(1).attend), _attend_by(Attend(4).attend)),
     (_activate_by(_scaling(1)), _activate_by(_scaling(4))),
+    (_activate_by(_scaling_by_class(1)), _activate_by(_scaling_by_class(4))),
+    (_activate_by(_scaling_by_default(1)), _activate_by(_scaling_by_default(4))),
+    (_attend_by(_attending_by_class(1)), _attend_by(_attending_by_class(4))),
+    (_attend_by(_attending_by_made_object(1)), _attend_by(_attending_by_made_object(4))),
+    (_masking_by(8), _masking_by(128)),
+    (_scale_by(0.2), _scale_by(0.8)),
     (_activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.1)),
      _activate_with(functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.9))),
     (_activate_with(lambda hidden, times=1: times * hidden), _activate_with(lambda hidden, times=4: times * hidden)),
     (_activate_with(_TWICE), _activate_with(_THRICE))],
-    ids=["partial", "closure", "object", "method", "class", "partial forward", "default", "lambda"])
+    ids=["partial", "closure", "object", "method", "class", "class attribute", "method's default", "closure's class",
+         "object of a made class", "transformers' closure", "numpy's number", "partial forward", "default", "lambda"])
 def test_what_a_function_holds_is_part_of_the_code(one, other, client):
     """By name and file they are the same, and they would recall each other's."""
     first, second, again = (make_model("llama") for _ in range(3))
@@ -462,8 +529,31 @@ def _generated(text):
     return space["generated"]
 
 
+class Times(float):
+    """Has attributes, and its number is none of them."""
+
+
+class Slotted(Attend):
+    __slots__ = ("others",)
+
+
+def _doubled(hidden):
+    return 2 * hidden
+
+
+_doubled_op = torch.library.custom_op("aquifer_test::doubled", _doubled, mutates_args=(),
+                                      schema="(Tensor hidden) -> Tensor")
+
+
 @pytest.mark.parametrize("change, named", [
     (_activate_by(lambda: torch.jit.script(Doubled())), "act_fn is TorchScript"),
+    (_activate_with(torch.jit.script(_doubled)), "holds a .*ScriptFunction"),
+    (_activate_with(_doubled_op), "holds a CustomOpDef"),
+    (_activate_with(torch.ops.aquifer_test.doubled), "holds a OpOverloadPacket"),
+    (_activate_with(torch.full((1,), 4.0).mul), "holds a Tensor"),
+    (_attend_by(_keeping(Times(4))), "holds a Times"),
+    (_attend_by(_keeping(collections.OrderedDict(times=4))), "holds a OrderedDict"),
+    (_attend_by(Slotted(4)), "holds a Slotted"),
     (_activate_by(lambda: torch.fx.symbolic_trace(Doubled())), "has no source file"),
     (_activate_with(_generated("2 * hidden")), "generated computes a part of it, and nobody knows how"),
     (_attend_by(_keeping(object())), "_keeping.<locals>.attend computes a part of it, and holds a object"),
@@ -560,9 +650,23 @@ def _scale_beside(model):
     model.model.layers[0].mlp.up_proj.meta = {"scales": [torch.ones(4)]}
 
 
+def _hide(model):
+    """So that it is not saved with the others, say."""
+    model.model.layers[0].mlp.guides = [torch.nn.Linear(4, 4)]
+
+
+def _slope(model):
+    model.model.layers[0].self_attn.slopes = numpy.arange(4.0)
+
+
+def _refer(model):
+    model.model.layers[0].mlp.neighbours = [model.model.layers[1].mlp]
+
+
 @pytest.mark.parametrize("change, named", [
     (_pack, "layers.0.mlp.gate_proj._packed_params._packed_params of LinearPackedParams is neither"),
-    (_pack_one, "layers.0.mlp.up_proj.weight is a Packed"), (_scale_beside, "up_proj.meta of Linear is neither")])
+    (_pack_one, "layers.0.mlp.up_proj.weight is a Packed"), (_scale_beside, "up_proj.meta of Linear is neither"),
+    (_hide, "layers.0.mlp.guides of LlamaMLP is neither"), (_slope, "layers.0.self_attn.slopes of LlamaAttention is neither")])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
     """They would be in no name: models that differ in them would recall each other's KV."""
@@ -574,8 +678,17 @@ def test_weights_that_are_not_in_parameters_are_refused(change, named, client):
     cache = before.cache()
     ids = prompt(300)
     assert torch.equal(generate(model, ids, cache)[0], generate(model, ids)[0])
-    assert before.flush() and before.statistics.stored_blocks == (change is _scale_beside)
+    assert before.flush() and before.statistics.stored_blocks == (change in (_scale_beside, _hide, _slope))
     before.close()
+
+
+def test_a_module_that_is_named_twice_is_no_other_model(client):
+    model = make_model("llama")
+    digest = aquifer.transformers.model_digest(model)
+    _refer(model)
+    recall = recalling(model, client)
+    assert recall.layout.model == digest
+    recall.close()
 
 
 def test_a_part_of_a_model_in_training_mode_is_not_stored(client):

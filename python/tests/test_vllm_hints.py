@@ -40,7 +40,8 @@ def test_what_makes_no_sense_is_left_out(params):
 
 
 def test_names_are_cut_and_can_be_written():
-    assert read_wishes(request(session_id="\ud800")).session == "?"
+    halves = [read_wishes(request(session_id=f"chat {half}")).session for half in ("\ud800", "\ud801", "?")]
+    assert len(set(halves)) == 3 and all(name.encode().startswith(b"chat ") for name in halves)
     assert read_wishes(request(session_id="ä" * 128)).session == "ä" * 128
     names = [read_wishes(request(session_id="ä" * 200 + end)).session for end in ("1", "2", "2")]
     assert all(len(name.encode()) <= 256 and name.startswith("ä" * 100) for name in names)

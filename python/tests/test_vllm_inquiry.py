@@ -14,6 +14,7 @@ import aquifer  # noqa: E402
 from aquifer.cache import Match, Run, RunState, Tier  # noqa: E402
 from aquifer.vllm import AquiferConnector, inquiry, scheduler  # noqa: E402
 from aquifer.vllm.inquiry import Inquiry  # noqa: E402
+from aquifer.vllm.messages import StepMetadata  # noqa: E402
 from conftest import stand_still  # noqa: E402
 from test_vllm_sides import BLOCK, FIRST, Hand, go_on, hand, made_request, named, still, store, text  # noqa: E402, F401
 
@@ -211,6 +212,27 @@ def test_a_durable_tier_that_stands_still_holds_up_no_scheduler_and_costs_no_hit
         assert made.scheduler.take_stats() is None  # No call failed: the node has answered.
         os.kill(redis.pid, signal.SIGCONT)
         made.close()
+
+
+def test_no_layer_is_preceded_or_followed_by_a_call(hand, monkeypatch):
+    """vLLM makes two for each layer of every step while a connector says that it has metadata."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+    from vllm.model_executor.layers.attention import attention, kv_transfer_utils
+    connector, called = object.__new__(AquiferConnector), []
+    connector._working, connector._connector_metadata = hand.worker, None
+    monkeypatch.setattr(attention, "get_attention_context", lambda name: (object(), None, None, None))
+    monkeypatch.setattr(kv_transfer_utils, "get_kv_transfer_group", lambda: connector)
+    for question in ("has_kv_transfer_group", "is_v1_kv_transfer_group"):
+        monkeypatch.setattr(kv_transfer_utils, question, lambda: True)
+    for call in ("wait_for_layer_load", "save_kv_layer"):
+        monkeypatch.setattr(AquiferConnector, call, lambda self, name, *args: called.append(name))
+    layer = kv_transfer_utils.maybe_transfer_kv_layer(lambda layer_name: "computed")
+    KVConnectorBase_V1.bind_connector_metadata(connector, StepMetadata())
+    assert layer("layers.0") == "computed" and called == ["layers.0"] * 2  # As others are.
+    connector.clear_connector_metadata()
+    connector.bind_connector_metadata(StepMetadata())
+    assert layer("layers.0") == "computed" and called == ["layers.0"] * 2
+    connector.wait_for_save()
 
 
 # ---- At start ----

@@ -95,7 +95,7 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
         self._working.finish_stores(kv_connector_metadata.preempted)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        super().bind_connector_metadata(connector_metadata)
+        # Kept by the worker's side alone: a connector that says that it has some is called before and after every layer.
         self._working.bind(connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:

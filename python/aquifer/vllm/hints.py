@@ -46,9 +46,9 @@ class Wishes:
 def _name(value: Any) -> Optional[str]:
     if not isinstance(value, str) or not value or "\0" in value:  # The library would end it there.
         return None
-    said = value.encode(errors="replace")
-    if len(said) <= _NAME_BYTES:
-        return said.decode()
+    said = value.encode(errors="surrogatepass")
+    if len(said) <= _NAME_BYTES and said.decode(errors="ignore") == value:  # It has no half of a character.
+        return value
     # Two that begin alike are two: who forgets the one is not to forget the other.
     end = "~" + hashlib.sha256(said).hexdigest()[:32]
     return said[:_NAME_BYTES - len(end)].decode(errors="ignore") + end
