@@ -410,7 +410,7 @@ TEST_F(CommandLineTest, PoliciesAreJudgedOnATrace) {
   EXPECT_THAT(outcome.err, HasSubstr("give a share such as 5%"));
   std::ofstream(trace, std::ios::app) << R"({"timestamp": -5})" << "\n";
   outcome = Run({"sim", "replay", trace});
-  EXPECT_NE(outcome.status, 0);
+  EXPECT_EQ(outcome.status, 1);  // The command line was right.
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("trace.jsonl:41: "), HasSubstr("Next step")));
 }
 

@@ -84,9 +84,9 @@ std::string CheckAccuracy(const std::string& text) {
   return fmt::format("it is '{}': give a number above 0 and at most 1", text);
 }
 
-int Fail(const Status& status) {
+int Fail(const Status& status, int exit_status = kExitFailed) {
   fmt::print(stderr, "aquifer sim replay: {}\n", status.message());
-  return status.code() == Code::kInvalid ? kExitUsage : kExitFailed;
+  return exit_status;
 }
 
 Result<ReplayTrace> Load(const ReplayOptions& options, Progress* progress) {
@@ -139,7 +139,7 @@ int RunReplay(const ReplayOptions& options) {
   for (const std::string& policy : options.policies) {
     const Status possible = CheckSetup(
         {.policy = policy, .capacity_blocks = 1, .nvme_blocks = options.nvme.empty() ? 0u : 1u});
-    if (!possible.ok()) return Fail(possible);
+    if (!possible.ok()) return Fail(possible, kExitUsage);
   }
   SetOnNextInterrupt(&interrupted);
   Progress progress;

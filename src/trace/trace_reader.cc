@@ -250,7 +250,7 @@ Result<bool> TraceReader::Next(TraceRequest* request) {
   if (!*more) return false;
   const Status parsed = ParseTraceLine(line, request);
   if (!parsed.ok()) {
-    last_line_cut_ = parsed.code() == Code::kCorrupt && !lines_->whole();
+    last_line_cut_ = parsed.code() == Code::kCorrupt && !lines_->whole() && requests_ > 0;
     if (last_line_cut_) return false;
     return Explain(parsed);
   }

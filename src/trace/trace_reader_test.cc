@@ -124,6 +124,8 @@ TEST(TraceReaderTest, ALastLineThatBrokeOffIsLeftOut) {
   }
   // Only where it broke off: nonsense without a newline is nonsense.
   EXPECT_FALSE(ReadText(line + "nonsense").status.ok());
+  // And only behind others: what has no whole line is no trace that broke off.
+  EXPECT_THAT(ReadText(line.substr(0, 20)).status.message(), StartsWith("t:1: the line ends"));
 }
 
 TEST(TraceReaderTest, TimesNeverGoBack) {
