@@ -136,6 +136,37 @@ TEST_F(CoreRefilledTest, ATimeToLiveGivenMeanwhileReachesTheDrive) {
   }
 }
 
+// A reader, or a rank that may still write, held it when it was deleted.
+TEST_F(CoreRefilledTest, AReadThatHangsKeepsNoSlotOfWhatWasHeldWhenItWasDeleted) {
+  for (const bool by_reader : {true, false}) {
+    SCOPED_TRACE(by_reader);
+    ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), /*reading=*/true));
+    const uint64_t bytes = Bytes(0);
+    const uint64_t hanging = Counter("quarantined_bytes");
+    const auto first = AttachRank("engine");
+    const auto second = AttachRank("engine");
+    const auto reserved = Reserve(chain_, first.get());
+    std::unique_ptr<ReserveRequest> joined;
+    if (!by_reader) joined = Reserve(chain_, second.get());
+    ASSERT_EQ(Published(Commit(*reserved, first.get())), kBlocks);
+    std::unique_ptr<FetchRequest> fetch;
+    if (by_reader) fetch = Fetch(chain_);
+    EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
+    EXPECT_EQ(Counter("quarantined_bytes"), hanging + kBlocks * kBlockBytes);
+    if (by_reader) {
+      Release(*fetch);
+    } else {
+      second->Abort(Given(*joined));
+    }
+    EXPECT_EQ(Counter("quarantined_bytes"), hanging);
+    EXPECT_EQ(Bytes(0), bytes);
+    BringDriveBack();
+    EXPECT_TRUE(Evict(chain_)->status.ok());
+    EXPECT_TRUE(Evict(other_)->status.ok());
+    ExpectNothingLeft();
+  }
+}
+
 // Asked for before it was stored again.
 TEST_F(CoreRefilledTest, ATimeToLiveGivenBeforeReachesTheDriveToo) {
   ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));

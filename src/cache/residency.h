@@ -358,7 +358,9 @@ class Residency {
   // Another tier has it, or has it no more: what DRAM saves is another.
   void ReweighInDram(BlockRef ref);
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
-  // Someone needs it in DRAM. A read from NVMe does not: it has a slot of its own.
+  // Someone reads or writes its slot. A read from NVMe does not: it has one of its own.
+  bool SlotInUse(BlockRef ref) const;
+  // Someone needs it in DRAM.
   bool HeldInDram(BlockRef ref) const;
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();
