@@ -456,6 +456,7 @@ class Core final : private TierListener, private LoadWaiter {
   bool Readable(BlockRef ref) const;
   // DRAM has it, or a drive that is in service.
   bool Reachable(BlockRef ref) const;
+  bool DriveServes(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
   // It is being deleted: its blocks are nobody's because of it.
   void ForgetHead(uint16_t tenant, const std::string& name);
