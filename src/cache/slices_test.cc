@@ -118,6 +118,22 @@ TEST_F(SlicesTest, GivingBackAllThatAClientHolds) {
   EXPECT_EQ(Counter("quarantined_bytes"), 0u);
 }
 
+TEST_F(SlicesTest, ReservationsThatAreOverdueTogether) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{512} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.overdue_nanos = 1'000'000'000;
+  CoreFixture::Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 4000});
+  const auto reserved = Reserve(chain, client_.get());
+  ASSERT_EQ(reserved->ops.back().outcome, ReserveOutcome::kSlot);
+  world_->meter().ResetMost();
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_reservations"), chain.size());
+  ExpectShortTasks("overdue");
+}
+
 TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
   Make(uint64_t{512} << 20, true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
