@@ -3,6 +3,7 @@
 // for the same.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -132,6 +133,50 @@ TEST_F(SlicesTest, ReservationsThatAreOverdueTogether) {
   world_->Advance(5'000'000'000);
   EXPECT_EQ(Counter("overdue_reservations"), chain.size());
   ExpectShortTasks("overdue");
+}
+
+TEST_F(SlicesTest, DeletingASessionThatGoesOnInManyBranches) {
+  Make(uint64_t{512} << 20, false);
+  uint64_t last = 0;
+  size_t stored = 0;
+  const auto store = [&](const Key& parent, uint32_t position) {
+    Key key{};
+    ++last;
+    std::memcpy(key.bytes.data(), &last, sizeof(last));
+    ReserveRequest reserve;
+    reserve.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {&key, 1}};
+    reserve.parent = parent;
+    reserve.position = position;
+    client_->Do(&Core::Reserve, &reserve);
+    CommitRequest commit;
+    commit.ops.resize(1);
+    commit.ops[0].reservation = reserve.ops[0].reservation;
+    commit.ops[0].sums = SumLanes(reserve.ops[0].slot, 0);
+    client_->Do(&Core::Commit, &commit);
+    stored += commit.ops[0].published ? 1 : 0;
+    return key;
+  };
+  const Chain root(layout_, {.seed = 1, .blocks = 1});
+  const Key end = store(root.parent(0), 0);
+  Key next = store(end, 1);
+  for (uint32_t position = 2; position < 102; ++position) {
+    const Key branches = next;
+    next = store(branches, position);  // What was stored first is looked at last, and gone on from.
+    for (size_t leaf = 0; leaf < 300; ++leaf) store(branches, position);
+  }
+  ASSERT_EQ(stored, 2 + 100 * 301u);
+  SessionForecast forecast;
+  forecast.session = "session";
+  forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+  world_->core().Hint(client_->number(), forecast, end);
+  world_->Run();
+  world_->meter().ResetMost();
+  EvictRequest evict;
+  evict.session = "session";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, stored);
+  ExpectShortTasks("evict");
 }
 
 TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
