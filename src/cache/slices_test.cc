@@ -293,6 +293,40 @@ TEST_F(SlicesTest, ReclaimingSegmentsOfManySmallBlocks) {
   EXPECT_GT(Counter("nvme_reclaim_moved_blocks"), 1000u);
 }
 
+// Each takes the place of forty: more than one task drops.
+TEST_F(SlicesTest, WritingLargeBlocksAtACeilingThatSmallOnesFill) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{512} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.nvme_directories = {kDrive};
+  options.cache.nvme_bytes = uint64_t{4} << 30;
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.nvme_ceiling_bytes = 20'000 * kSmallBlock;
+  options.cache.tenants = {tenant};
+  CoreFixture::Make(options);
+  const Chain small(layout_, {.seed = 1, .blocks = 20'000});
+  ASSERT_EQ(Store(small), small.size());
+  ASSERT_TRUE(Flush().ok());
+  RegisterLayoutRequest larger;
+  larger.layout = LayoutOfBytes(40 * kSmallBlock);
+  client_->Do(&Core::RegisterLayout, &larger);
+  handle_ = larger.handle;
+  const Chain large(larger.layout, {.seed = 2, .blocks = 400});
+  world_->meter().ResetMost();
+  ASSERT_EQ(Store(large), large.size());
+  const Status flushed = Flush();
+  EXPECT_TRUE(flushed.ok()) << flushed.ToString();
+  ExpectShortTasks("write");
+  EXPECT_EQ(Counter("write_down_refused"), 0u);
+  Restart();
+  handle_ = 0;
+  client_->Do(&Core::RegisterLayout, &larger);
+  handle_ = larger.handle;
+  EXPECT_EQ(Recall(large), large.size());
+}
+
 TEST_F(SlicesTest, MatchingAChainWhoseBlocksLieInTurnsInTwoTiers) {
   Make(uint64_t{512} << 20, true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
