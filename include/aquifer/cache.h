@@ -193,7 +193,9 @@ struct CommitOp {
   uint32_t head_end = 0;
   LaneSums sums;
 
-  Status status;           // Answer. kInvalid: unknown, void or overlapping.
+  // Answer. kInvalid: unknown, void or overlapping. kNoSpace, kBusy: it was deleted or lost since a
+  // drive had it, and there is no place for a new one; this one is not kept.
+  Status status;
   bool published = false;  // Answer. Every head is there: from now on the block is served.
 };
 

@@ -348,14 +348,14 @@ void Core::Tick() {
   // What is looked at seldom is looked at more of at a time.
   const bool expired = residency_->DropExpired(resting_ ? 4 * kExpirySlice : kExpirySlice);
   const bool unpinned = residency_->ExpirePins(kPinExpirySlice);
-  LookForOverdue();
+  const bool overdue = LookForOverdue();
   if (nvme_ != nullptr) residency_->SetReload(nvme_speed_.Cost(environment_.clock->NowNanos()));
   eraser_->Pump();
   write_down_->Pump();
   if (loader_->pending() > 0) loader_->Pump();
   if (durable_ != nullptr) durable_->Tick();
   Housekeep();
-  TickIn(NanosToTick(expired || unpinned));
+  TickIn(NanosToTick(expired || unpinned || overdue));
 }
 
 // What was begun and is too long for one task.

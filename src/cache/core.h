@@ -373,9 +373,10 @@ class Core final : private TierListener, private LoadWaiter {
   bool VoidReservations(size_t max);
   void GiveUpJobs(ClientNumber client);
   bool DropJobs(size_t max);
-  void LookForOverdue();
-  void VoidOverdueFillings(int64_t limit_nanos);
-  void VoidOverdueRefills(int64_t limit_nanos);
+  // True: there was some. At most `max` become void, which says then how many more may.
+  bool LookForOverdue();
+  void VoidOverdueFillings(int64_t limit_nanos, size_t* max);
+  void VoidOverdueRefills(int64_t limit_nanos, size_t* max);
 
   // Requests.
   template <class J, class R>
@@ -456,6 +457,7 @@ class Core final : private TierListener, private LoadWaiter {
   bool Readable(BlockRef ref) const;
   // DRAM has it, or a drive that is in service.
   bool Reachable(BlockRef ref) const;
+  bool DriveServes(BlockRef ref) const;
   void RememberSession(const std::string& name, const BlockName& head);
   // It is being deleted: its blocks are nobody's because of it.
   void ForgetHead(uint16_t tenant, const std::string& name);

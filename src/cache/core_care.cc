@@ -376,14 +376,15 @@ bool EvictJob::DropSessionSlice() {
 // one's blocks are there.
 bool EvictJob::LookBelow() {
   const Index& index = core().residency_->index();
-  for (size_t step = 0; step < kEvictSlice && !unseen_.empty(); ++step) {
+  size_t children = 0;
+  for (size_t looked = 0; looked < kWalkSlice && !unseen_.empty(); looked += 1 + children) {
     const BlockName name = unseen_.back();
     unseen_.pop_back();
     const bool last = name == walk_;
     if (!last) below_.push_back(name);
     // Another session ends here: all of this one is its, too.
     if (core().IsSessionHead(name)) return false;
-    size_t children = 0;
+    children = 0;
     BlockName below = name;
     for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
          child = index.at(child).next_sibling) {

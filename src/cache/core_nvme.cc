@@ -190,7 +190,7 @@ bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
     write_down_->NoteOlderRecord(meta.id);
     return true;
   }
-  if (same && residency_->ChargeNvme(known)) {
+  if (same && residency_->ChargeNvme(known).ok()) {
     residency_->ArriveOnNvme(known);
     // It was stored anew, and with that got another time than an earlier life had given it.
     if (entry.expiry_unix_seconds != expiry) write_down_->Renew(known);

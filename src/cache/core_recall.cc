@@ -57,9 +57,11 @@ bool Core::Readable(BlockRef ref) const {
 }
 
 bool Core::Reachable(BlockRef ref) const {
-  const BlockEntry& entry = residency_->at(ref);
-  if (entry.in_tier(kTierDram)) return true;
-  if (!entry.in_tier(kTierNvme) || !nvme_usable()) return false;
+  return residency_->at(ref).in_tier(kTierDram) || DriveServes(ref);
+}
+
+bool Core::DriveServes(BlockRef ref) const {
+  if (!residency_->at(ref).in_tier(kTierNvme) || !nvme_usable()) return false;
   return nvme_->AllInService() || nvme_->Probe(residency_->IdOf(ref)).code() != Code::kUnavailable;
 }
 

@@ -123,11 +123,16 @@ Status Core::PublishRefill(Refill* refill, const Checksum& checksum) {
     OnPublished(ref);
   } else if (residency_->at(ref).layout != refill->block.layout) {
     return Status(Code::kInvalid, "the key is another layout's");
-  } else if (residency_->at(ref).in_tier(kTierDram)) {
-    return Status();  // Its drive is back, and somebody was faster: these bytes are not needed.
   } else {
-    AQ_CHECK(residency_->at(ref).in_tier(kTierNvme));
-    if (!Reachable(ref)) tenants_stored_again_.insert(refill->block.name.tenant);
+    const bool on_nvme = residency_->at(ref).in_tier(kTierNvme);
+    if (on_nvme && !DriveServes(ref)) tenants_stored_again_.insert(refill->block.name.tenant);
+    if (residency_->at(ref).in_tier(kTierDram)) {
+      // Somebody was faster: its drive is back, or a durable tier had it. These bytes are not
+      // needed; but what was committed is to be on NVMe.
+      if (!on_nvme && !residency_->set_aside(ref)) write_down_->Add(ref);
+      return Status();
+    }
+    AQ_CHECK(on_nvme);
     residency_->StoreAgain(ref, refill->slot, checksum);
     ShortenExpiry(ref, refill->block.expiry_unix_seconds);
     if (durable_ != nullptr) durable_->OnCommitted(ref);

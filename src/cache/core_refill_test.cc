@@ -313,6 +313,31 @@ TEST_F(CoreRefillTest, AnotherLayoutGetsNoPartOfItsSlot) {
   EXPECT_EQ(Count(reserve, ReserveOutcome::kRefused), kBlocks);
 }
 
+// It was deleted, so that it needs a place in the index like any new one.
+TEST_F(CoreRefillTest, WhatTheIndexHasNoRoomForIsNotPublishedAndGivesItsSlotBack) {
+  CoreOptions options = SmallCache(128);
+  options.max_blocks = 32;
+  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(options));
+  const uint64_t before = Bytes(0);
+  const auto engine = AttachRank("engine");
+  const auto reserved = Reserve(chain_, engine.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
+  const auto full = Reserve(Chain(layout_, {.seed = 3, .blocks = 64}), client_.get());
+  ASSERT_EQ(full->ops.back().refusal, Refusal::kFull);
+  for (const CommitOp& op : Commit(*reserved, engine.get())) {
+    EXPECT_EQ(op.status.code(), Code::kNoSpace);
+    EXPECT_FALSE(op.published);
+  }
+  EXPECT_EQ(Counter("committed"), 0u);
+  client_->Detach();
+  world_->Run();
+  Attach();
+  EXPECT_EQ(Bytes(0), before);
+  EXPECT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+}
+
 // They are in memory already, and some rank may still write the slots that nobody needs.
 TEST_F(CoreRefillTest, SlotsThatTurnOutNotToBeNeededWaitForAllRanks) {
   ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));

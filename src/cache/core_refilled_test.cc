@@ -136,6 +136,37 @@ TEST_F(CoreRefilledTest, ATimeToLiveGivenMeanwhileReachesTheDrive) {
   }
 }
 
+// A reader, or a rank that may still write, held it when it was deleted.
+TEST_F(CoreRefilledTest, AReadThatHangsKeepsNoSlotOfWhatWasHeldWhenItWasDeleted) {
+  for (const bool by_reader : {true, false}) {
+    SCOPED_TRACE(by_reader);
+    ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), /*reading=*/true));
+    const uint64_t bytes = Bytes(0);
+    const uint64_t hanging = Counter("quarantined_bytes");
+    const auto first = AttachRank("engine");
+    const auto second = AttachRank("engine");
+    const auto reserved = Reserve(chain_, first.get());
+    std::unique_ptr<ReserveRequest> joined;
+    if (!by_reader) joined = Reserve(chain_, second.get());
+    ASSERT_EQ(Published(Commit(*reserved, first.get())), kBlocks);
+    std::unique_ptr<FetchRequest> fetch;
+    if (by_reader) fetch = Fetch(chain_);
+    EXPECT_EQ(Evict(chain_)->status.code(), Code::kUnavailable);
+    EXPECT_EQ(Counter("quarantined_bytes"), hanging + kBlocks * kBlockBytes);
+    if (by_reader) {
+      Release(*fetch);
+    } else {
+      second->Abort(Given(*joined));
+    }
+    EXPECT_EQ(Counter("quarantined_bytes"), hanging);
+    EXPECT_EQ(Bytes(0), bytes);
+    BringDriveBack();
+    EXPECT_TRUE(Evict(chain_)->status.ok());
+    EXPECT_TRUE(Evict(other_)->status.ok());
+    ExpectNothingLeft();
+  }
+}
+
 // Asked for before it was stored again.
 TEST_F(CoreRefilledTest, ATimeToLiveGivenBeforeReachesTheDriveToo) {
   ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache()));
@@ -338,6 +369,32 @@ class CoreRefilledDurableTest : public CoreDurableFixture {
  protected:
   static constexpr int64_t kSecond = CoreRefilledTest::kSecond;
   static constexpr size_t kBlocks = CoreRefilledTest::kBlocks;
+
+  // The store gets all that is stored, and nothing counts as durable for that. The cache was
+  // started again.
+  void StoreInCacheOfNodes(const CoreOptions& options, const Chain& chain) {
+    sources_[0].writes = DurableWrites::kAll;
+    sources_[0].lasting = false;
+    MakeDurable(options);
+    ASSERT_EQ(Store(chain), chain.size());
+    ASSERT_TRUE(Flush().ok());
+    ASSERT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == chain.size(); }));
+    Restart();
+  }
+  // Of what got a slot; returns how many were published.
+  size_t Commit(const ReserveRequest& reserved, const Chain& chain) {
+    CommitRequest commit;
+    for (size_t i = 0; i < reserved.ops.size(); ++i) {
+      if (reserved.ops[i].outcome != ReserveOutcome::kSlot) continue;
+      FillPayload(chain[i], 1, reserved.ops[i].slot);
+      CommitOp& op = commit.ops.emplace_back();
+      op.reservation = reserved.ops[i].reservation;
+      op.sums = SumLanes(reserved.ops[i].slot, 0);
+    }
+    client_->Do(&Core::Commit, &commit);
+    return static_cast<size_t>(std::count_if(commit.ops.begin(), commit.ops.end(),
+                                             [](const CommitOp& op) { return op.published; }));
+  }
 };
 
 // The store has other bytes of it than the drive, and those count while the drive is away. Its
@@ -389,6 +446,59 @@ TEST_F(CoreRefilledDurableTest, ATierThatGetsAllIsGivenWhatIsStoredAgain) {
   ASSERT_EQ(BlobsOf(chain), 0u);
   ASSERT_EQ(Store(chain, client_.get(), 1), kBlocks);
   EXPECT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == kBlocks; }));
+}
+
+// A durable tier was faster than who stored it again: its drive is away all the same.
+TEST_F(CoreRefilledDurableTest, AFlushIsNotOkForWhatAStoreBroughtMeanwhile) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 32});
+  CoreOptions options = SmallCache(128);
+  options.cache.nvme_bytes = 128 << 20;
+  options.cache.nvme_directories = {kDrive, "other"};
+  ASSERT_NO_FATAL_FAILURE(StoreInCacheOfNodes(options, chain));
+  world_->disk(kDrive).Hang(true);
+  Recall(chain);
+  world_->Advance(10 * kSecond);
+  const auto reserved = Reserve(chain, client_.get());
+  ASSERT_EQ(Recall(chain), 32u);
+  ASSERT_TRUE(Flush().ok()) << "nobody has stored anything yet";
+  EXPECT_GT(Commit(*reserved, chain), 0u);
+  EXPECT_EQ(Flush().code(), Code::kUnavailable);
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(5 * kSecond);
+  EXPECT_TRUE(Flush().ok());
+}
+
+// The drive has lost it, so that it is to be written like all that is stored.
+TEST_F(CoreRefilledDurableTest, WhatAStoreBroughtInTheDrivesPlaceIsWrittenDown) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 1});
+  const Chain other(layout_, {.seed = 2, .blocks = 1});
+  ASSERT_NO_FATAL_FAILURE(StoreInCacheOfNodes(SmallCache(), chain));
+  ASSERT_EQ(Store(other), 1u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  Recall(other);
+  world_->Advance(10 * kSecond);
+  const auto reserved = Reserve(chain, client_.get());
+  MemoryMedia& media = world_->media(kDrive);
+  std::vector<std::byte> wanted(kBlockBytes);
+  FillPayload(chain[0], 0, wanted);
+  for (const DiskFile& file : media.List()) {
+    for (uint64_t offset = 0; offset + kBlockBytes <= file.bytes; offset += 4096) {
+      if (media.Bytes(file.number, offset, kBlockBytes) == wanted) {
+        media.FlipBit(file.number, offset + 5000, 3);
+      }
+    }
+  }
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(5 * kSecond);
+  ASSERT_EQ(Recall(chain), 1u);
+  ASSERT_EQ(Counter("nvme_corrupt_blocks"), 1u);
+  EXPECT_EQ(Commit(*reserved, chain), 1u);
+  EXPECT_TRUE(Flush().ok());
+  store_.fail_reads = Code::kUnavailable;
+  Restart();
+  EXPECT_EQ(Recall(chain), 1u);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kReserveSlice = 32;
 constexpr size_t kCommitSlice = 32;
 constexpr size_t kOverdueSlice = 1024;
+constexpr size_t kOverdueVoids = 64;  // Of those.
 constexpr size_t kReturnSlice = 256;
 
 Refusal WhyNoSlot(Code code) {
@@ -450,9 +451,10 @@ bool Core::ReturnLoans(size_t max) {
 // A lease is never taken back: someone may be reading. It is only counted. Ranks that died or hang
 // in mid-store keep everyone else from storing these blocks: their reservations are void from now
 // on, and the slots stay in quarantine until the ranks let go.
-void Core::LookForOverdue() {
+bool Core::LookForOverdue() {
   const int64_t limit = environment_.clock->NowNanos() - options_.cache.overdue_nanos;
-  for (size_t step = 0; step < std::min(kOverdueSlice, loans_.size()); ++step) {
+  size_t max = kOverdueVoids;
+  for (size_t step = 0; step < std::min(kOverdueSlice, loans_.size()) && max > 0; ++step) {
     overdue_cursor_ = (overdue_cursor_ + 1) % loans_.size();
     Loan& loan = loans_[overdue_cursor_];
     if (!loan.used || loan.since_nanos > limit || std::exchange(loan.overdue, true)) continue;
@@ -461,31 +463,35 @@ void Core::LookForOverdue() {
     if (IsOpen(loan)) {
       Count(tenant, &CoreCounters::overdue);
       VoidReservation(loan);
+      --max;
     }
     if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();
   }
-  VoidOverdueFillings(limit);
-  VoidOverdueRefills(limit);
+  VoidOverdueFillings(limit, &max);
+  VoidOverdueRefills(limit, &max);
+  return max < kOverdueVoids;
 }
 
 // Of a block whose other heads never come, no rank has a loan any more.
-void Core::VoidOverdueFillings(int64_t limit_nanos) {
-  for (size_t step = 0; step < std::min(kOverdueSlice, fillings_.size()); ++step) {
+void Core::VoidOverdueFillings(int64_t limit_nanos, size_t* max) {
+  for (size_t step = 0; step < std::min(kOverdueSlice, fillings_.size()) && *max > 0; ++step) {
     filling_cursor_ = (filling_cursor_ + 1) % fillings_.size();
     const Filling& filling = fillings_[filling_cursor_];
     if (filling.ref == kNoBlock || filling.touched_nanos > limit_nanos) continue;
     Count(residency_->at(filling.ref).tenant, &CoreCounters::overdue);
     VoidFilling(filling.ref);
+    --*max;
   }
 }
 
-void Core::VoidOverdueRefills(int64_t limit_nanos) {
-  for (size_t step = 0; step < std::min(kOverdueSlice, refills_.size()); ++step) {
+void Core::VoidOverdueRefills(int64_t limit_nanos, size_t* max) {
+  for (size_t step = 0; step < std::min(kOverdueSlice, refills_.size()) && *max > 0; ++step) {
     refill_cursor_ = (refill_cursor_ + 1) % refills_.size();
     const Refill& refill = refills_[refill_cursor_];
     if (!refill.open || refill.filling.touched_nanos > limit_nanos) continue;
     Count(refill.block.name.tenant, &CoreCounters::overdue);
     VoidRefill(static_cast<uint32_t>(refill_cursor_) + 1);
+    --*max;
   }
 }
 

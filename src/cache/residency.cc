@@ -349,8 +349,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];
   ++MutableBlocksOf(entry.tenant).left[static_cast<size_t>(why)];
-  // A read from NVMe that hangs has a slot of its own.
-  if (entry.leases == 0 && (entry.io_tiers & ~TierBit(kTierNvme)) == 0) ReleaseSlot(ref);
+  if (!SlotInUse(ref)) ReleaseSlot(ref);
   if (entry.leases == 0 && entry.io_tiers == 0) return Remove(ref);
   if (Planted(PlantedBug::kQuarantineIgnored)) ReleaseSlot(ref);
   if (entry.has_slot()) dram_->Quarantine(entry.slot);
@@ -381,9 +380,9 @@ void Residency::LeaveDurable(BlockRef ref, Leave why) {
 
 void Residency::Settle(BlockRef ref) {
   const BlockEntry& entry = at(ref);
-  if (entry.state != BlockState::kGone || entry.leases != 0 || entry.io_tiers != 0) return;
-  ReleaseSlot(ref);
-  Remove(ref);
+  if (entry.state != BlockState::kGone) return;
+  if (!SlotInUse(ref)) ReleaseSlot(ref);
+  if (entry.leases == 0 && entry.io_tiers == 0) Remove(ref);
 }
 
 bool Residency::DropOrphans(size_t max_blocks) {
@@ -471,10 +470,12 @@ void Residency::LeaveIfRetiring(BlockRef ref) {
   if (Retiring(at(ref).slot)) LeaveDram(ref, Leave::kPressure);
 }
 
+bool Residency::SlotInUse(BlockRef ref) const {
+  return at(ref).leases != 0 || (at(ref).io_tiers & ~TierBit(kTierNvme)) != 0;
+}
+
 bool Residency::HeldInDram(BlockRef ref) const {
-  const BlockEntry& entry = at(ref);
-  const bool used = entry.leases != 0 || (entry.io_tiers & ~TierBit(kTierNvme)) != 0;
-  return used || entry.pins != 0 || (entry.flags & kWaitsInDram) != 0;
+  return SlotInUse(ref) || at(ref).pins != 0 || (at(ref).flags & kWaitsInDram) != 0;
 }
 
 void Residency::BeginIo(BlockRef ref, uint8_t tier) {

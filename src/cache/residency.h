@@ -241,8 +241,9 @@ class Residency {
   // A slice of emptying; false when nothing is left to do.
   bool ContinueReclaim(size_t max_blocks);
   // Takes the block's bytes on NVMe out of its tenant's share, before it is written there; at the
-  // ceiling the tenant's least valuable blocks there make room. False: they do not.
-  [[nodiscard]] bool ChargeNvme(BlockRef ref);
+  // ceiling the tenant's least valuable blocks there make room. kBusy: more of them have to go than
+  // one task drops; ask again. kNoSpace: they do not.
+  Status ChargeNvme(BlockRef ref);
   // The write failed. `bytes` as charged, for a block that may be gone by now.
   void UnchargeNvme(uint16_t tenant, uint64_t bytes) { nvme_quota_.Uncharge(tenant, bytes); }
   uint64_t SlotBytesOf(BlockRef ref) const;
@@ -358,7 +359,9 @@ class Residency {
   // Another tier has it, or has it no more: what DRAM saves is another.
   void ReweighInDram(BlockRef ref);
   void SetTier(BlockRef ref, uint8_t tier, bool resident);
-  // Someone needs it in DRAM. A read from NVMe does not: it has a slot of its own.
+  // Someone reads or writes its slot. A read from NVMe does not: it has one of its own.
+  bool SlotInUse(BlockRef ref) const;
+  // Someone needs it in DRAM.
   bool HeldInDram(BlockRef ref) const;
   EvictionOrder* order(uint8_t tier) {
     return tier == kTierDram ? dram_order_.get() : nvme_order_.get();

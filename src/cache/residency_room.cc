@@ -256,20 +256,22 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
   return reclaim_slot_ != kNoReclaim || !reclaim_.empty();
 }
 
-bool Residency::ChargeNvme(BlockRef ref) {
+Status Residency::ChargeNvme(BlockRef ref) {
   const uint16_t tenant = at(ref).tenant;
   const uint64_t bytes = SlotBytesOf(ref);
-  if (nvme_quota_.CanTake(tenant, bytes) == QuotaTake::kNever) return false;
+  if (nvme_quota_.CanTake(tenant, bytes) == QuotaTake::kNever) {
+    return Status(Code::kNoSpace);
+  }
   for (int evictions = 0; evictions < kMaxEvictions; ++evictions) {
-    if (nvme_quota_.Charge(tenant, bytes)) return true;
+    if (nvme_quota_.Charge(tenant, bytes)) return Status();
     const uint32_t victim = nvme_order_->Victim(tenant);
-    if (victim == kNoVictim) return false;
+    if (victim == kNoVictim) return Status(Code::kNoSpace);
     const BlockId id = IdOf(victim);
     const bool elsewhere = at(victim).in_tier(kTierDram);
     LeaveNvme(victim, Leave::kQuota);
     if (elsewhere && on_erase) on_erase(id, Leave::kQuota);
   }
-  return false;
+  return nvme_quota_.Charge(tenant, bytes) ? Status() : Status(Code::kBusy);
 }
 
 // --- An entry of the index

@@ -3,6 +3,7 @@
 // for the same.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -118,6 +119,66 @@ TEST_F(SlicesTest, GivingBackAllThatAClientHolds) {
   EXPECT_EQ(Counter("quarantined_bytes"), 0u);
 }
 
+TEST_F(SlicesTest, ReservationsThatAreOverdueTogether) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{512} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.overdue_nanos = 1'000'000'000;
+  CoreFixture::Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 4000});
+  const auto reserved = Reserve(chain, client_.get());
+  ASSERT_EQ(reserved->ops.back().outcome, ReserveOutcome::kSlot);
+  world_->meter().ResetMost();
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("overdue_reservations"), chain.size());
+  ExpectShortTasks("overdue");
+}
+
+TEST_F(SlicesTest, DeletingASessionThatGoesOnInManyBranches) {
+  Make(uint64_t{512} << 20, false);
+  uint64_t last = 0;
+  size_t stored = 0;
+  const auto store = [&](const Key& parent, uint32_t position) {
+    Key key{};
+    ++last;
+    std::memcpy(key.bytes.data(), &last, sizeof(last));
+    ReserveRequest reserve;
+    reserve.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {&key, 1}};
+    reserve.parent = parent;
+    reserve.position = position;
+    client_->Do(&Core::Reserve, &reserve);
+    CommitRequest commit;
+    commit.ops.resize(1);
+    commit.ops[0].reservation = reserve.ops[0].reservation;
+    commit.ops[0].sums = SumLanes(reserve.ops[0].slot, 0);
+    client_->Do(&Core::Commit, &commit);
+    stored += commit.ops[0].published ? 1 : 0;
+    return key;
+  };
+  const Chain root(layout_, {.seed = 1, .blocks = 1});
+  const Key end = store(root.parent(0), 0);
+  Key next = store(end, 1);
+  for (uint32_t position = 2; position < 102; ++position) {
+    const Key branches = next;
+    next = store(branches, position);  // What was stored first is looked at last, and gone on from.
+    for (size_t leaf = 0; leaf < 300; ++leaf) store(branches, position);
+  }
+  ASSERT_EQ(stored, 2 + 100 * 301u);
+  SessionForecast forecast;
+  forecast.session = "session";
+  forecast.chain = {.layout = handle_, .group = 0, .part = 0, .keys = {}};
+  world_->core().Hint(client_->number(), forecast, end);
+  world_->Run();
+  world_->meter().ResetMost();
+  EvictRequest evict;
+  evict.session = "session";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(evict.evicted, stored);
+  ExpectShortTasks("evict");
+}
+
 TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
   Make(uint64_t{512} << 20, true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});
@@ -230,6 +291,40 @@ TEST_F(SlicesTest, ReclaimingSegmentsOfManySmallBlocks) {
   }
   EXPECT_GT(Counter("nvme_segments_reclaimed"), 2u);
   EXPECT_GT(Counter("nvme_reclaim_moved_blocks"), 1000u);
+}
+
+// Each takes the place of forty: more than one task drops.
+TEST_F(SlicesTest, WritingLargeBlocksAtACeilingThatSmallOnesFill) {
+  CoreOptions options;
+  options.max_blocks = 4 * kBlocks;
+  options.cache.dram_bytes = uint64_t{512} << 20;
+  options.cache.keep_available_bytes = 0;
+  options.cache.nvme_directories = {kDrive};
+  options.cache.nvme_bytes = uint64_t{4} << 30;
+  TenantOptions tenant;
+  tenant.name = "local";
+  tenant.nvme_ceiling_bytes = 20'000 * kSmallBlock;
+  options.cache.tenants = {tenant};
+  CoreFixture::Make(options);
+  const Chain small(layout_, {.seed = 1, .blocks = 20'000});
+  ASSERT_EQ(Store(small), small.size());
+  ASSERT_TRUE(Flush().ok());
+  RegisterLayoutRequest larger;
+  larger.layout = LayoutOfBytes(40 * kSmallBlock);
+  client_->Do(&Core::RegisterLayout, &larger);
+  handle_ = larger.handle;
+  const Chain large(larger.layout, {.seed = 2, .blocks = 400});
+  world_->meter().ResetMost();
+  ASSERT_EQ(Store(large), large.size());
+  const Status flushed = Flush();
+  EXPECT_TRUE(flushed.ok()) << flushed.ToString();
+  ExpectShortTasks("write");
+  EXPECT_EQ(Counter("write_down_refused"), 0u);
+  Restart();
+  handle_ = 0;
+  client_->Do(&Core::RegisterLayout, &larger);
+  handle_ = larger.handle;
+  EXPECT_EQ(Recall(large), large.size());
 }
 
 TEST_F(SlicesTest, MatchingAChainWhoseBlocksLieInTurnsInTwoTiers) {

@@ -290,15 +290,16 @@ WriteDown::WriteBatch* WriteDown::TakeBatch() {
   return write;
 }
 
-// False: the block cannot be written and is forgotten here.
-bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
+// kBusy: room for it is being made. kNoSpace: the block cannot be written and is forgotten here.
+Status WriteDown::AddTo(WriteBatch* write, const Item& item) {
   const uint64_t bytes = residency_->SlotBytesOf(item.ref);
   const uint16_t tenant = residency_->at(item.ref).tenant;
   const bool renewal = residency_->at(item.ref).in_tier(kTierNvme);
-  if (!renewal && !residency_->ChargeNvme(item.ref)) {
+  if (Status charged = renewal ? Status() : residency_->ChargeNvme(item.ref); !charged.ok()) {
+    if (charged.code() == Code::kBusy) return charged;
     ++stats_.refused_blocks;
     losses_.AddRefused(tenant);
-    return false;
+    return charged;
   }
   WriteOp& op = write->batch.ops.emplace_back();
   op.meta = residency_->MetaOf(item.ref);
@@ -312,7 +313,7 @@ bool WriteDown::AddTo(WriteBatch* write, const Item& item) {
   write->charged.push_back(renewal ? 0 : bytes);
   write->tenants.push_back(tenant);
   write->bytes += bytes;
-  return true;
+  return Status();
 }
 
 void WriteDown::Pump() {
@@ -344,11 +345,19 @@ void WriteDown::Pump() {
           budget_.ChargeBytes(now, bytes);
         }
         next = TakeOut(next);
-        if (!AddTo(write, item)) {
-          budget_.RefundBytes(now, bytes);
-          Forget(item);
-          Settle(item);
+        const uint64_t blocks = residency_->nvme_blocks();
+        const Status added = AddTo(write, item);
+        steps += blocks - residency_->nvme_blocks();  // What made room for it.
+        if (added.ok()) continue;
+        budget_.RefundBytes(now, bytes);
+        if (added.code() == Code::kBusy) {
+          Put(item);
+          PumpAt(now);
+          next = queue_.end();
+          continue;
         }
+        Forget(item);
+        Settle(item);
       } else {
         next = TakeOut(next);
         Discard(item);
@@ -477,7 +486,7 @@ void WriteDown::OnStored(WriteBatch* write, size_t i) {
   if (residency_->at(ref).in_tier(kTierNvme) || eraser_->Owes(op.meta.id)) return;
   // Also on a drive that has gone out of service since: it has the record when it is back.
   if (target_->Probe(op.meta.id).code() == Code::kNotFound) return;
-  if (residency_->ChargeNvme(ref)) {
+  if (residency_->ChargeNvme(ref).ok()) {
     residency_->ArriveOnNvme(ref);
   } else {
     eraser_->Add(op.meta.id);

@@ -188,7 +188,7 @@ class WriteDown {
   void HangWrite(BlockRef ref);
   void EndHungWrite(BlockRef ref);
   WriteBatch* TakeBatch();
-  bool AddTo(WriteBatch* write, const Item& item);
+  Status AddTo(WriteBatch* write, const Item& item);
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
