@@ -247,6 +247,35 @@ std::array<float, kAgeBuckets> SmoothAges(const ReuseCounts& counts, size_t fami
   return smooth;
 }
 
+// For each bucket, the most hits per second of keeping a block from there on, if it is given up at
+// the best time. A time to give up is best where what comes next brings less than what was so far:
+// so from the last bucket back, each one takes in the runs behind it as long as they bring more.
+std::array<double, kAgeBuckets> BestOfKeeping(const std::array<double, kAgeBuckets>& hazard,
+                                              const std::array<double, kAgeBuckets>& seconds) {
+  struct Run {  // Of who gets to its first bucket.
+    double asked = 0;
+    double held = 0;
+    double outlived = 0;  // So many get beyond its last one.
+  };
+  std::array<double, kAgeBuckets> best;
+  std::array<Run, kAgeBuckets> runs;  // Behind the bucket, the nearest last.
+  size_t count = 0;
+  for (uint8_t b = kAgeBuckets; b-- > 0;) {
+    Run run{
+        .asked = hazard[b], .held = seconds[b] * (1 - hazard[b] / 2), .outlived = 1 - hazard[b]};
+    // No division: it takes the longest.
+    while (count > 0 && runs[count - 1].asked * run.held > run.asked * runs[count - 1].held) {
+      const Run& next = runs[--count];
+      run.asked += run.outlived * next.asked;
+      run.held += run.outlived * next.held;
+      run.outlived *= next.outlived;
+    }
+    runs[count++] = run;
+    best[b] = run.asked / run.held;
+  }
+  return best;
+}
+
 // The least first, and of equal ones the one of the lower number. Values are not negative, so that
 // their bits are in their order, too: three passes over eleven of them each, faster than comparing.
 void SortByValue(const std::array<float, kReuseCells>& values,
@@ -291,20 +320,10 @@ IndexTable BuildIndexTable(const ReuseCounts& counts, uint8_t kept_buckets) {
     for (uint8_t from = kAgeBuckets; from-- > 0;) {
       if (from < kept_buckets) gone *= 1 - hazard[from];
       table.reuse[c * kAgeBuckets + from] = static_cast<float>(1 - gone);
-      double waiting = 1;
-      double asked = 0;
-      double held = 0;
-      double best_asked = 0;
-      double best_held = 1;
-      for (uint8_t until = from; until < kAgeBuckets; ++until) {
-        asked += waiting * hazard[until];
-        held += waiting * seconds[until] * (1 - hazard[until] / 2);
-        waiting *= 1 - hazard[until];
-        if (asked * best_held <= best_asked * held) continue;  // No division: it takes the longest.
-        best_asked = asked;
-        best_held = held;
-      }
-      table.value[c * kAgeBuckets + from] = static_cast<float>(best_asked / best_held);
+    }
+    const std::array<double, kAgeBuckets> best = BestOfKeeping(hazard, seconds);
+    for (uint8_t b = 0; b < kAgeBuckets; ++b) {
+      table.value[c * kAgeBuckets + b] = static_cast<float>(best[b]);
     }
   }
   SortByValue(table.value, &table.at_rank);
