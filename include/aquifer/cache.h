@@ -193,9 +193,7 @@ struct CommitOp {
   uint32_t head_end = 0;
   LaneSums sums;
 
-  // Answer. kInvalid: unknown, void or overlapping. kNoSpace, kBusy: it was deleted or lost since a
-  // drive had it, and there is no place for a new one; this one is not kept.
-  Status status;
+  Status status;           // Answer. kInvalid: unknown, void or overlapping. kNoSpace: no room.
   bool published = false;  // Answer. Every head is there: from now on the block is served.
 };
 
