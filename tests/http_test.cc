@@ -261,7 +261,7 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
     const bool get = methods.contains("get");
     const HeardResponse response = AskAdmin(get ? GetText(path) : PostText(path, bodies.at(path)));
     EXPECT_EQ(response.status, 200) << response.body;
-    const json& content = methods.begin().value().at("responses").at("200").at("content");
+    const json& content = methods.front().at("responses").at("200").at("content");
     if (content.contains("application/json")) {
       Check(content["application/json"]["schema"], document, json::parse(response.body), path);
     }

@@ -111,8 +111,8 @@ class Session : public std::enable_shared_from_this<Session> {
                     fmt::format("the body has more than {} bytes; send several requests",
                                 limits_.max_body_bytes)));
     }
-    const auto& parse_errors = http::make_error_code(http::error::bad_method).category();
-    if (error.category() == parse_errors && error != http::error::end_of_stream &&
+    const beast::error_code parse_error = http::error::bad_method;
+    if (error.category() == parse_error.category() && error != http::error::end_of_stream &&
         error != http::error::partial_message) {
       return RefuseAndClose(HttpError(400, "invalid", "this is not HTTP: " + error.message()));
     }

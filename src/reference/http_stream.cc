@@ -186,8 +186,8 @@ void Connection::OnReadError(beast::error_code error) {
     return Refuse(413, fmt::format("the body has more than {} bytes", options_.max_body_bytes));
   }
   if (error == http::error::header_limit) return Refuse(431, "the header is too long");
-  const auto& parse_errors = http::make_error_code(http::error::bad_method).category();
-  if (error.category() == parse_errors && error != http::error::end_of_stream &&
+  const beast::error_code parse_error = http::error::bad_method;
+  if (error.category() == parse_error.category() && error != http::error::end_of_stream &&
       error != http::error::partial_message) {
     return Refuse(400, "this is not HTTP: " + error.message());
   }
