@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-# What no number in the KV depends on.
-_HARMLESS = frozenset([
-    "_name_or_path", "_commit_hash", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype",
-    "bos_token_id", "eos_token_id", "pad_token_id", "return_dict", "output_attentions", "output_hidden_states",
-    "id2label", "label2id", "problem_type", "_attn_implementation_autoset", "initializer_range"])
 TOKEN_IDS = frozenset(["bos_token_id", "eos_token_id", "pad_token_id"])  # As a rule they only say where texts end.
+# What no number in the KV depends on.
+_HARMLESS = TOKEN_IDS | frozenset([
+    "_name_or_path", "_commit_hash", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype",
+    "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type",
+    "_attn_implementation_autoset", "initializer_range"])
 
 
 def _plain(value: Any, harmless: frozenset[str], may_be_config: bool = True, is_config: bool = False) -> Any:

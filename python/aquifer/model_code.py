@@ -25,8 +25,8 @@ _CHOICES = ("_attn_implementation", "_experts_implementation")  # In a configura
 _OF_NO_CONSEQUENCE = frozenset(["training", "name_or_path", "loss_type", "gradient_checkpointing"])
 _PLAIN = frozenset([bool, int, float, str])
 _NUMBERS_AND_WORDS = (int, float, str, numbers.Number)  # Numpy's are of the last kind.
-_SUPERS = "__class__"  # A method that calls super() holds its own class.
-_SPEAKING = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
+_OWN_CLASS_CELL = "__class__"  # A method that calls super() holds its own class.
+_KNOWN_BY_REPR = frozenset([bytes, complex, torch.dtype, torch.device])  # Their repr() is all of them.
 
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _count = itertools.count(1)
@@ -134,7 +134,7 @@ class _Teller:
 
     def __init__(self, model: Any):
         self._places = {id(module): name for name, module in model.named_modules()}
-        self._under_way: set[int] = set()  # Functions that hold themselves.
+        self._under_way: set[int] = set()  # Ids of functions and classes that are being told of: one may hold itself.
 
     def class_said(self, found: type) -> list[Any]:
         """With what it inherits, and a forward() that somebody put into it later."""
@@ -150,7 +150,8 @@ class _Teller:
         said: list[Any] = _source_said(found, found.__module__, found.__qualname__)
         if _package(found.__module__) in _KNOWN_PACKAGES:
             return said
-        # One that was made in a function holds what that has, and a program may have set it otherwise than its file.
+        # The methods of a class that was made in a function hold that function's variables, and a program may have set an
+        # attribute to something else than its file says.
         for name, value in sorted(vars(found).items()):
             function = getattr(value, "__func__", getattr(value, "fget", value))  # Static, of the class, a property.
             if isinstance(function, types.FunctionType):
@@ -202,8 +203,8 @@ class _Teller:
         return [self.class_said(type(found)), self._value_said(vars(found), found)]
 
     def _bound_said(self, found: Any) -> list[Any]:
-        """What was compiled, and what that is bound to. Torch's objects that can be called, script functions and operators
-        of anybody's, say by their class and name nothing of how they compute."""
+        """Of a compiled function, the object that it is bound to. Anything else that is called (script functions, operators
+        of torch.library) is refused: its class and name do not say how it computes."""
         if not inspect.isroutine(found):
             raise _unknown(found, found)
         bound = getattr(found, "__self__", None)
@@ -211,7 +212,7 @@ class _Teller:
 
     def _cells_said(self, found: types.FunctionType) -> list[Any]:
         return [self._cell_said(cell, found) for name, cell in zip(found.__code__.co_freevars, found.__closure__ or ())
-                if name != _SUPERS]
+                if name != _OWN_CLASS_CELL]
 
     def _cell_said(self, cell: Any, holder: Any) -> Any:
         try:
@@ -222,7 +223,7 @@ class _Teller:
 
     def _value_said(self, value: Any, holder: Any) -> Any:
         kind = type(value)
-        if value is None or kind in _PLAIN or kind in _SPEAKING or isinstance(value, enum.Enum):
+        if value is None or kind in _PLAIN or kind in _KNOWN_BY_REPR or isinstance(value, enum.Enum):
             return [kind.__qualname__, repr(value)]
         if kind in (tuple, list, torch.Size):
             return [kind.__qualname__, [self._value_said(each, holder) for each in value]]
@@ -250,7 +251,7 @@ def _unknown(value: Any, holder: Any) -> Invalid:
 
 def _holds_something(function: types.FunctionType) -> bool:
     """That its text does not say."""
-    return bool(set(function.__code__.co_freevars) - {_SUPERS} or function.__defaults__ or function.__kwdefaults__)
+    return bool(set(function.__code__.co_freevars) - {_OWN_CLASS_CELL} or function.__defaults__ or function.__kwdefaults__)
 
 
 def _keeps_all_in_attributes(found: Any) -> bool:

@@ -123,8 +123,9 @@ def _check_kind(model: Any) -> None:
         raise _refuse(model, "it places tokens by the images in front of them (M-RoPE), and remembers where it was with "
                              "the last images it saw, whoever's they were")
     if getattr(text, "keep_window_size", None) is not None:
-        raise _refuse(model, f"from {text.keep_window_size} tokens on (keep_window_size) it attends to some of equal ones, and "
-                             "to which follows from the length of the text, so a prefix has not one KV")
+        raise _refuse(model, f"beyond {text.keep_window_size} tokens (keep_window_size) it attends to the strongest alone, "
+                             "and which of equally strong ones those are depends on the length of the text, so a prefix has "
+                             "not one KV")
     ropes = getattr(text, "rope_parameters", None) or {}
     nested = [rope for rope in ropes.values() if isinstance(rope, dict)]
     for rope in nested or [ropes]:

@@ -41,8 +41,8 @@ def check_has_bytes(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_keeps_nothing_else(model: Any) -> None:
-    """Raises Invalid where a module has numbers that are neither a parameter nor a buffer: quantised layers pack their
-    weights, or keep scales beside them."""
+    """Raises Invalid where weights may be elsewhere than in parameters and buffers: in attributes, or beside the numbers
+    of a tensor of some other class, as quantised layers have them."""
     for name, tensor in _tensors_of(model).items():
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not is_traceable_wrapper_subclass(tensor):
             raise Invalid(f"{name} is a {type(tensor).__name__}, which may keep numbers beside its own (scales of quantised "
@@ -52,18 +52,18 @@ def check_keeps_nothing_else(model: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             continue  # It is refused for its code.
         for key, value in module.__dict__.items():
-            if key not in _OF_EVERY_MODULE and _has_numbers(value, known):
+            if key not in _OF_EVERY_MODULE and _hides_tensors(value, known):
                 raise Invalid(f"{name}.{key} of {type(module).__name__} is neither a parameter nor a buffer, and has "
                               "numbers (packed weights, their scales, a module in a list), so nobody knows which model it "
                               "is; make it a buffer or a module, or name the model by a digest of your own")
 
 
-def _has_numbers(value: Any, known: set[int]) -> bool:
-    """Of its own: `known` are modules whose numbers count already."""
+def _hides_tensors(value: Any, known: set[int]) -> bool:
+    """It is a tensor, or a module that is not one of the `known`, which count already, or has one in a list or dictionary."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return any(_has_numbers(each, known) for each in value)
+        return any(_hides_tensors(each, known) for each in value)
     if isinstance(value, torch.nn.Module):
         return id(value) not in known
     return isinstance(value, (torch.Tensor, torch.ScriptObject, numpy.ndarray))

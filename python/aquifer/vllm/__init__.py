@@ -34,7 +34,7 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         settings = read_settings(transfer.kv_connector_extra_config)
         shape = read_shape(vllm_config, kv_cache_config)
-        # One of the two, and without a look at which in every call: there are many, and steps are short.
+        # Only its role's half is set, and no call checks which: vLLM makes many in a step.
         self._scheduling: SchedulerSide
         self._working: WorkerSide
         self._side: Union[SchedulerSide, WorkerSide]

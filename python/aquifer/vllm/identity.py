@@ -234,7 +234,7 @@ def _encoder(model: Any) -> list[bytes]:
 
 
 def _parts(vllm_config: Any, model: Any) -> list[bytes]:
-    # Moondream 3 puts the embedding of one, by its id, in front of every image.
+    # TOKEN_IDS count here: Moondream 3 puts the embedding of its beginning token in front of every image.
     return [configuration_bytes(model.hf_config, TOKEN_IDS), _code(model), str(model.dtype).encode(),
             f"{model.quantization}\0{getattr(model, 'quantization_config', None)}".encode(),
             str(model.max_model_len).encode(),  # Some rotary embeddings follow it.

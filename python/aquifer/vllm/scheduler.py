@@ -38,7 +38,7 @@ _FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the nod
 _NAMING_SECONDS = 1.0  # For so long a request waits until its images are named.
 _MULTIMODAL = 1  # The tag of an extra.
 _LEAST_PREFILL = 16  # Tokens; steps with fewer are decoding.
-_NOTHING = StepMetadata()
+_NOTHING = StepMetadata()  # What many steps are told. Nobody may add to it.
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
 
@@ -185,8 +185,8 @@ class SchedulerSide:
             tracked.left_alone = True
         return tracked.left_alone
 
-    @property
-    def _message(self) -> StepMetadata:
+    def _to_tell(self) -> StepMetadata:
+        """The next message to the workers, made with the first thing that there is to tell."""
         if self._next is None:
             self._next = StepMetadata()
         return self._next
@@ -278,8 +278,8 @@ class SchedulerSide:
         # What does not end where a block does is its beginning.
         first, end = computed // block, -(-(computed + min(external, offered)) // block)
         tracked.loading, tracked.is_recalled = (first, end - first), True
-        self._message.loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
-                                time.monotonic() + self._load_seconds(tracked.inquiry.match, end - first)))
+        self._to_tell().loads.append(Load(request.request_id, tracked.keys[first * 32:end * 32], pages, first, computed,
+                                          time.monotonic() + self._load_seconds(tracked.inquiry.match, end - first)))
         self._stats.add("load_requests", 1)
 
     def _load_seconds(self, match: Optional[Match], blocks: int) -> float:
@@ -315,15 +315,16 @@ class SchedulerSide:
         self._submit_computed(output)
         if not self._layout_said and (known := self._link.known) is not None:
             self._layout_said = True
-            self._message.layout, self._message.socket = known.layout, self._link.socket
-        if max(output.num_scheduled_tokens.values(), default=0) >= _LEAST_PREFILL:
-            self._message.prefill = _prefill_of(output)
-        told, self._next = self._next, None
-        return told if told is not None else _NOTHING
+            told = self._to_tell()
+            told.layout, told.socket = known.layout, self._link.socket
+        if (prefill := _prefill_of(output)) is not None:
+            self._to_tell().prefill = prefill
+        message, self._next = self._next, None
+        return message if message is not None else _NOTHING
 
     def _forget_stores(self, preempted: Iterable[str]) -> None:
         """The workers end them before anything else. Some may be dropped: they are stored when they are there again."""
-        self._message.preempted = list(preempted)
+        self._to_tell().preempted = list(preempted)
         for request_id in preempted:
             tracked = self._tracked.get(request_id)
             if tracked is not None:
@@ -368,7 +369,7 @@ class SchedulerSide:
         needed = self._shape.pages_of(end)
         if end <= first or not tracked.wishes.store or len(pages) < needed or self._is_left_alone(tracked):
             return
-        self._message.stores.append(Store(
+        self._to_tell().stores.append(Store(
             tracked.request.request_id, tracked.keys[first * 32:end * 32], tracked.parent(first), pages[:needed],
             first, tracked.wishes if tracked.wishes.for_the_node else None))
         tracked.submitted = end
@@ -416,9 +417,9 @@ class SchedulerSide:
         sure = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
         self._submit(tracked, pages, sure)
         if tracked.wishes.for_the_node and tracked.submitted > 0 and not tracked.left_alone:
-            self._message.notes.append(Note(tracked.keys[:tracked.submitted * 32], tracked.wishes))
+            self._to_tell().notes.append(Note(tracked.keys[:tracked.submitted * 32], tracked.wishes))
         if tracked.stores_open:
-            self._message.finished.append(request.request_id)
+            self._to_tell().finished.append(request.request_id)
             self._freeing[request.request_id] = time.monotonic()
         return tracked.stores_open
 
@@ -429,7 +430,7 @@ class SchedulerSide:
         for request_id, tracked in self._tracked.items():
             tracked.left_alone = True  # Other weights may compute the rest of it.
             if tracked.loading is not None:
-                self._message.void.append(request_id)
+                self._to_tell().void.append(request_id)
         return self._next is None or not self._next.void
 
     def take_stats(self) -> Optional[Stats]:
@@ -447,6 +448,8 @@ class SchedulerSide:
 
 def _prefill_of(output: Any) -> Optional[Prefill]:
     """A step whose time is that of its prompts' tokens: what it does beside them is little, or nothing."""
+    if max(output.num_scheduled_tokens.values(), default=0) < _LEAST_PREFILL:
+        return None
     contexts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     contexts.update(zip(cached.req_ids, cached.num_computed_tokens))
@@ -454,6 +457,6 @@ def _prefill_of(output: Any) -> Optional[Prefill]:
                if tokens >= _LEAST_PREFILL]
     tokens = sum(count for count, _ in prompts)
     total = sum(output.num_scheduled_tokens.values())
-    if tokens < _LEAST_PREFILL or tokens * 5 < total * 4 or output.scheduled_encoder_inputs:
+    if tokens * 5 < total * 4 or output.scheduled_encoder_inputs:
         return None
     return Prefill(tokens, sum(count * context for count, context in prompts) // tokens, tokens / total)
