@@ -51,7 +51,8 @@ void Takeover::NoteRequest(uint32_t blocks, double hits, double lru_hits, uint64
   asked_ += blocks;
   behind_ += lru_hits - hits;
   if (uneven) squares_ += (lru_hits - hits) * (lru_hits - hits);
-  const double chance = std::sqrt(squares_);  // Of as many steps either way.
+  // One standard deviation of such steps, were each as likely ahead as behind.
+  const double chance = std::sqrt(squares_);
   const double allowed = std::min(kFirstBlocks + kBehindPart * asked_ever_, kMostBlocks) + chance;
   if (behind_ + ToCome(missed) > allowed + kBehindPart * asked_) {
     const bool lost = behind_ > allowed / 2;

@@ -60,7 +60,7 @@ class Takeover {
   // Since it last changed who decides, in blocks.
   double asked_ = 0;
   double behind_ = 0;
-  double squares_ = 0;  // Of what single uneven requests put it behind or ahead.
+  double squares_ = 0;  // The sum of those of what single uneven requests put it behind or ahead.
   double stay_ = 0;     // So long LRU decides, in blocks asked for.
   Outcomes missed_;
   Outcomes extra_;

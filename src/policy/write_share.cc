@@ -22,7 +22,7 @@ constexpr double kWaitFactor = 8;
 
 double WriteShare::part() const { return thrifty_ ? kThriftyPart : kUsualPart; }
 
-double WriteShare::eager() const {
+double WriteShare::eagerness() const {
   const double behind = behind_ / std::max(asked_, kFirstWait);
   return std::clamp((behind - kLittleBehind) / (kMostBehind - kLittleBehind), 0.0, 1.0);
 }

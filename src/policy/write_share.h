@@ -1,7 +1,7 @@
 // How much of what leaves a tier is to be written to the one below, for the sake of a drive that
 // wears out by the write. As long as what was left unwritten is hardly ever missed, that is little;
-// else it is the usual part. And where there are fewer hits than LRU has that writes everything, it
-// is to be more, the further it is behind.
+// else it is the usual part. And where there are fewer hits than LRU has that writes everything,
+// more is to be written (eagerness()), the further it is behind.
 //
 // Pure numbers.
 #pragma once
@@ -23,7 +23,7 @@ class WriteShare {
   // Of what is offered; WriteThreshold chooses which.
   double part() const;
   // How far beyond that, from 0 to 1, which is everything.
-  double eager() const;
+  double eagerness() const;
 
  private:
   void SetThrifty(bool thrifty);

@@ -47,11 +47,11 @@ TEST(WriteShareTest, WhereUnwrittenBlocksAreMissedTheUsualPartIsWrittenWhileItIs
 
 TEST(WriteShareTest, WhoIsFarBehindWritesEverything) {
   WriteShare share;
-  EXPECT_EQ(share.eager(), 0);
+  EXPECT_EQ(share.eagerness(), 0);
   Ask(&share, 200, {.ours = 18, .lru = 20, .unwritten = true});
-  EXPECT_EQ(share.eager(), 1);
+  EXPECT_EQ(share.eagerness(), 1);
   Ask(&share, 200, {.ours = 24, .lru = 20, .unwritten = true});
-  EXPECT_EQ(share.eager(), 0);
+  EXPECT_EQ(share.eagerness(), 0);
 }
 
 TEST(WriteShareTest, SavingEndsWhenItIsMissedAndIsTriedAgainLater) {

@@ -10,9 +10,9 @@ namespace aquifer {
 
 struct WriteThresholdOptions {
   double written_part = 0.65;  // Of all blocks that are offered. 1: all of them.
-  // By so much a block moves it: a few hundred move it through a tenth. With a hundredth of that
-  // the part comes out right over a day and not over an hour: where now much returns and now
-  // little, more is written now and less then.
+  // How far one block moves it: with 0.002 a few hundred move it through a tenth. The smaller, the
+  // longer until the part comes out right; until then more is written in hours in which much
+  // returns, and less in others.
   double step = 0.002;
 };
 
@@ -21,8 +21,9 @@ class WriteThreshold {
   explicit WriteThreshold(const WriteThresholdOptions& options) : options_(options) {}
 
   // For each block once. Of what is offered, the affordable part can be written at the moment.
-  // `eager`: where more is wanted than that, up to everything, which is 1.
-  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1, double eager = 0);
+  // `eagerness`, from 0 to 1: how much of the rest is written, too; at 1, all of it.
+  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1,
+                           double eagerness = 0);
 
   // Whether a block that was not admitted would be now.
   bool Passes(double reuse_probability) const { return reuse_probability >= threshold_; }

@@ -70,9 +70,9 @@ TEST(WriteThresholdTest, WhatIsWrittenForAnothersSakeIsPartOfThePart) {
 TEST(WriteThresholdTest, WhoIsEagerWritesMoreAndForgetsItAfterwards) {
   WriteThreshold threshold({.written_part = 0.5});
   SeededRandom random(4);
-  const auto written = [&](double eager) {
+  const auto written = [&](double eagerness) {
     int count = 0;
-    for (int i = 0; i < 10'000; ++i) count += threshold.Admit(Drawn(&random), 1, eager) ? 1 : 0;
+    for (int i = 0; i < 10'000; ++i) count += threshold.Admit(Drawn(&random), 1, eagerness) ? 1 : 0;
     return count;
   };
   EXPECT_GE(written(0), 5'000);  // Everything, to begin with.

@@ -197,7 +197,7 @@ class TwoTierPolicy final : public OrderPolicy {
     // What is below it is of no use without it.
     const double reuse =
         nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
-    refused_[block] = !threshold_.Admit(reuse, share_.part(), share_.eager());
+    refused_[block] = !threshold_.Admit(reuse, share_.part(), share_.eagerness());
     if (refused_[block]) return;
     Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) {
