@@ -424,7 +424,8 @@ TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
-  // It has its data key by now: else that is what cannot be read, and nobody gets to the blocks.
+  // So that the node has its data key: else the killed server is missed by the keys, and its tier
+  // is never asked.
   ASSERT_EQ(host.engine->Store(ChainOf(host, 9)), kBlocks);
   ASSERT_TRUE(Flush(host).ok());
   store_->Kill();

@@ -168,8 +168,8 @@ TEST_F(MountedFaultsTest, ADriveThatFillsUpIsUsedAgainWhenThereIsRoom) {
   EXPECT_EQ(opened->engine->Recall(before), Recalled{.right = 16});
 
   files_->MakeRoom();
-  // More than the files there were could hold. Alone: until there are more files, all blocks that
-  // are in memory do not fit, and a flush gives up some of them for the others.
+  // More than the old files could hold. The other chains go first: until there are more files,
+  // memory holds more than fits on the drive, and a flush would give up some of it.
   opened->engine->Evict(before);
   opened->engine->Evict(during);
   const Chain after = MakeChain(3, 100);

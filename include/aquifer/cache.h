@@ -193,7 +193,9 @@ struct CommitOp {
   uint32_t head_end = 0;
   LaneSums sums;
 
-  Status status;           // Answer. kInvalid: unknown, void or overlapping. kNoSpace: no room.
+  // Answer. kInvalid: unknown, void or overlapping. kNoSpace: it was deleted meanwhile, and the
+  // index has no place for it.
+  Status status;
   bool published = false;  // Answer. Every head is there: from now on the block is served.
 };
 
@@ -212,8 +214,10 @@ struct CommitRequest : Request {
 // In a cache without NVMe, kNvme waits for what is to be durable: ok where that is all that the
 // tenant has, else kUnavailable, and the message says how many blocks are in memory alone. The same
 // where a durable tier has to say, after a restart, whether some are of a session that is to be
-// durable, and none can; and where blocks were stored again that a drive has which is out of
-// service, until it is back.
+// durable, and none can.
+//
+// In a cache with NVMe, kUnavailable also where blocks were stored again that a drive has which is
+// out of service, until all drives are in service.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;

@@ -448,8 +448,7 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
 SlotPlace Core::PlaceOf(ClientNumber client, uint64_t id, bool reservation) {
   const Loan* const loan = FindLoan(client, id, reservation);
   if (loan == nullptr || (loan->ref == kNoBlock && loan->refill == 0)) return {};
-  const bool refill = loan->refill != 0;
-  return dram_->PlaceOf(refill ? RefillSlot(loan->refill) : residency_->at(loan->ref).slot);
+  return dram_->PlaceOf(SlotOf(*loan));
 }
 
 ExtentInfo Core::OfferExtent(uint32_t extent) {

@@ -255,10 +255,11 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t first_generation = 0;  // Of its names, at random: an earlier client's hardly is one.
     JobList jobs{};                 // Its requests and hints under way.
   };
-  // A lease or a reservation. Both are leases of the index's entry, so that it outlives them.
+  // A lease or a reservation, and with that a lease of the index's entry, so that it outlives
+  // them; a refill's reservation holds its Refill instead.
   struct Loan {
     BlockRef ref = kNoBlock;
-    uint32_t refill = 0;  // Of this one, without a ref; 0: of none.
+    uint32_t refill = 0;  // That it is a reservation of, and `ref` is kNoBlock then; 0: of none.
     ClientNumber client = 0;
     uint32_t name = 0;  // The client's for it.
     bool reservation = false;
@@ -271,7 +272,7 @@ class Core final : private TierListener, private LoadWaiter {
   };
   // A block that is being written by the ranks of one engine.
   struct Filling {
-    BlockRef ref = kNoBlock;  // kNoBlock: of nobody.
+    BlockRef ref = kNoBlock;  // kNoBlock: it is free, or a Refill's.
     uint32_t engine = 0;
     LaneSums sums;
     uint32_t covered_heads = 0;
@@ -279,7 +280,8 @@ class Core final : private TierListener, private LoadWaiter {
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
   };
-  // The same of one that NVMe has and cannot serve: into a slot beside the block (core_refill.cc).
+  // A block that only a drive out of service has, while it is stored again: the same, but into a
+  // slot beside its entry (core_refill.cc).
   struct Refill {
     Filling filling;
     NewBlock block;
@@ -342,7 +344,7 @@ class Core final : private TierListener, private LoadWaiter {
   void TakeOver(const BlockMeta& meta);
   // False: it is not wanted.
   bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
-  bool TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta);
+  bool TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta);
   bool AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
@@ -373,8 +375,9 @@ class Core final : private TierListener, private LoadWaiter {
   bool VoidReservations(size_t max);
   void GiveUpJobs(ClientNumber client);
   bool DropJobs(size_t max);
-  // True: there was some. At most `max` become void, which says then how many more may.
+  // True: some reservations were overdue, and there may be more.
   bool LookForOverdue();
+  // Make at most `*max` of them void, and take those off it.
   void VoidOverdueFillings(int64_t limit_nanos, size_t* max);
   void VoidOverdueRefills(int64_t limit_nanos, size_t* max);
 
@@ -426,8 +429,14 @@ class Core final : private TierListener, private LoadWaiter {
   // Some rank may still commit a part of it.
   bool IsOpen(const Loan& loan) const;
   void VoidReservation(const Loan& loan);
+  // Why nothing can be committed to it any more. `whole`: all of the block was.
+  static Status WhyNotOpen(bool whole);
+  // Where the block is, or is to be written to.
+  SlotId SlotOf(const Loan& loan) const;
 
   // Refills, by their numbers from 1.
+  Refill& refill_at(uint32_t number) { return refills_[number - 1]; }
+  const Refill& refill_at(uint32_t number) const { return refills_[number - 1]; }
   uint32_t FindRefill(const BlockName& name) const;  // An open one; 0: there is none.
   uint32_t NewRefill(const NewBlock& block, uint32_t engine, SlotId slot);
   uint64_t LendRefill(ClientNumber client, uint32_t number);
@@ -435,12 +444,13 @@ class Core final : private TierListener, private LoadWaiter {
   void VoidRefill(uint32_t number);
   void CloseRefill(Refill* refill);
   void EndRefillIfUnused(uint32_t number);
-  SlotId RefillSlot(uint32_t number) const;
   void CommitRefill(Loan* loan, CommitOp* op);
   Status PublishRefill(Refill* refill, const Checksum& checksum);
   void ShortenExpiry(BlockRef ref, uint32_t unix_seconds);
-  // Of a tenant, or everyone's (FlushWaits): whether a flush may say ok of what was stored again.
-  Status CheckStoredAgain(uint16_t tenant);
+  void ChangeExpiry(BlockRef ref, uint32_t unix_seconds);
+  // kUnavailable where the tenant (FlushWaits::kEveryone: any) has stored blocks again that a drive
+  // has which may not be back yet. Forgets all of them once every drive is in service.
+  Status FlushedDespiteRefills(uint16_t tenant);
 
   // Adds the op's heads; `complete` when every head is there.
   static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
@@ -565,7 +575,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::deque<Refill> refills_;
   std::vector<uint32_t> free_refills_;
   std::map<BlockName, uint32_t> open_refills_;
-  // Tenants that stored once more what drives had that were out of service, and may still be.
+  // Tenants that have stored blocks again since all drives were last seen in service.
   std::set<uint16_t> tenants_stored_again_;
   double average_fill_ms_ = 20;
   std::map<uint16_t, TenantSessions> sessions_;  // By tenant.

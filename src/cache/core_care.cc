@@ -376,18 +376,19 @@ bool EvictJob::DropSessionSlice() {
 // one's blocks are there.
 bool EvictJob::LookBelow() {
   const Index& index = core().residency_->index();
-  size_t children = 0;
-  for (size_t looked = 0; looked < kWalkSlice && !unseen_.empty(); looked += 1 + children) {
+  for (size_t looked = 0; looked < kWalkSlice && !unseen_.empty();) {
+    ++looked;
     const BlockName name = unseen_.back();
     unseen_.pop_back();
     const bool last = name == walk_;
     if (!last) below_.push_back(name);
     // Another session ends here: all of this one is its, too.
     if (core().IsSessionHead(name)) return false;
-    children = 0;
+    size_t children = 0;
     BlockName below = name;
     for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
          child = index.at(child).next_sibling) {
+      ++looked;
       if (++children > kMaxBranches) return false;
       if (index.at(child).state != BlockState::kResident) continue;
       below.key = index.at(child).key;

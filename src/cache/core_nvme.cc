@@ -154,17 +154,18 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    const bool same = entry.state == BlockState::kResident &&
-                      (entry.checksum == meta.checksum || residency_->MayDiffer(known));
+    // What was stored again may differ from its record, and both are right.
+    const bool agrees = entry.state == BlockState::kResident &&
+                        (entry.checksum == meta.checksum || residency_->MayDiffer(known));
     const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
     const bool nowhere_else = entry.residency == TierBit(kTierNvme);
-    if (!same && !writing && (residency_->found(known) || nowhere_else)) {
+    if (!agrees && !writing && (residency_->found(known) || nowhere_else)) {
       // Both are of earlier lives, and what the tier has of it now was stored last. Or the tier had
-      // the same bytes from an earlier life when they were stored once more, and these are later.
+      // the same bytes from an earlier life when they were stored again, and these are later.
       residency_->Drop(known, Leave::kLostByTier);
       return AddFound(tenant, layout, meta);
     }
-    return TakeOverKnown(known, same, meta);
+    return TakeOverKnown(known, agrees, meta);
   }
   if (forgotten_tenants_.contains(tenant)) return false;
   // Dropped while it is being written: what is there now, that record or one which it replaces, is
@@ -176,10 +177,10 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   return !writing && AddFound(tenant, layout, meta);
 }
 
-bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
+bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   const BlockEntry& entry = residency_->at(known);
   const auto expiry = static_cast<uint32_t>(meta.expiry_unix_seconds);
-  if (same && entry.in_tier(kTierNvme)) {
+  if (agrees && entry.in_tier(kTierNvme)) {
     // A later record than the one that was found first, with another time to live.
     const bool renewed = residency_->stale(known) || entry.io_tiers != 0;
     if (residency_->found(known) && !renewed) residency_->SetExpiry(known, expiry);
@@ -190,7 +191,7 @@ bool Core::TakeOverKnown(BlockRef known, bool same, const BlockMeta& meta) {
     write_down_->NoteOlderRecord(meta.id);
     return true;
   }
-  if (same && residency_->ChargeNvme(known).ok()) {
+  if (agrees && residency_->ChargeNvme(known).ok()) {
     residency_->ArriveOnNvme(known);
     // It was stored anew, and with that got another time than an earlier life had given it.
     if (entry.expiry_unix_seconds != expiry) write_down_->Renew(known);

@@ -171,7 +171,7 @@ void MatchJob::Run() {
   Finish();
 }
 
-// This host has no more of it.
+// This host has no more of it, unless the next is being stored again.
 void MatchJob::EndHere() {
   const size_t next = asked().have + matched_;
   if (next < asked().chain.keys.size() && core().FindRefill(NameOf(next)) != 0) {

@@ -1,10 +1,11 @@
-// Storing once more what only a drive has that is out of service. Its blocks cannot be read, and
-// are computed again; but they are there: a deletion must not miss them, and what the drive brings
-// when it is back is as right as it was.
+// Storing again what only a drive has that is out of service. Its blocks cannot be read, and are
+// computed again; but they are there: a deletion must not miss them, and what the drive brings when
+// it is back is as right as it was.
 //
-// So the block's entry stays as it is, on NVMe, and the reservation has a slot of its own beside
-// it. Nothing looks at that before all of the block is there: whatever becomes of the entry
-// meanwhile (deleted, expired, its drive is back and it was loaded), the two meet at the commit.
+// So the block's entry stays as it is, on NVMe, and the reservation, a refill, has a slot of its
+// own beside it. Nothing looks at that before all of the block is there: whatever becomes of the
+// entry meanwhile (deleted, expired, its drive is back and it was loaded), the two meet at the
+// commit.
 #include <utility>
 
 #include "base/check.h"
@@ -19,7 +20,7 @@ uint32_t Core::FindRefill(const BlockName& name) const {
 }
 
 const Core::Filling* Core::FillingOf(const BlockName& name) const {
-  if (const uint32_t refill = FindRefill(name); refill != 0) return &refills_[refill - 1].filling;
+  if (const uint32_t refill = FindRefill(name); refill != 0) return &refill_at(refill).filling;
   const BlockRef ref = residency_->index().Find(name);
   if (ref == kNoBlock || residency_->at(ref).state != BlockState::kFilling) return nullptr;
   return &fillings_[residency_->at(ref).owner_data - 1];
@@ -33,7 +34,7 @@ uint32_t Core::NewRefill(const NewBlock& block, uint32_t engine, SlotId slot) {
   const uint32_t number = free_refills_.back();
   free_refills_.pop_back();
   catalog_.Hold(block.name.tenant, block.layout);
-  Refill& refill = refills_[number - 1];
+  Refill& refill = refill_at(number);
   refill = {.filling = {}, .block = block, .slot = slot, .loans = 0, .open = true};
   BeginFilling(&refill.filling, engine);
   open_refills_.emplace(block.name, number);
@@ -47,7 +48,7 @@ void Core::CloseRefill(Refill* refill) {
 
 // Its slot is free, or another's, once no rank may touch it any more.
 void Core::EndRefillIfUnused(uint32_t number) {
-  Refill& refill = refills_[number - 1];
+  Refill& refill = refill_at(number);
   if (refill.open || refill.loans > 0) return;
   if (refill.slot != kNoSlot) residency_->FreeSlot(refill.block.name.tenant, refill.slot);
   if (refill.published != kNoBlock) residency_->Unlease(refill.published);
@@ -57,14 +58,14 @@ void Core::EndRefillIfUnused(uint32_t number) {
 }
 
 void Core::VoidRefill(uint32_t number) {
-  Refill& refill = refills_[number - 1];
+  Refill& refill = refill_at(number);
   CloseRefill(&refill);
   if (refill.loans > 0) residency_->QuarantineSlot(refill.slot);
   EndRefillIfUnused(number);
 }
 
 uint64_t Core::LendRefill(ClientNumber client, uint32_t number) {
-  Refill& refill = refills_[number - 1];
+  Refill& refill = refill_at(number);
   refill.filling.touched_nanos = environment_.clock->NowNanos();
   const uint64_t id = Lend(client, kNoBlock, true);
   if (id == 0) return 0;
@@ -74,24 +75,17 @@ uint64_t Core::LendRefill(ClientNumber client, uint32_t number) {
 }
 
 void Core::EndRefillLoan(uint32_t number) {
-  --refills_[number - 1].loans;
+  --refill_at(number).loans;
   EndRefillIfUnused(number);
 }
 
-SlotId Core::RefillSlot(uint32_t number) const {
-  const Refill& refill = refills_[number - 1];
-  return refill.published == kNoBlock ? refill.slot : residency_->at(refill.published).slot;
-}
-
 void Core::CommitRefill(Loan* loan, CommitOp* op) {
-  Refill& refill = refills_[loan->refill - 1];
+  Refill& refill = refill_at(loan->refill);
+  const GroupRecord& group = catalog_.layout(refill.block.layout).groups[refill.block.name.group];
   if (!refill.open) {
-    op->status = Status(Code::kInvalid, refill.published == kNoBlock
-                                            ? "the reservation is void: another rank gave it up"
-                                            : "every head was committed already");
+    op->status = WhyNotOpen(refill.filling.covered_heads == group.heads);
     return EndLoan(loan);
   }
-  const GroupRecord& group = catalog_.layout(refill.block.layout).groups[refill.block.name.group];
   bool complete = false;
   op->status = Cover(&refill.filling, group.heads, *op, &complete);
   if (!op->status.ok()) return;
@@ -144,23 +138,21 @@ Status Core::PublishRefill(Refill* refill, const Checksum& checksum) {
   return Status();
 }
 
-// It was there already, so that its time has begun.
+// What is stored again keeps the sooner of its old time to live and the new one.
 void Core::ShortenExpiry(BlockRef ref, uint32_t unix_seconds) {
   const uint32_t current = residency_->at(ref).expiry_unix_seconds;
   if (unix_seconds == 0 || (current != 0 && current <= unix_seconds)) return;
-  residency_->SetExpiry(ref, unix_seconds);
-  write_down_->Renew(ref);
-  if (durable_ != nullptr) durable_->OnExpiryChanged(ref);
+  ChangeExpiry(ref, unix_seconds);
 }
 
-// What was stored once more is in memory, and otherwise where it may never come back from.
-Status Core::CheckStoredAgain(uint16_t tenant) {
+Status Core::FlushedDespiteRefills(uint16_t tenant) {
   if (nvme_ == nullptr || nvme_->AllInService()) tenants_stored_again_.clear();
-  const bool any = tenant == FlushWaits::kEveryone && !tenants_stored_again_.empty();
-  if (!any && !tenants_stored_again_.contains(tenant)) return Status();
+  const bool any = tenant == FlushWaits::kEveryone ? !tenants_stored_again_.empty()
+                                                   : tenants_stored_again_.contains(tenant);
+  if (!any) return Status();
   return Status(Code::kUnavailable,
-                "some blocks were stored once more while their drive was out of service, and are "
-                "in memory and there alone; flush again when Stats() shows it in service");
+                "some blocks were stored again while a drive that has them was out of service, and "
+                "are in memory and there alone; flush again when Stats() shows all in service");
 }
 
 }  // namespace aquifer

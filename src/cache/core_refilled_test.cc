@@ -1,4 +1,4 @@
-// What was stored once more because its drive was out of service: it is served from memory, and
+// What was stored again because its drive was out of service: it is served from memory, and
 // what the drive has of it is neither forgotten nor taken for damaged.
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST_F(CoreRefilledTest, WhatLeavesMemoryAgainIsWhatTheDriveHas) {
     ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
     Crowd();
     ASSERT_EQ(Recall(chain_), 0u);
-    // And can be stored once more.
+    // And can be stored again.
     EXPECT_EQ(Store(chain_, client_.get(), 2), kBlocks);
     EXPECT_EQ(Recall(chain_, nullptr, 2), kBlocks);
     Crowd();

@@ -198,10 +198,14 @@ void HintJob::Apply(BlockRef ref) {
   if (ttl_seconds_ <= 0 || Planted(PlantedBug::kHintedTtlIgnored)) return;
   const uint32_t expiry = ExpiryOf(ref);
   if (expiry == residency.at(ref).expiry_unix_seconds) return;
-  residency.SetExpiry(ref, expiry);
+  core().ChangeExpiry(ref, expiry);
+}
+
+void Core::ChangeExpiry(BlockRef ref, uint32_t unix_seconds) {
+  residency_->SetExpiry(ref, unix_seconds);
   // The record on NVMe has the old one, which would count again after a restart.
-  if (residency.at(ref).in_tier(kTierNvme)) core().write_down_->Renew(ref);
-  if (core().durable_ != nullptr) core().durable_->OnExpiryChanged(ref);
+  if (residency_->at(ref).in_tier(kTierNvme)) write_down_->Renew(ref);
+  if (durable_ != nullptr) durable_->OnExpiryChanged(ref);
 }
 
 void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {

@@ -224,11 +224,9 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   // The layout is in every key: only a client that makes keys up gets here.
   if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
   uint32_t refill = FindRefill(name);
-  if (refill != 0 && refills_[refill - 1].block.layout != layout) return refused(Refusal::kFull);
+  if (refill != 0 && refill_at(refill).block.layout != layout) return refused(Refusal::kFull);
   const bool resident = ref != kNoBlock && residency_->at(ref).state == BlockState::kResident;
-  const Filling* known = nullptr;
-  if (refill != 0) known = &refills_[refill - 1].filling;
-  if (refill == 0 && ref != kNoBlock && !resident) known = &filling(ref);
+  const Filling* const known = FillingOf(name);
   const bool own = known != nullptr && known->engine == borrower.engine;
   // A rank gets the slot that its engine has, also where the drive is back by now.
   if (resident && Reachable(ref) && !(refill != 0 && own)) {
@@ -260,18 +258,16 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
       NewFilling(ref, borrower.engine);
     }
   }
-  SlotId slot = kNoSlot;
   if (refill != 0) {
     op.reservation = LendRefill(client, refill);
-    slot = RefillSlot(refill);
   } else {
     filling(ref).touched_nanos = environment_.clock->NowNanos();
     op.reservation = Lend(client, ref, true);
-    slot = residency_->at(ref).slot;
   }
   if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
-  op.slot = residency_->SlotBytes(slot).first(block_bytes);
+  const Loan& loan = *FindLoan(client, op.reservation, true);
+  op.slot = residency_->SlotBytes(SlotOf(loan)).first(block_bytes);
   Count(borrower.tenant, &CoreCounters::reserved);
   return op;
 }
@@ -342,9 +338,7 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
   const BlockRef ref = loan->ref;
   const BlockEntry& entry = residency_->at(ref);
   if (entry.state != BlockState::kFilling) {
-    op->status = Status(Code::kInvalid, entry.state == BlockState::kGone
-                                            ? "the reservation is void: another rank gave it up"
-                                            : "every head was committed already");
+    op->status = WhyNotOpen(entry.state != BlockState::kGone);
     return EndLoan(loan);
   }
   const GroupRecord& group = catalog_.layout(entry.layout).groups[entry.group];
@@ -387,12 +381,23 @@ void Core::VoidFilling(BlockRef ref) {
 
 bool Core::IsOpen(const Loan& loan) const {
   if (!loan.reservation) return false;
-  if (loan.refill != 0) return refills_[loan.refill - 1].open;
+  if (loan.refill != 0) return refill_at(loan.refill).open;
   return residency_->at(loan.ref).state == BlockState::kFilling;
 }
 
 void Core::VoidReservation(const Loan& loan) {
   loan.refill != 0 ? VoidRefill(loan.refill) : VoidFilling(loan.ref);
+}
+
+Status Core::WhyNotOpen(bool whole) {
+  return Status(Code::kInvalid, whole ? "every head was committed already"
+                                      : "the reservation is void: another rank gave it up");
+}
+
+SlotId Core::SlotOf(const Loan& loan) const {
+  if (loan.refill == 0) return residency_->at(loan.ref).slot;
+  const Refill& refill = refill_at(loan.refill);
+  return refill.published == kNoBlock ? refill.slot : residency_->at(refill.published).slot;
 }
 
 // One rank's word is enough: what it did not write, nobody else will.

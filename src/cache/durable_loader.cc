@@ -260,7 +260,7 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
     if (entry.checksum == meta.checksum) {
       residency.ArriveInDram(known, slot);
     } else {
-      residency.StoreAgain(known, slot, meta.checksum);  // As it was, while its drive was away.
+      residency.StoreAgain(known, slot, meta.checksum);  // The tier has another computation of it.
     }
     residency.SetDurable(known, parts_.number, true);
     *used = true;

@@ -107,7 +107,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
   const BlockEntry& entry = residency.at(ref);
   Item item{.ref = ref,
             .sequence = unwritten_.NextSequence(),
-            .name = residency.OrderName(residency.NameOf(ref)),
+            .name = residency.OrderName(ref),
             .tenant = entry.tenant,
             .since_nanos = parts_.clock->NowNanos(),
             .renew = renew,

@@ -272,7 +272,7 @@ Loader::Turn Loader::StartOne(Lane* lane) {
     return turn;
   };
   if (residency_->at(load->ref).state == BlockState::kGone) return settle(Status(Code::kNotFound));
-  // It was stored once more while its drive was out of service.
+  // It was stored again, or came from a durable tier, while its drive could not serve it.
   if (residency_->at(load->ref).in_tier(kTierDram)) return settle(Status());
   if (!Wanted(load)) return settle(Status(Code::kLate));  // Everyone left before it began.
   if (source_ == nullptr || !source_->in_service()) {
@@ -394,7 +394,7 @@ void Loader::OnRead(ReadBatch* read, size_t i) {
   load->reading = false;
   const BlockRef ref = load->ref;
   const bool gone = residency_->at(ref).state == BlockState::kGone;
-  // Stored once more meanwhile: what was read, or could not be, is nobody's concern.
+  // It came otherwise meanwhile: what was read, or could not be, is nobody's concern.
   const bool there = residency_->at(ref).in_tier(kTierDram);
   if (op.status.ok() && !gone && !there && op.checksum == residency_->at(ref).checksum) {
     ++stats_.loads;

@@ -85,7 +85,7 @@ BlockRef Residency::Find(const BlockId& id) const {
 BlockFeatures Residency::Features(BlockRef ref, uint8_t tier) const {
   const BlockEntry& entry = at(ref);
   BlockFeatures features;
-  features.name = OrderName(NameOf(ref));
+  features.name = OrderName(ref);
   features.tenant = entry.tenant;
   if (tier == kTierDram) {
     // A pool that holds a slot has been numbered.

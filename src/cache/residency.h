@@ -113,14 +113,14 @@ class Residency {
   void ArriveInDram(BlockRef ref, SlotId slot);
   // Its write has completed; ChargeNvme() came before.
   void ArriveOnNvme(BlockRef ref);
-  // NVMe alone has it, and could not serve it; it was computed and stored once more, into `slot`,
-  // and may have other bytes there. It has these until it leaves DRAM, then those of NVMe again.
+  // NVMe alone has it, and could not serve it: `slot` has other bytes of it, computed again or from
+  // a durable tier. These count until it leaves DRAM, then those of NVMe again.
   void StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum);
   // Its bytes in DRAM and on NVMe may not be the same.
   bool MayDiffer(BlockRef ref) const { return stored_again_.contains(ref); }
 
-  // The same for one that nobody here knew of: it was read from a durable tier. The index may be
-  // full, or the block not fit into its chain.
+  // As ArriveInDram(), for one that nobody here knew of: it was read from a durable tier. The index
+  // may be full, or the block not fit into its chain.
   Result<BlockRef> AddLoaded(const NewBlock& block, SlotId slot);
 
   // Out of DRAM; a block that no other tier has is dropped, and so is one that only durable tiers
@@ -162,7 +162,7 @@ class Residency {
   // The ref still names the block of that OrderName(), wherever it is.
   bool IsStill(BlockRef ref, uint64_t order_name) const {
     return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
-           OrderName(NameOf(ref)) == order_name;
+           OrderName(ref) == order_name;
   }
   bool InDramAndNotOnNvme(BlockRef ref) const {
     return index_->Exists(ref) && at(ref).state == BlockState::kResident &&
@@ -207,6 +207,7 @@ class Residency {
 
   // What the orders call a block. Seeded: nobody can make two of them fall together.
   uint64_t OrderName(const BlockName& name) const;
+  uint64_t OrderName(BlockRef ref) const { return OrderName(NameOf(ref)); }
   // Tells the orders of a request, up to `max_blocks` at a time: one after the other. False when
   // that was all.
   struct AskedOrders {
@@ -221,7 +222,7 @@ class Residency {
   void SetReload(const TierCost& nvme) { reload_ = nvme; }
   // How likely it is that the block is asked for after it has left DRAM; nothing: it is not known.
   std::optional<double> ReuseProbability(BlockRef ref) const {
-    return nvme_order_->ReuseProbability(OrderName(NameOf(ref)));
+    return nvme_order_->ReuseProbability(OrderName(ref));
   }
   void Touch(BlockRef ref);
   void SetOwnerData(BlockRef ref, uint32_t data) { index_->SetOwnerData(ref, data); }
@@ -242,7 +243,7 @@ class Residency {
   bool ContinueReclaim(size_t max_blocks);
   // Takes the block's bytes on NVMe out of its tenant's share, before it is written there; at the
   // ceiling the tenant's least valuable blocks there make room. kBusy: more of them have to go than
-  // one task drops; ask again. kNoSpace: they do not.
+  // one task drops; ask again. kNoSpace: they cannot make enough.
   Status ChargeNvme(BlockRef ref);
   // The write failed. `bytes` as charged, for a block that may be gone by now.
   void UnchargeNvme(uint16_t tenant, uint64_t bytes) { nvme_quota_.Uncharge(tenant, bytes); }

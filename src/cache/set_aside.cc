@@ -48,7 +48,7 @@ void SetAside::Add(BlockRef ref, uint64_t sequence) {
     parts_.unwritten->Remove(entry.tenant, known->second.sequence);
     Erase(known);
   }
-  const uint64_t name = parts_.residency->OrderName(parts_.residency->NameOf(ref));
+  const uint64_t name = parts_.residency->OrderName(ref);
   blocks_[{entry.tenant, ref}] = {.sequence = sequence, .name = name};
   by_age_[{entry.tenant, sequence}] = ref;
   if (blocks_.size() > 2 * parts_.residency->dram_blocks() + kSpareBlocks) TrimSome();

@@ -161,7 +161,8 @@ TEST_F(SlicesTest, DeletingASessionThatGoesOnInManyBranches) {
   Key next = store(end, 1);
   for (uint32_t position = 2; position < 102; ++position) {
     const Key branches = next;
-    next = store(branches, position);  // What was stored first is looked at last, and gone on from.
+    next =
+        store(branches, position);  // The first child is looked at last, so the tree goes on there.
     for (size_t leaf = 0; leaf < 300; ++leaf) store(branches, position);
   }
   ASSERT_EQ(stored, 2 + 100 * 301u);

@@ -113,7 +113,7 @@ WriteDown::Item WriteDown::ItemOf(BlockRef ref, uint64_t sequence) const {
   const BlockEntry& entry = residency_->at(ref);
   return {.ref = ref,
           .sequence = sequence,
-          .name = residency_->OrderName(residency_->NameOf(ref)),
+          .name = residency_->OrderName(ref),
           .tenant = entry.tenant,
           .bytes = residency_->SlotBytesOf(ref),
           .held_bytes = 0,

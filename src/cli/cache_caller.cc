@@ -134,7 +134,7 @@ Status CacheCaller::ReserveSlots(ReserveRequest* request) {
 }
 
 Status CacheCaller::FinishSlots(ReserveRequest* request) {
-  for (int tries = 0; tries < kMaxRetries; ++tries) {
+  for (int tries = 1;; ++tries) {
     AQ_RETURN_IF_ERROR(Finish(*request));
     const auto refused =
         std::find_if(request->ops.begin(), request->ops.end(),
@@ -148,11 +148,12 @@ Status CacheCaller::FinishSlots(ReserveRequest* request) {
       if (op.outcome == ReserveOutcome::kSlot) got.push_back(op.reservation);
     }
     cache_->Abort(got);
+    if (tries == kMaxRetries) {
+      return Status(Code::kLate, "no memory to store in has become free for a minute");
+    }
     std::this_thread::sleep_for(kRetryPause);
     cache_->Reserve(request);
   }
-  AQ_RETURN_IF_ERROR(Finish(*request));
-  return Status(Code::kLate, "no memory to store in has become free for a minute");
 }
 
 Status CacheCaller::WaitForPool() {

@@ -51,7 +51,7 @@ class CacheCaller {
 
   // Reserves, and tries again until every key of the request has a slot.
   Status ReserveSlots(ReserveRequest* request);
-  // The same for one that is under way.
+  // The same for a request that Reserve() was called with already.
   Status FinishSlots(ReserveRequest* request);
 
   // Until all of the pool is faulted in, or no more of it can be had.
