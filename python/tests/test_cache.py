@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -312,8 +313,10 @@ def test_a_private_node_whose_keeper_was_killed_is_started_again():
     node._process.kill()
     node._process.wait()
     assert not node.running()
+    ended = os.pidfd_open(last)
     os.kill(last, signal.SIGKILL)
-    aquifer.cache.wait_for(lambda: not os.path.exists(f"/proc/{last}/exe"), 30)
+    assert select.select([ended], [], [], 30)[0]  # Only then has it let go of its socket.
+    os.close(ended)
     node.start_again()
     node.connect().close()
     node.close()
