@@ -38,13 +38,17 @@ Result<WarmBlocks> StoreWarmBlocks(std::unique_ptr<CacheCaller> caller, uint64_t
 
 Status BatchFetcher::Lease(size_t batch) {
   Ask(batch);
-  AQ_RETURN_IF_ERROR(blocks_->caller->Finish(fetch_));
-  return Check();
+  return Finish();
 }
 
 void BatchFetcher::Ask(size_t batch) {
   fetch_.chain = blocks_->caller->Slice(blocks_->Batch(batch));
   blocks_->caller->cache()->Fetch(&fetch_);
+}
+
+Status BatchFetcher::Finish() const {
+  AQ_RETURN_IF_ERROR(blocks_->caller->Finish(fetch_));
+  return Check();
 }
 
 Status BatchFetcher::Check() const {
@@ -95,21 +99,25 @@ Result<uint64_t> FetchContest::CopiedBytes(const WarmBlocks& blocks) {
 Result<double> FetchContest::Limit() {
   double seconds = 0;
   for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
-    AQ_RETURN_IF_ERROR(fetcher_.Lease(batch));
+    AQ_RETURN_IF_ERROR(fetchers_[0].Lease(batch));
     const Stopwatch watch;
-    fetcher_.MemcpyOut(batch);
+    fetchers_[0].MemcpyOut(batch);
     seconds += watch.Seconds();
-    fetcher_.Release();
+    fetchers_[0].Release();
   }
   return GigabytesPerSecond(blocks_.memory.bytes().size(), seconds);
 }
 
 Result<double> FetchContest::Ours() {
+  const size_t batches = blocks_.batches();
   const Stopwatch watch;
-  for (size_t batch = 0; batch < blocks_.batches(); ++batch) {
-    AQ_RETURN_IF_ERROR(fetcher_.Lease(batch));
-    AQ_RETURN_IF_ERROR(fetcher_.CopyOut(batch));
-    fetcher_.Release();
+  fetchers_[0].Ask(0);
+  for (size_t batch = 0; batch < batches; ++batch) {
+    BatchFetcher& fetcher = fetchers_[batch % fetchers_.size()];
+    AQ_RETURN_IF_ERROR(fetcher.Finish());
+    if (batch + 1 < batches) fetchers_[(batch + 1) % fetchers_.size()].Ask(batch + 1);
+    AQ_RETURN_IF_ERROR(fetcher.CopyOut(batch));
+    fetcher.Release();
   }
   const double seconds = watch.Seconds();
   AQ_ASSIGN_OR_RETURN(const uint64_t copied, CopiedBytes(blocks_));

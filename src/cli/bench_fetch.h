@@ -2,6 +2,7 @@
 // share.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -60,8 +61,9 @@ class BatchFetcher {
   void MemcpyOut(size_t batch) const;
   void Release();
 
-  // The two halves of Lease().
+  // The two halves of Lease(), and the look at what came alone.
   void Ask(size_t batch);
+  Status Finish() const;
   Status Check() const;
   const FetchRequest& request() const { return fetch_; }
 
@@ -74,7 +76,7 @@ class BatchFetcher {
 };
 
 // Fetch, one copy out of each block by the client, checksums looked at, release; against one memcpy
-// alone. In GB/s.
+// alone. The next batch is fetched while one is copied: the calls are asynchronous. In GB/s.
 class FetchContest : public Contest {
  public:
   FetchContest(WarmBlocks blocks, uint64_t copied_before)
@@ -95,9 +97,10 @@ class FetchContest : public Contest {
   const WarmBlocks& blocks() const { return blocks_; }
 
  private:
+  // They outlive the cache, which may have their requests still after an error.
+  std::array<BatchFetcher, 2> fetchers_{BatchFetcher(&blocks_), BatchFetcher(&blocks_)};
   const WarmBlocks blocks_;
   const uint64_t copied_before_;
-  BatchFetcher fetcher_{&blocks_};
 };
 
 // How long a client waits for one warm block, in microseconds: request after request, or each after
