@@ -259,7 +259,8 @@ Status Core::Build() {
     }
   };
   residency_->checksum_on_nvme = [this](const BlockId& id) {
-    return nvme_ == nullptr ? std::nullopt : nvme_->ChecksumOf(id);
+    const auto meta = nvme_ == nullptr ? std::nullopt : nvme_->MetaOf(id);
+    return meta ? std::optional(meta->checksum) : std::nullopt;
   };
   write_down_ = std::make_unique<WriteDown>(
       WriteDownSettings{.enabled = nvme_bytes != 0,

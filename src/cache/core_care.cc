@@ -315,8 +315,14 @@ void EvictJob::Reset() {
 
 bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
-  if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
-  if (index.at(ref).tenant != tenant()) return false;
+  if (!index.Exists(ref) || index.at(ref).tenant != tenant()) return false;
+  if (index.at(ref).state != BlockState::kResident) {
+    // Being filled, it is not deleted; but what a drive was found to have of it is.
+    if (core().found_filling_.contains(core().residency_->NameOf(ref))) {
+      Erase(core().residency_->IdOf(ref));
+    }
+    return false;
+  }
   // Also what NVMe does not have, as far as is known: a write that failed may have left a copy.
   Erase(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);

@@ -145,8 +145,8 @@ void Core::TakeOver(const BlockMeta& meta) {
       catalog_.Release(*tenant, *layout);  // The block holds it now.
     }
   }
-  // Over a ceiling, not understood, deleted before it came to light, or being stored anew: nothing
-  // will ever ask for this record. (One that the index has no room for is another matter.)
+  // Over a ceiling, not understood, or deleted before it came to light: nothing will ever ask for
+  // this record. (One that the index has no room for is another matter.)
   if (!wanted) eraser_->Add(meta.id);
 }
 
@@ -154,9 +154,12 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    // What was stored again may differ from its record, and both are right.
-    const bool agrees = entry.state == BlockState::kResident &&
-                        (entry.checksum == meta.checksum || residency_->MayDiffer(known));
+    // What was stored again may differ from its record, and both are right; but for a record of
+    // before all of the tenant's was deleted.
+    const bool may_differ = residency_->MayDiffer(known) ||
+                            (!entry.in_tier(kTierNvme) && !forgotten_tenants_.contains(tenant));
+    const bool agrees =
+        entry.state == BlockState::kResident && (entry.checksum == meta.checksum || may_differ);
     const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
     const bool nowhere_else = entry.residency == TierBit(kTierNvme);
     if (!agrees && !writing && (residency_->found(known) || nowhere_else)) {
@@ -180,6 +183,11 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
 bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   const BlockEntry& entry = residency_->at(known);
   const auto expiry = static_cast<uint32_t>(meta.expiry_unix_seconds);
+  if (entry.state == BlockState::kFilling && !forgotten_tenants_.contains(entry.tenant)) {
+    // It may be given up, and then this is what there is of it.
+    found_filling_.insert(residency_->NameOf(known));
+    return true;
+  }
   if (agrees && entry.in_tier(kTierNvme)) {
     // A later record than the one that was found first, with another time to live.
     const bool renewed = residency_->stale(known) || entry.io_tiers != 0;
@@ -193,6 +201,7 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   }
   if (agrees && residency_->ChargeNvme(known).ok()) {
     residency_->ArriveOnNvme(known);
+    if (entry.checksum != meta.checksum) residency_->SetMayDiffer(known);
     // It was stored anew, and with that got another time than an earlier life had given it.
     if (entry.expiry_unix_seconds != expiry) write_down_->Renew(known);
     return true;
@@ -204,6 +213,18 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
     if (in_dram) write_down_->Add(known);
   }
   return false;
+}
+
+void Core::TakeOverFilled(const BlockName& name) {
+  if (found_filling_.erase(name) == 0) return;
+  environment_.owner->Post([this, name, alive = alive_] {
+    if (!*alive || !nvme_ready_) return;
+    const auto meta = nvme_->MetaOf({.tenant = catalog_.tenant(name.tenant).id,
+                                     .key = name.key,
+                                     .group = name.group,
+                                     .part = name.part});
+    if (meta) TakeOver(*meta);
+  });
 }
 
 bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {

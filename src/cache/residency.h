@@ -117,6 +117,7 @@ class Residency {
   // a durable tier. These count until it leaves DRAM, then those of NVMe again.
   void StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum);
   // Its bytes in DRAM and on NVMe may not be the same.
+  void SetMayDiffer(BlockRef ref) { stored_again_.insert(ref); }
   bool MayDiffer(BlockRef ref) const { return stored_again_.contains(ref); }
 
   // As ArriveInDram(), for one that nobody here knew of: it was read from a durable tier. The index

@@ -267,10 +267,10 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
   for (; number != kNoParent; number = blocks_[number].parent) {
     const Block& block = blocks_[number];
     if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
-    // One that was stored again in the same life, while its drive was away, is safe as before.
+    // One that was stored again while its drive was away is safe as before.
     const auto safe = std::find_if(block.versions.rbegin(), block.versions.rend(),
                                    [](const Version& version) { return version.safe; });
-    if (safe == block.versions.rend() || safe->life != block.versions.back().life) return false;
+    if (safe == block.versions.rend()) return false;
     const Version& version = *safe;
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.

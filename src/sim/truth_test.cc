@@ -196,7 +196,7 @@ TEST_F(TruthTest, WhatWasFlushedIsFoundWithAllAboveIt) {
 }
 
 // Its drive was away: whatever becomes of the second one, the drive has the first.
-TEST_F(TruthTest, WhatIsSafeIsSoWhileItIsStoredOnceMoreInTheSameLife) {
+TEST_F(TruthTest, WhatIsSafeIsSoWhileItIsStoredAgain) {
   const BlockNumber block = truth_.Add(1, kBytes, kNoParent);
   Store(block, 0);
   truth_.Flushed(1, 0, truth_.Moment(), Code::kOk);
@@ -212,8 +212,8 @@ TEST_F(TruthTest, WhatIsSafeIsSoWhileItIsStoredOnceMoreInTheSameLife) {
   EXPECT_FALSE(deleted.MustHave(block));
   truth_.Died(false);
   EXPECT_TRUE(truth_.MustHave(block));
-  Store(block, 0);  // The node did not know of it, or has lost it since.
-  EXPECT_FALSE(truth_.MustHave(block));
+  Store(block, 0);  // The node does not know of it yet: its drive comes late.
+  EXPECT_TRUE(truth_.MustHave(block));
   EXPECT_THAT(truth_.violation(), IsEmpty());
 }
 

@@ -203,10 +203,10 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   return Status();
 }
 
-std::optional<Checksum> NvmeTierImpl::ChecksumOf(const BlockId& id) const {
+std::optional<BlockMeta> NvmeTierImpl::MetaOf(const BlockId& id) const {
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
   if (entry == NvmeIndex::kNone) return std::nullopt;
-  return shared_.index.checksum(entry);
+  return shared_.index.Meta(entry);
 }
 
 uint32_t NvmeTierImpl::DeviceOf(const BlockId& id) const {

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "aquifer/checksum.h"
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
@@ -83,9 +82,9 @@ class NvmeTier : public Tier {
   // So that Probe() need not be asked whether a block's drive is.
   virtual bool AllInService() const = 0;
 
-  // Of the bytes that it has of the block, also on a drive that is out of service; nothing: it is
-  // not known here.
-  virtual std::optional<Checksum> ChecksumOf(const BlockId& id) const = 0;
+  // What it has of the block, also on a drive that is out of service; nothing: it is not known
+  // here.
+  virtual std::optional<BlockMeta> MetaOf(const BlockId& id) const = 0;
 
   // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
   // meanwhile may be visited or not.

@@ -67,7 +67,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     return std::all_of(drives_.begin(), drives_.end(),
                        [](const auto& drive) { return drive->in_service(); });
   }
-  std::optional<Checksum> ChecksumOf(const BlockId& id) const override;
+  std::optional<BlockMeta> MetaOf(const BlockId& id) const override;
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
 

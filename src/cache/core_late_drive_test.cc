@@ -1,0 +1,139 @@
+// A drive that comes late has what was stored in an earlier life, and engines store some of that
+// anew meanwhile: what they have not finished, or what is not written yet, costs none of it.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "testing/core_refill_fixture.h"
+
+namespace aquifer {
+namespace {
+
+class CoreLateDriveTest : public CoreRefillFixture {
+ protected:
+  // The chain is on "two" alone, which is away; "one" is there, and may take nothing.
+  void StoreAndMissDrive(const CoreOptions& options = SmallCache()) {
+    ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain_, 1, options));
+  }
+  void BringDrive() {
+    world_->FailOpeningOf("two", false);
+    world_->Advance(4 * kSecond);
+  }
+  std::unique_ptr<EvictRequest> EvictAs(int how) {
+    auto evict = std::make_unique<EvictRequest>();
+    if (how == 0) evict->chain = Slice(chain_);
+    if (how == 1) evict->session = "session";
+    if (how == 2) evict->everything = true;
+    client_->Do(&Core::Evict, evict.get());
+    return evict;
+  }
+};
+
+TEST_F(CoreLateDriveTest, WhatIsBeingStoredAnewAndGivenUpIsStillOnTheDrive) {
+  enum class How : uint8_t { kAbort, kDetach, kOverdue, kCrash };
+  for (const How how : {How::kAbort, How::kDetach, How::kOverdue, How::kCrash}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    CoreOptions options = SmallCache();
+    options.cache.overdue_nanos = 20 * kSecond;
+    ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive(options));
+    const auto engine = AttachRank("engine");
+    const auto reserved = Reserve(chain_, engine.get());
+    ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+    BringDrive();
+    EXPECT_EQ(Recall(chain_), 0u) << "it is being filled";
+    if (how == How::kAbort) engine->Abort(Given(*reserved));
+    if (how == How::kDetach) engine->Detach();
+    if (how == How::kOverdue) world_->Advance(25 * kSecond);
+    how == How::kCrash ? Restart() : world_->Run();
+    EXPECT_EQ(Recall(chain_), kBlocks);
+    EXPECT_TRUE(Flush().ok());
+    EXPECT_TRUE(Evict(chain_)->status.ok());
+    if (how == How::kOverdue) engine->Detach();
+    world_->Run();
+    ExpectNothingLeft();
+    ExpectNoDamage();
+  }
+}
+
+TEST_F(CoreLateDriveTest, WhatIsCommittedAfterTheDriveCameIsServedAndTheDrivesIsKeptForIt) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  const auto engine = AttachRank("engine");
+  const auto reserved = Reserve(chain_, engine.get());
+  BringDrive();
+  EXPECT_EQ(Published(Commit(*reserved, engine.get())), kBlocks);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_TRUE(Flush().ok());
+  EXPECT_EQ(Counter("nvme_live_blocks"), kBlocks);
+  EXPECT_EQ(Counter("write_down_blocks"), 0u) << "the drive has it";
+  Crowd();
+  EXPECT_EQ(Recall(chain_), kBlocks);
+  Restart();
+  EXPECT_EQ(Recall(chain_), kBlocks);
+  EXPECT_TRUE(Evict(chain_)->status.ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_), 0u);
+  ExpectNoDamage();
+}
+
+// It was flushed in an earlier life, and the new one has not got to a drive by then.
+TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesACrashBeforeWhatWasStoredAnewIsWritten) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  world_->disk("one").FailAll(IoKind::kWrite, Code::kUnavailable);
+  world_->disk("one").FailAll(IoKind::kCreate, Code::kUnavailable);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  world_->Advance(kSecond);
+  BringDrive();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_TRUE(Flush().ok()) << "the drive has it";
+  Restart();
+  EXPECT_EQ(Recall(chain_), kBlocks);
+  ExpectNoDamage();
+}
+
+TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) {
+  for (const int how : {0, 1, 2}) {
+    SCOPED_TRACE(how);
+    ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+    const auto engine = AttachRank("engine");
+    const auto reserved = Reserve(chain_, engine.get());
+    ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+    Hint(chain_, 0);
+    BringDrive();
+    EXPECT_TRUE(EvictAs(how)->status.ok());
+    engine->Abort(Given(*reserved));
+    world_->Run();
+    EXPECT_EQ(Recall(chain_), 0u);
+    EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
+    ExpectNothingLeft();
+    Restart();
+    EXPECT_EQ(Recall(chain_), 0u);
+  }
+}
+
+// All of the tenant's was deleted while the drive was away: what it has is of before.
+TEST_F(CoreLateDriveTest, WhatWasDeletedIsNotTakenForWhatIsStoredAnew) {
+  for (const bool committed : {true, false}) {
+    SCOPED_TRACE(committed);
+    ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+    EXPECT_EQ(EvictAs(2)->status.code(), Code::kUnavailable);
+    const auto engine = AttachRank("engine");
+    const auto reserved = Reserve(chain_, engine.get());
+    world_->disk("one").FailAll(IoKind::kWrite, Code::kUnavailable);
+    if (committed) {
+      ASSERT_EQ(Published(Commit(*reserved, engine.get())), kBlocks);
+    }
+    BringDrive();
+    EXPECT_EQ(Recall(chain_, nullptr, 1), committed ? kBlocks : 0u);
+    if (!committed) engine->Abort(Given(*reserved));
+    world_->disk("one").FailAll(IoKind::kWrite, Code::kOk);
+    world_->Advance(4 * kSecond);
+    EXPECT_TRUE(Flush().ok());
+    Crowd();
+    EXPECT_EQ(Recall(chain_, nullptr, 1), committed ? kBlocks : 0u);
+    Restart();
+    EXPECT_EQ(Recall(chain_, nullptr, 1), committed ? kBlocks : 0u);
+  }
+}
+
+}  // namespace
+}  // namespace aquifer
