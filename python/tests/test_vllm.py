@@ -827,6 +827,8 @@ def test_a_load_that_is_late_is_computed(usual, right):
 @full_only
 def test_a_private_node_that_dies_is_started_again(usual, right):
     node = usual_node(usual)
+    (log,) = re.findall(r"a private node at \S+ with its log in (\S+)", pathlib.Path(usual.log).read_text())
+    assert "ready on" in pathlib.Path(log).read_text()
     os.kill(node, signal.SIGKILL)
     aquifer.cache.wait_for(lambda: usual_node(usual) not in (node, None), 60)
     recalls(usual, right, "first", whole("first"))

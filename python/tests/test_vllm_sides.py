@@ -40,7 +40,7 @@ def made_request(name, tokens, **changes):
     facts = dict(request_id=name, all_token_ids=list(tokens), num_tokens=len(tokens), num_prompt_tokens=len(tokens),
                  num_computed_tokens=0, num_in_flight_tokens=0, prompt_embeds=None, pooling_params=None,
                  mm_features=[], lora_request=None, resumable=False, cache_salt=None, kv_transfer_params=None,
-                 session_id=None, kv_hints=None)
+                 session_id=None, kv_hints=None, skip_reading_prefix_cache=False)
     return types.SimpleNamespace(**{**facts, **changes})
 
 
@@ -501,6 +501,19 @@ def test_requests_whose_kv_does_not_follow_from_their_tokens_are_left_alone(hand
     assert hand.begin_load(request, SECOND) == 0
     request.num_computed_tokens = request.num_tokens
     assert hand.scheduler.finished(request, SECOND) is False
+
+
+def test_who_wants_all_of_a_prompt_computed_recalls_nothing_and_stores(hand, monkeypatch):
+    """Its log-probabilities, say. vLLM computes it whatever we offer, so nothing is to move for it either."""
+    store(hand, 1)
+    prestaged = []
+    monkeypatch.setattr(aquifer.Cache, "begin_prestage", lambda *args, **_: prestaged.append(args))
+    for seed in (1, 2):  # The first is there.
+        request = made_request(f"all {seed}", text(4, seed), skip_reading_prefix_cache=True)
+        assert hand.begin_load(request, SECOND) == 0 and not prestaged
+        assert hand.compute_and_end(request, SECOND)
+    monkeypatch.undo()
+    assert hand.begin_load(made_request("recalls", text(4, 2)), FIRST) == 4 * BLOCK
 
 
 @pytest.fixture

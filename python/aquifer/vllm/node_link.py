@@ -56,7 +56,7 @@ class NodeLink:
         if settings.spawn:
             _check_is_alone(vllm_config)
             self._node = Node(dram=settings.spawn_dram, nvme=settings.spawn_nvme)
-            logger.info("Aquifer: a private node at %s", self._node.socket)
+            logger.info("Aquifer: a private node at %s with its log in %s", self._node.socket, self._node.log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="aquifer-node", daemon=True)
         self._thread.start()

@@ -203,10 +203,14 @@ class SchedulerSide:
 
     def _prestage(self, request: Any) -> None:
         tracked, reached = self._track(request), self._link.reached()
-        if tracked is None or reached is None or not self._loads_blocks:
+        if tracked is None or reached is None or not self._may_load(request):
             return
         if not tracked.waits_for_names():
             self._ask(tracked, reached)
+
+    def _may_load(self, request: Any) -> bool:
+        """Who wants something of every token of a prompt, its log-probability say, has all of them computed."""
+        return self._loads_blocks and not request.skip_reading_prefix_cache
 
     def _ask(self, tracked: _Tracked, reached: Reached) -> None:
         tracked.is_asked = True
@@ -242,7 +246,7 @@ class SchedulerSide:
             return 0
         if tracked.waits_for_names():
             return None
-        if reached is None or not self._loads_blocks:
+        if reached is None or not self._may_load(request):
             return 0
         if not tracked.is_asked:
             self._ask(tracked, reached)
