@@ -193,10 +193,26 @@ def _encoded(text: Optional[str]) -> Optional[bytes]:
     return None if text is None else text_bytes(text)
 
 
+def _matched(request: Any) -> Match:
+    found = _native.Matched(size=ctypes.sizeof(_native.Matched))
+    check(library.aquifer_request_matched(request, ctypes.byref(found)))
+    runs: Any = ()
+    if found.run_count:
+        runs = (_native.Run * found.run_count)()
+        check(library.aquifer_request_runs(request, 0, runs, found.run_count))
+    return Match(found.matched, found.pays, found.load_ms, found.recompute_ms,
+                 tuple([Run(run.first, run.count, Tier(run.tier), RunState(run.state), run.estimated_ms) for run in runs]))
+
+
 def _counts(request: Any) -> _native.Counts:
     counts = _native.Counts(size=ctypes.sizeof(_native.Counts))
     check(library.aquifer_request_counts(request, ctypes.byref(counts)))
     return counts
+
+
+def _staged(request: Any) -> tuple[int, int]:
+    counts = _counts(request)
+    return counts.found, counts.staged
 
 
 class Pending(Generic[T]):
@@ -430,16 +446,8 @@ class Cache:
     # ---- Recall ----
 
     def begin_match(self, chain: Chain, have: int = 0) -> Pending[Match]:
-        def read(request: Any) -> Match:
-            found = _native.Matched(size=ctypes.sizeof(_native.Matched))
-            check(library.aquifer_request_matched(request, ctypes.byref(found)))
-            runs = (_native.Run * found.run_count)()
-            check(library.aquifer_request_runs(request, 0, runs, found.run_count))
-            return Match(found.matched, found.pays, found.load_ms, found.recompute_ms,
-                         tuple(Run(run.first, run.count, Tier(run.tier), RunState(run.state),
-                                   run.estimated_ms) for run in runs))
         args = _native.MatchArgs(size=ctypes.sizeof(_native.MatchArgs), chain=chain.native(), have=have)
-        return self._begin(read, library.aquifer_match, ctypes.byref(args))
+        return self._begin(_matched, library.aquifer_match, ctypes.byref(args))
 
     def match(self, chain: Chain, have: int = 0) -> Match:
         """How much of the chain is there; the engine has the first `have` blocks itself."""
@@ -547,14 +555,11 @@ class Cache:
     def begin_prestage(self, chain: Optional[Chain] = None, session: Optional[str] = None,
                        timeout: Optional[float] = None) -> Pending[tuple[int, int]]:
         """Brings blocks to memory ahead of a load; answers how many are known, and in memory now."""
-        def read(request: Any) -> tuple[int, int]:
-            counts = _counts(request)
-            return counts.found, counts.staged
         args = _native.PrestageArgs(size=ctypes.sizeof(_native.PrestageArgs), session=_encoded(session),
                                     timeout_nanos=_nanos(timeout))
         if chain is not None:
             args.chain = chain.native()
-        return self._begin(read, library.aquifer_prestage, ctypes.byref(args))
+        return self._begin(_staged, library.aquifer_prestage, ctypes.byref(args))
 
     def prestage(self, chain: Optional[Chain] = None, session: Optional[str] = None,
                  timeout: Optional[float] = None) -> tuple[int, int]:

@@ -198,8 +198,8 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
     hand.scheduler.matched_tokens(request, 0)
     assert hand.scheduler._tracked["asks"].inquiry.match.recompute_ms == 0
     for tokens in (100, 200, 400, 800):
-        hand.worker._store_queue.put(worker._Report(Prefill(tokens, 0, 1.0), HostMoment(0.0),
-                                                    HostMoment(tokens * 0.0005)))
+        hand.worker._store_queue.put([worker._Report(Prefill(tokens, 0, 1.0), HostMoment(0.0),
+                                                     HostMoment(tokens * 0.0005))])
 
     def known():
         hand.scheduler._tracked["asks"].inquiry._asked_at = 0.0  # Long ago.

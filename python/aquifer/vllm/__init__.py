@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorTransferResults, SupportsHMA)
 from vllm.logger import init_logger
 
-from .messages import PromMetrics, Stats, StepMetadata
+from .messages import NothingToTell, PromMetrics, Stats, StepMetadata
 from .scheduler import SchedulerSide
 from .settings import read_settings
 from .shape import read_shape
@@ -67,7 +67,7 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
         return self._scheduling.hit_sources(request, num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+    def build_connector_meta(self, scheduler_output: Any) -> Union[StepMetadata, NothingToTell]:
         return self._scheduling.build_meta(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:

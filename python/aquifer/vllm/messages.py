@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -47,6 +47,11 @@ class Prefill:
     tokens: int
     context: int  # In front of them, on an average: what attention costs grows with it.
     share: float  # Of the step's tokens.
+
+
+class NothingToTell(KVConnectorMetadata):
+    """What most steps are told. It is sent to every worker in each of them, so it has no fields but the class's."""
+    preempted: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclasses.dataclass

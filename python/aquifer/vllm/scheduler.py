@@ -8,7 +8,7 @@ import time
 import uuid
 from array import array
 from collections import deque
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Union
 
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
@@ -21,7 +21,7 @@ from .adapters import Adapters
 from .hints import Wishes, read_wishes
 from .inquiry import Inquiry
 from .items import Item, Items, may_be_named
-from .messages import CameShort, Load, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
+from .messages import CameShort, Load, NothingToTell, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
 from .node_link import NodeLink, Reached
 from .settings import Settings
 from .shape import Shape
@@ -38,7 +38,7 @@ _FREEING_SECONDS = 0.5  # Pages that are being stored come free soon, or the nod
 _NAMING_SECONDS = 1.0  # For so long a request waits until its images are named.
 _MULTIMODAL = 1  # The tag of an extra.
 _LEAST_PREFILL = 16  # Tokens; steps with fewer are decoding.
-_NOTHING = StepMetadata()  # What many steps are told. Nobody may add to it.
+_NOTHING = NothingToTell()
 _SOURCES = {Tier.DRAM: CacheHitSource.HOST, Tier.NVME: CacheHitSource.DISK, Tier.PEER: CacheHitSource.P2P,
             Tier.DURABLE: CacheHitSource.EXTERNAL_UNSPECIFIED}
 
@@ -71,7 +71,9 @@ class _Tracked:
 
     def blocks_of(self, tokens: int) -> int:
         """Whole blocks in the first tokens, in front of what has no name; their keys are known then."""
-        whole = min([tokens, *(item.first for item in self.items if item.name is None)]) // self._block
+        if self.items:
+            tokens = min([tokens, *(item.first for item in self.items if item.name is None)])
+        whole = tokens // self._block
         known = len(self.keys) // 32
         if whole > known:
             ids = array("I", self.request.all_token_ids[known * self._block:whole * self._block])
@@ -310,7 +312,7 @@ class SchedulerSide:
             sources[CacheHitSource.EXTERNAL_UNSPECIFIED] = sources.get(CacheHitSource.EXTERNAL_UNSPECIFIED, 0) + left
         return sources
 
-    def build_meta(self, output: Any) -> StepMetadata:
+    def build_meta(self, output: Any) -> Union[StepMetadata, NothingToTell]:
         for new in output.scheduled_new_reqs:
             if new.mm_features:
                 self._see_items(new)
@@ -355,8 +357,12 @@ class SchedulerSide:
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
-            sure = tracked.request.num_computed_tokens - tracked.request.num_in_flight_tokens
-            if sure >= (tracked.submitted + 1) * block and output.kv_connector_block_state is not None:
+            wanted, request = (tracked.submitted + 1) * block, tracked.request
+            # In nearly every step all of them end here, by the first of these.
+            if request.num_computed_tokens < wanted or not tracked.wishes.store or tracked.left_alone:
+                continue
+            sure = request.num_computed_tokens - request.num_in_flight_tokens
+            if sure >= wanted and output.kv_connector_block_state is not None:
                 pages = output.kv_connector_block_state.get_block_ids(request_id)
                 if pages is not None:
                     self._submit(tracked, pages[0], sure)
@@ -387,8 +393,9 @@ class SchedulerSide:
                 tracked = self._tracked.get(request_id)
                 if tracked is not None and tracked.loading is not None:
                     self._note_short(tracked, came)
-        for request_id in output.finished_sending or ():
-            self._freeing.pop(request_id, None)
+        if output.finished_sending:
+            for request_id in output.finished_sending:
+                self._freeing.pop(request_id, None)
         for request_id in output.finished_recving or ():
             tracked = self._tracked.get(request_id)
             if tracked is None or tracked.loading is None:
@@ -438,7 +445,7 @@ class SchedulerSide:
         return self._next is None or not self._next.void
 
     def take_stats(self) -> Optional[Stats]:
-        if self._stats.is_empty():
+        if not self._stats.data:
             return None
         taken, self._stats = self._stats, Stats()
         return taken
