@@ -11,12 +11,11 @@ constexpr double kFreelyWaiting = 0.125;
 
 // Raised a little by what is written and lowered by what is not, it rests where as much comes above
 // it as should.
-bool WriteThreshold::Admit(double reuse_probability, double affordable_part, double eagerness) {
+bool WriteThreshold::Admit(double reuse_probability, double affordable_part) {
   const double part = std::min(options_.written_part, affordable_part);
   const bool admitted = Passes(reuse_probability);
   Move(admitted ? 1 - part : -part);
-  // What is written beyond the part is not to be made up for later.
-  return admitted || reuse_probability >= threshold_ * (1 - eagerness);
+  return admitted;
 }
 
 void WriteThreshold::Reverse() { Move(1); }

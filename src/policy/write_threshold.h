@@ -21,9 +21,7 @@ class WriteThreshold {
   explicit WriteThreshold(const WriteThresholdOptions& options) : options_(options) {}
 
   // For each block once. Of what is offered, the affordable part can be written at the moment.
-  // `eagerness`, from 0 to 1: how much of the rest is written, too; at 1, all of it.
-  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1,
-                           double eagerness = 0);
+  [[nodiscard]] bool Admit(double reuse_probability, double affordable_part = 1);
 
   // Whether a block that was not admitted would be now.
   bool Passes(double reuse_probability) const { return reuse_probability >= threshold_; }

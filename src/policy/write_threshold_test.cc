@@ -67,21 +67,6 @@ TEST(WriteThresholdTest, WhatIsWrittenForAnothersSakeIsPartOfThePart) {
   EXPECT_LE(written, 5'300u);
 }
 
-TEST(WriteThresholdTest, WhoIsEagerWritesMoreAndForgetsItAfterwards) {
-  WriteThreshold threshold({.written_part = 0.5});
-  SeededRandom random(4);
-  const auto written = [&](double eagerness) {
-    int count = 0;
-    for (int i = 0; i < 10'000; ++i) count += threshold.Admit(Drawn(&random), 1, eagerness) ? 1 : 0;
-    return count;
-  };
-  EXPECT_GE(written(0), 5'000);  // Everything, to begin with.
-  EXPECT_NEAR(written(0), 5'000, 200);
-  EXPECT_NEAR(written(0.5), 7'500, 300);
-  EXPECT_EQ(written(1), 10'000);
-  EXPECT_NEAR(written(0), 5'000, 200);
-}
-
 // Nine blocks of ten are likely to return in one hour, and one of ten in the next.
 TEST(WriteThresholdTest, ASlowOneWritesMoreWhereMoreReturns) {
   WriteThreshold threshold({.written_part = 0.5, .step = 0.00002});

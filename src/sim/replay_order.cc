@@ -9,18 +9,12 @@
 #include "policy/leaf_recency.h"
 #include "policy/learned_order.h"
 #include "policy/write_share.h"
-#include "policy/write_threshold.h"
 
 namespace aquifer {
 namespace {
 
 constexpr uint32_t kNoParent = UINT32_MAX;
 constexpr size_t kMaxAsked = 256;  // As a node does it: a slice at a time.
-
-// Slow: what is worth a write is to be the same in good and in bad hours. With 0.002 of 60 changing
-// loads 37 met the measure for two tiers (at least write-through LRU's hits with 0.75 of its
-// writes, or within half a point with 0.45), with 0.0002, 0.0001 and 0.00005 it is 42, 43 and 42.
-constexpr double kThresholdStep = 0.0001;
 
 // Names as a cache's keys would give them: well mixed, and never 0.
 uint64_t NameOf(uint32_t block) {
@@ -156,8 +150,8 @@ class TwoTierPolicy final : public OrderPolicy {
       : OrderPolicy(trace, std::move(options), std::move(dram)),
         nvme_(std::move(nvme), &parents_),
         write_through_(write_through),
-        threshold_({.written_part = 1, .step = kThresholdStep}),
-        refused_(trace.distinct) {}
+        share_(options_.nvme_blocks),
+        left_(trace.distinct) {}
 
   uint64_t writes() const override { return writes_; }
 
@@ -171,11 +165,13 @@ class TwoTierPolicy final : public OrderPolicy {
     if (write_through_ || blocks.empty()) return;
     const EvictionStats after = nvme_.order().stats();
     // What the order takes for a request that it knows already counts for nobody.
-    share_.NoteRequest({.blocks = after.asked_blocks - before.asked_blocks,
-                        .hits = after.hits - before.hits,
-                        .lru_hits = after.lru_hits - before.lru_hits,
-                        .unwritten = hits < blocks.size() && refused_[blocks[hits]]});
-    for (const uint32_t block : blocks) refused_[block] = false;
+    if (after.asked_blocks > before.asked_blocks) {
+      share_.NoteRequest({.blocks = blocks.size(),
+                          .hits = hits,
+                          .lru_hits = after.lru_hits - before.lru_hits,
+                          .rank = [&](uint64_t position) { return left_[blocks[position]].rank; }});
+    }
+    for (const uint32_t block : blocks) left_[block] = {};
   }
 
   void UseBlock(uint32_t block, uint32_t position, int64_t now) override {
@@ -194,11 +190,16 @@ class TwoTierPolicy final : public OrderPolicy {
       return;
     }
     if (nvme_.Has(block)) return;
+    Left& left = left_[block];
+    const double reuse = nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
+    left.reuse = std::max(left.reuse, reuse);
+    left.rank = share_.Rank(left.reuse);
+    if (parents_[block] != kNoParent) {
+      double& above = left_[parents_[block]].reuse;
+      above = std::max(above, left.reuse);
+    }
     // What is below it is of no use without it.
-    const double reuse =
-        nvme_.HasBelow(block) ? 1 : nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
-    refused_[block] = !threshold_.Admit(reuse, share_.part(), share_.eagerness());
-    if (refused_[block]) return;
+    if (!nvme_.HasBelow(block) && !share_.Writes(left.rank)) return;
     Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) {
       if (nvme_.EvictOne() == block) --writes_;  // That is not written in the first place.
@@ -210,11 +211,16 @@ class TwoTierPolicy final : public OrderPolicy {
     ++writes_;
   }
 
+  // Of a block since it was asked for last.
+  struct Left {
+    double reuse = 0;  // The likeliest to return of it and what left from below it.
+    uint8_t rank = 0;  // WriteShare's, when it left DRAM; 0: it did not.
+  };
+
   ReplayTier nvme_;
   const bool write_through_;
-  WriteThreshold threshold_;
   WriteShare share_;
-  std::vector<bool> refused_;  // By block: was not written when it left DRAM last.
+  std::vector<Left> left_;  // By block.
   uint64_t writes_ = 0;
 };
 
