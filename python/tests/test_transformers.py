@@ -524,6 +524,8 @@ def test_what_is_not_understood_is_left_to_a_plain_cache(client):
     mask = torch.ones_like(ids)
     mask[0, 300] = 0
     plain_because("not on the left", input_ids=ids, attention_mask=mask)
+    both_ways = torch.ones(1, 1, 600, 600, dtype=torch.bool)  # Each token also sees those behind it.
+    plain_because("not the batch's padding", input_ids=ids, attention_mask=both_ways)
     plain_because("tokens' places", input_ids=ids, position_ids=torch.arange(5, 605).unsqueeze(0))
     padded = torch.ones_like(ids)
     padded[0, :10] = 0
