@@ -553,6 +553,32 @@ TEST_F(CoreDrivesTest, TwoDrivesThatReclaimAtOnceDoNotPushATenantBelowItsFloor) 
   EXPECT_LT(least, 14 * kBlockBytes);
 }
 
+// It hangs while older records there are marked as replaced. Whoever writes those blocks once more
+// is told, and so a deletion of others is answered.
+TEST_F(CoreDrivesTest, ADriveThatHangsWhileRecordsAreReplacedHoldsUpNoDeletion) {
+  CoreOptions options = SmallCache();
+  options.cache.nvme_directories = {"one", "two"};
+  Make(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 32});
+  const Chain other(layout_, {.seed = 2, .blocks = 1});
+  ASSERT_EQ(Store(chain), 32u);
+  ASSERT_TRUE(Flush().ok());
+  world_->disk("one").Hang(true);
+  Hint(chain, 1000);
+  world_->Advance(20'000'000'000);
+  ASSERT_EQ(Store(other), 1u);
+  EvictRequest evict;
+  evict.chain = Slice(other);
+  client_->Submit(&Core::Evict, &evict);
+  EXPECT_TRUE(world_->RunUntil([&] { return evict.done(); }));
+  world_->disk("one").Hang(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_TRUE(evict.done());
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain), 32u);
+}
+
 // Old records are reclaimed while new ones replace them, and the drive goes out of service and
 // comes back at any time meanwhile. What it holds in the end is what the cache knows of.
 TEST_F(CoreDrivesTest, ADriveThatGoesWhileRecordsAreReplacedHoldsWhatTheCacheKnowsOf) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "testing/core_durable_fixture.h"
 #include "testing/memory_blob_store.h"
 #include "tier/test_keys.h"
@@ -279,6 +280,23 @@ TEST_F(CoreDurableTest, AFlushRightAfterARestartWaitsForWhatOnlyNvmeHas) {
   store_.fail_writes = Code::kOk;
   EXPECT_TRUE(FlushTo(TierKind::kDurable, 5 * kSecond).ok());
   EXPECT_EQ(BlobsOf(chain), 20u);
+}
+
+// All but one slot are lent. Each would give its place to the next before it has been written.
+TEST_F(CoreDurableTest, WhatOnlyNvmeHasIsWrittenAlsoWhereOneSlotIsLeftForIt) {
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  const Chain lent(layout_, {.seed = 2, .blocks = 31});
+  MakeDurable(DurableCache(32, true));
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(lent));
+  const auto fetch = Fetch(lent);
+  ASSERT_EQ(Counter("lent_slots"), 31u);
+  store_.fail_writes = Code::kOk;
+  size_t tasks = 0;
+  world_->after_task = [&tasks] { AQ_CHECK(++tasks < 100'000); };  // It would never end.
+  EXPECT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == 8 && BlobsOf(lent) == 31; }));
+  world_->after_task = nullptr;
+  Release(*fetch);
 }
 
 TEST_F(CoreDurableTest, MoreThanMemoryHoldsGoesToTheStoreAndComesBack) {

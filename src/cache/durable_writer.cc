@@ -112,15 +112,7 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
             .since_nanos = parts_.clock->NowNanos(),
             .renew = renew,
             .look_first = look_first};
-  const uint64_t bytes = residency.SlotBytesOf(ref);
-  const bool usable = parts_.tier != nullptr && parts_.tier->in_service();
-  // A part of what the tenant can have: the rest must stay evictable, or a slow store stops all.
-  const bool room = held_bytes_ + bytes <= parts_.max_held_bytes &&
-                    held_bytes_ + bytes <= residency.DramLimit(entry.tenant) / 4;
-  if (usable && room && entry.in_tier(kTierDram) && residency.HoldForDurable(ref)) {
-    item.held_bytes = bytes;
-    held_bytes_ += bytes;
-  }
+  Hold(&item);
   sequence_of_[ref] = item.sequence;
   NoteWanted(item);
   unwritten_.Add(item.tenant, item.sequence);
@@ -129,6 +121,21 @@ void DurableWriter::Enqueue(BlockRef ref, bool renew, bool look_first) {
 
 bool DurableWriter::Same(const Item& item) const {
   return parts_.residency->IsStill(item.ref, item.name);
+}
+
+void DurableWriter::Hold(Item* item) {
+  Residency& residency = *parts_.residency;
+  const BlockEntry& entry = residency.at(item->ref);
+  const uint64_t bytes = residency.SlotBytesOf(item->ref);
+  const bool usable = parts_.tier != nullptr && parts_.tier->in_service();
+  // A part of what the tenant can have: the rest must stay evictable, or a slow store stops all.
+  const bool room =
+      held_bytes_ == 0 || (held_bytes_ + bytes <= parts_.max_held_bytes &&
+                           held_bytes_ + bytes <= residency.DramLimit(entry.tenant) / 4);
+  if (!usable || !room || !entry.in_tier(kTierDram)) return;
+  if (!residency.HoldForDurable(item->ref)) return;
+  item->held_bytes = bytes;
+  held_bytes_ += bytes;
 }
 
 void DurableWriter::Unhold(Item* item) {
@@ -447,6 +454,8 @@ void DurableWriter::OnLoaded(size_t op, BlockRef ref, const Status& status) {
   --loading_;
   std::optional<Item> item = TakeFromAside(ref, op);
   if (!item) return;
+  // Or the next one that is loaded may have its slot before it is written, and so on for ever.
+  if (status.ok() && Same(*item)) Hold(&*item);
   Requeue(*item);
   if (status.ok()) PumpSoon();  // Else it is tried again with the next tick.
 }

@@ -139,6 +139,8 @@ class DurableWriter final : public LoadWaiter {
   // True: the block waits already. An older one that had the same ref is settled.
   bool JoinKnown(BlockRef ref, bool renew);
   bool Same(const Item& item) const;
+  // Where it is in DRAM, and not too much waits there, it stays.
+  void Hold(Item* item);
   // It waits no more: its hold on DRAM ends.
   void Unhold(Item* item);
   // It is at the tier, or will not get there.

@@ -200,6 +200,12 @@ Status NvmeTierImpl::CheckWrite(const WriteOp& op) const {
   return Status();
 }
 
+// It is recorded, and waits for what it replaced to be marked; who comes behind it waits for that.
+bool NvmeTierImpl::MarkHangsOn(const PendingWrite& write, uint32_t drive) {
+  const bool recorded = write.replaced_on != AppendItem::kNoDrive;
+  return recorded && (write.drive == drive || write.replaced_on == drive);
+}
+
 // False if the operation is settled already.
 bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   const auto settle = [&](Status status) {
@@ -224,6 +230,14 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
       return settle(drive->in_service() ? Status() : Status(Code::kUnavailable));
     } else if (!drive->writable()) {  // The old record could not be marked.
       return settle(Status(Code::kUnavailable, drive->why().message()));
+    }
+  }
+  if (const auto found = pending_.find(op.meta.id); found != pending_.end()) {
+    const PendingWrite* const leader = found->second.leader;
+    for (const auto& drive : drives_) {
+      const bool hangs =
+          leader != nullptr && !drive->in_service() && MarkHangsOn(*leader, drive->number());
+      if (hangs) return settle(drive->why());
     }
   }
   const bool writable = std::any_of(drives_.begin(), drives_.end(),

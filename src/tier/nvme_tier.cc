@@ -42,7 +42,11 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
       }
     } else if (const auto* writes = std::get_if<std::unique_ptr<WriteBatch>>(&any)) {
       for (PendingWrite& write : (*writes)->states) {
-        const bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
+        bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
+        if (write.stage == PendingWrite::Stage::kFollowing && !write.settled) {
+          const PendingWrite* const leader = pending_.find(write.meta.id)->second.leader;
+          waits = leader != nullptr && MarkHangsOn(*leader, drive->number());
+        }
         if (write.settled || !waits) continue;
         Settle(&write, drive->why());
         if (write.drive == drive->number()) hanging.push_back(&write);

@@ -225,6 +225,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
   void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
+  static bool MarkHangsOn(const PendingWrite& write, uint32_t drive);
   const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
   void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
