@@ -536,7 +536,7 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> sweeping_;
   // NVMe has records of theirs that the index had no room for.
   std::set<uint16_t> unindexed_;
-  // What is being filled while a drive was found to have it.
+  // What was being filled when a drive was found to have it, until that is taken over or deleted.
   std::set<BlockName> found_filling_;
   // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
   // towards their tenant's floor any more.

@@ -315,14 +315,8 @@ void EvictJob::Reset() {
 
 bool EvictJob::DropOne(BlockRef ref) {
   const Index& index = core().residency_->index();
-  if (!index.Exists(ref) || index.at(ref).tenant != tenant()) return false;
-  if (index.at(ref).state != BlockState::kResident) {
-    // Being filled, it is not deleted; but what a drive was found to have of it is.
-    if (core().found_filling_.contains(core().residency_->NameOf(ref))) {
-      Erase(core().residency_->IdOf(ref));
-    }
-    return false;
-  }
+  if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) return false;
+  if (index.at(ref).tenant != tenant()) return false;
   // Also what NVMe does not have, as far as is known: a write that failed may have left a copy.
   Erase(core().residency_->IdOf(ref));
   core().residency_->Drop(ref, Leave::kAsked);
@@ -340,6 +334,28 @@ void EvictJob::Erase(const BlockId& id) {
   } else if (!core().eraser_->AddForGood(id)) {
     ++unremembered_;
   }
+}
+
+// It is not in the index, or only being filled; a tier may have it all the same.
+void EvictJob::EraseElsewhere(const BlockName& name) {
+  const BlockId id{.tenant = core().catalog_.tenant(tenant()).id,
+                   .key = name.key,
+                   .group = name.group,
+                   .part = name.part};
+  if (core().durable_ != nullptr || core().MayBeOnNvme(id)) Erase(id);
+}
+
+// The same for all of the tenant's that were being filled when their drive came. False: that was
+// all.
+bool EvictJob::EraseFoundFilling() {
+  std::set<BlockName>& found = core().found_filling_;
+  auto next = found.lower_bound({.tenant = tenant()});
+  for (size_t step = 0; next != found.end() && next->tenant == tenant(); ++step) {
+    if (step == kEvictSlice) return true;
+    EraseElsewhere(*next);
+    next = found.erase(next);
+  }
+  return false;
 }
 
 bool EvictJob::DropSlice() {
@@ -363,7 +379,8 @@ bool EvictJob::DropEverythingSlice() {
     if (evicted_ - before == kEvictSlice) break;
   }
   // A name may say who it was that talked.
-  return cursor_ < index.ref_limit() || core().ForgetSessions(tenant(), kEvictSlice);
+  return cursor_ < index.ref_limit() || EraseFoundFilling() ||
+         core().ForgetSessions(tenant(), kEvictSlice);
 }
 
 bool EvictJob::DropSessionSlice() {
@@ -416,11 +433,7 @@ void EvictJob::DropBelow() {
   for (size_t step = 0; step < kEvictSlice && !below_.empty(); ++step) {
     const BlockName name = below_.back();
     below_.pop_back();
-    if (DropOne(core().residency_->index().Find(name)) || core().durable_ == nullptr) continue;
-    Erase({.tenant = core().catalog_.tenant(tenant()).id,
-           .key = name.key,
-           .group = name.group,
-           .part = name.part});
+    if (!DropOne(core().residency_->index().Find(name))) EraseElsewhere(name);
   }
 }
 
@@ -442,7 +455,7 @@ bool EvictJob::DropNextOfSession() {
       position > 0 && (parent != kNoBlock ? HasOtherChild(parent, ref)
                                           : index.at(ref).next_sibling != kNoBlock ||
                                                 index.at(ref).prev_sibling != kNoBlock);
-  DropOne(ref);
+  if (!DropOne(ref)) EraseElsewhere(walk_);
   walk_ = above;
   crossed_ = false;
   return !shared && core().IsBefore(walk_, position);
@@ -452,13 +465,8 @@ bool EvictJob::DropNextOfSession() {
 bool EvictJob::CrossGap() {
   const LostLink* const gone = core().residency_->LinkAbove(walk_);
   lost_track_ = gone == nullptr;
-  // A durable tier may have it, and what no other chain here hangs below is the session's own.
-  if (core().durable_ != nullptr && core().residency_->index().FirstChildOf(walk_) == kNoBlock) {
-    Erase({.tenant = core().catalog_.tenant(tenant()).id,
-           .key = walk_.key,
-           .group = walk_.group,
-           .part = walk_.part});
-  }
+  // What no other chain here hangs below is the session's own.
+  if (core().residency_->index().FirstChildOf(walk_) == kNoBlock) EraseElsewhere(walk_);
   if (gone == nullptr) return false;
   walk_.key = gone->parent;
   crossed_ = true;
@@ -477,17 +485,15 @@ bool EvictJob::HasOtherChild(BlockRef parent, BlockRef own) const {
 
 bool EvictJob::DropChainSlice() {
   const ChainSlice& chain = asked().chain;
-  const TenantId id = core().catalog_.tenant(tenant()).id;
   const size_t count = chain.keys.size();
   const size_t end = std::min(cursor_ + kEvictSlice, count);
   for (; cursor_ < end; ++cursor_) {
     // Tails first: what hangs below a dropped block would be dropped too, and not counted here.
-    const Key& key = chain.keys[count - 1 - cursor_];
-    const bool dropped = DropOne(core().residency_->index().Find(
-        {.tenant = tenant(), .group = chain.group, .part = chain.part, .key = key}));
-    if (dropped) continue;
-    const BlockId unknown{.tenant = id, .key = key, .group = chain.group, .part = chain.part};
-    if (core().MayBeOnNvme(unknown) || core().durable_ != nullptr) Erase(unknown);
+    const BlockName name{.tenant = tenant(),
+                         .group = chain.group,
+                         .part = chain.part,
+                         .key = chain.keys[count - 1 - cursor_]};
+    if (!DropOne(core().residency_->index().Find(name))) EraseElsewhere(name);
   }
   return cursor_ < count;
 }

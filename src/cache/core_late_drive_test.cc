@@ -91,23 +91,62 @@ TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesACrashBeforeWhatWasStoredAnewIsW
 }
 
 TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) {
-  for (const int how : {0, 1, 2}) {
-    SCOPED_TRACE(how);
-    ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
-    const auto engine = AttachRank("engine");
-    const auto reserved = Reserve(chain_, engine.get());
-    ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
-    Hint(chain_, 0);
-    BringDrive();
-    EXPECT_TRUE(EvictAs(how)->status.ok());
-    engine->Abort(Given(*reserved));
-    world_->Run();
-    EXPECT_EQ(Recall(chain_), 0u);
-    EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
-    ExpectNothingLeft();
-    Restart();
-    EXPECT_EQ(Recall(chain_), 0u);
+  enum class When : uint8_t { kGivenUp, kBeforeTheDrive, kBehindTheDrive, kJustGivenUp };
+  for (const When when :
+       {When::kGivenUp, When::kBeforeTheDrive, When::kBehindTheDrive, When::kJustGivenUp}) {
+    for (const int how : {0, 1, 2}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(when) << " " << how);
+      ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+      const auto engine = AttachRank("engine");
+      const auto reserved = Reserve(chain_, engine.get());
+      ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+      Hint(chain_, 0);
+      if (when == When::kGivenUp) engine->Abort(Given(*reserved));
+      if (when == When::kGivenUp || when == When::kBeforeTheDrive) {
+        EXPECT_EQ(EvictAs(how)->status.code(), Code::kUnavailable);
+        BringDrive();
+      } else {
+        BringDrive();
+        // Without a task of the owner's in between.
+        if (when == When::kJustGivenUp) engine->Abort(Given(*reserved));
+        EXPECT_TRUE(EvictAs(how)->status.ok());
+      }
+      if (when == When::kBeforeTheDrive || when == When::kBehindTheDrive) {
+        engine->Abort(Given(*reserved));
+      }
+      world_->Run();
+      EXPECT_EQ(Recall(chain_), 0u);
+      EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
+      ExpectNothingLeft();
+      Restart();
+      EXPECT_EQ(Recall(chain_), 0u);
+    }
   }
+}
+
+// A sweep of all that a tenant has is past the blocks' places when they are given up.
+TEST_F(CoreLateDriveTest, WhatIsGivenUpInTheMiddleOfADeletionOfEverythingIsDeletedOnTheDriveToo) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  const auto engine = AttachRank("engine");
+  const auto reserved = Reserve(chain_, engine.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  BringDrive();
+  // More blocks than two slices delete.
+  for (const uint64_t seed : {3, 4, 5, 6, 7}) {
+    EXPECT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 40})), 40u);
+  }
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Submit(&Core::Evict, &evict);
+  ASSERT_FALSE(evict.done());
+  engine->Abort(Given(*reserved));
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  EXPECT_TRUE(evict.status.ok());
+  world_->Run();
+  EXPECT_EQ(Recall(chain_), 0u);
+  EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain_), 0u);
 }
 
 // All of the tenant's was deleted while the drive was away: what it has is of before.

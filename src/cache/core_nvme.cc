@@ -154,8 +154,8 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
   const BlockRef known = residency_->Find(meta.id);
   if (known != kNoBlock) {
     const BlockEntry& entry = residency_->at(known);
-    // What was stored again may differ from its record, and both are right; but for a record of
-    // before all of the tenant's was deleted.
+    // What was stored again may differ from its record, and so may what was stored before a record
+    // came to light, unless that is of before all of the tenant's was deleted; both are right.
     const bool may_differ = residency_->MayDiffer(known) ||
                             (!entry.in_tier(kTierNvme) && !forgotten_tenants_.contains(tenant));
     const bool agrees =
@@ -216,14 +216,20 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
 }
 
 void Core::TakeOverFilled(const BlockName& name) {
-  if (found_filling_.erase(name) == 0) return;
+  if (!found_filling_.contains(name)) return;
   environment_.owner->Post([this, name, alive = alive_] {
-    if (!*alive || !nvme_ready_) return;
-    const auto meta = nvme_->MetaOf({.tenant = catalog_.tenant(name.tenant).id,
-                                     .key = name.key,
-                                     .group = name.group,
-                                     .part = name.part});
-    if (meta) TakeOver(*meta);
+    if (!*alive || found_filling_.erase(name) == 0) return;
+    const BlockId id{.tenant = catalog_.tenant(name.tenant).id,
+                     .key = name.key,
+                     .group = name.group,
+                     .part = name.part};
+    const auto meta = nvme_->MetaOf(id);
+    if (meta && sweeping_.contains(name.tenant)) {  // The sweep may be past it.
+      eraser_->Add(id);
+    } else if (meta) {
+      TakeOver(*meta);
+    }
+    eraser_->Pump();
   });
 }
 
@@ -248,6 +254,7 @@ bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
 
 void Core::CloseDisks() {
   nvme_ready_ = false;
+  found_filling_.clear();
   if (loader_ != nullptr) loader_->SetSource(nullptr);
   {
     const MutexLock lock(&openings_->mutex);

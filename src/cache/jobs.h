@@ -348,6 +348,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool DropOne(BlockRef ref);
   void DropUnindexed();
   void Erase(const BlockId& id);
+  void EraseElsewhere(const BlockName& name);
+  bool EraseFoundFilling();
   void WaitForTiers();
   void WaitForDurable(const Status& status);
   void EndSweep();
