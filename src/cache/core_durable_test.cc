@@ -283,20 +283,63 @@ TEST_F(CoreDurableTest, AFlushRightAfterARestartWaitsForWhatOnlyNvmeHas) {
 }
 
 // All but one slot are lent. Each would give its place to the next before it has been written.
-TEST_F(CoreDurableTest, WhatOnlyNvmeHasIsWrittenAlsoWhereOneSlotIsLeftForIt) {
-  const Chain chain(layout_, {.seed = 1, .blocks = 8});
-  const Chain lent(layout_, {.seed = 2, .blocks = 31});
-  MakeDurable(DurableCache(32, true));
-  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
-  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(lent));
-  const auto fetch = Fetch(lent);
-  ASSERT_EQ(Counter("lent_slots"), 31u);
-  store_.fail_writes = Code::kOk;
-  size_t tasks = 0;
-  world_->after_task = [&tasks] { AQ_CHECK(++tasks < 100'000); };  // It would never end.
-  EXPECT_TRUE(world_->RunUntil([&] { return BlobsOf(chain) == 8 && BlobsOf(lent) == 31; }));
-  world_->after_task = nullptr;
-  Release(*fetch);
+class OneSlotLeftTest : public CoreDurableTest {
+ protected:
+  // The store fails, and what is lent and the chain are on NVMe alone.
+  void MakeWithOneSlotLeft(const CoreOptions& options, size_t slots) {
+    chain_ = Chain(layout_, {.seed = 1, .blocks = std::min<size_t>(slots, 8)});
+    lent_ = Chain(layout_, {.seed = 2, .blocks = slots - 1});
+    MakeDurable(options);
+    store_.fail_looks = Code::kUnavailable;  // Or some of it would be loaded now.
+    ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain_));
+    ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(lent_));
+    fetch_ = Fetch(lent_);
+    ASSERT_EQ(Counter("lent_slots"), lent_.size());
+  }
+  // The store fails no longer.
+  void ExpectAllIsWritten() {
+    store_.fail_looks = store_.fail_writes = Code::kOk;
+    size_t tasks = 0;
+    world_->after_task = [&tasks] { AQ_CHECK(++tasks < 100'000); };  // It would never end.
+    EXPECT_TRUE(world_->RunUntil(
+        [&] { return BlobsOf(chain_) == chain_.size() && BlobsOf(lent_) == lent_.size(); }));
+    world_->after_task = nullptr;
+    Release(*fetch_);
+  }
+
+  Chain chain_{layout_, {}};
+  Chain lent_{layout_, {}};
+  std::unique_ptr<FetchRequest> fetch_;
+};
+
+TEST_F(OneSlotLeftTest, WhatOnlyNvmeHasIsWrittenAlsoThere) {
+  ASSERT_NO_FATAL_FAILURE(MakeWithOneSlotLeft(DurableCache(32, true), 32));
+  ExpectAllIsWritten();
+}
+
+TEST_F(OneSlotLeftTest, OfATenantThatMayHoldLessThanABlockToo) {
+  CoreOptions options = DurableCache(32, true);
+  options.cache.tenants[0].dram_ceiling_bytes = 3 * kBlockBytes;
+  ASSERT_NO_FATAL_FAILURE(MakeWithOneSlotLeft(options, 3));
+  ExpectAllIsWritten();
+}
+
+// Another's wait in memory, as many as may, for deletions that the store does not take.
+TEST_F(OneSlotLeftTest, AlsoWhereAnotherTenantHoldsAllThatMayBeHeld) {
+  CoreOptions options = DurableCache(48, true);
+  options.cache.tenants.push_back(options.cache.tenants[0]);
+  options.cache.tenants[1].name = "other";
+  ASSERT_NO_FATAL_FAILURE(MakeWithOneSlotLeft(options, 32));
+  const auto other = AttachAs("other");
+  const Chain held(layout_, {.seed = 3, .blocks = 12});
+  store_.fail_erasures = Code::kUnavailable;
+  EvictRequest evict;
+  evict.chain = Slice(held);
+  other->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(held, other.get()), held.size());
+  ExpectAllIsWritten();
+  EXPECT_EQ(BlobsOf(held), 0u);
 }
 
 TEST_F(CoreDurableTest, MoreThanMemoryHoldsGoesToTheStoreAndComesBack) {

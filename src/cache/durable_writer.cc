@@ -128,19 +128,23 @@ void DurableWriter::Hold(Item* item) {
   const BlockEntry& entry = residency.at(item->ref);
   const uint64_t bytes = residency.SlotBytesOf(item->ref);
   const bool usable = parts_.tier != nullptr && parts_.tier->in_service();
+  uint64_t& held_by = At(&held_by_, item->tenant);
   // A part of what the tenant can have: the rest must stay evictable, or a slow store stops all.
-  const bool room =
-      held_bytes_ == 0 || (held_bytes_ + bytes <= parts_.max_held_bytes &&
-                           held_bytes_ + bytes <= residency.DramLimit(entry.tenant) / 4);
+  // One block of each always: what is loaded to be written must be there when its turn comes.
+  const bool room = held_by == 0 || (held_bytes_ + bytes <= parts_.max_held_bytes &&
+                                     held_by + bytes <= residency.DramLimit(entry.tenant) / 4);
   if (!usable || !room || !entry.in_tier(kTierDram)) return;
   if (!residency.HoldForDurable(item->ref)) return;
   item->held_bytes = bytes;
   held_bytes_ += bytes;
+  held_by += bytes;
 }
 
 void DurableWriter::Unhold(Item* item) {
   if (item->held_bytes == 0) return;
-  held_bytes_ -= std::exchange(item->held_bytes, 0);
+  const uint64_t bytes = std::exchange(item->held_bytes, 0);
+  held_bytes_ -= bytes;
+  At(&held_by_, item->tenant) -= bytes;
   if (Same(*item)) parts_.residency->UnholdForDurable(item->ref);
 }
 

@@ -43,7 +43,7 @@ struct DurableWriterParts {
   Executor* executor = nullptr;
   Clock* clock = nullptr;
   WriteBudgetOptions budget;
-  uint64_t max_held_bytes = 0;  // Of DRAM that may wait to be written.
+  uint64_t max_held_bytes = 0;  // Of DRAM that may wait to be written, over all tenants.
 };
 
 struct DurableWriterStats {
@@ -139,7 +139,7 @@ class DurableWriter final : public LoadWaiter {
   // True: the block waits already. An older one that had the same ref is settled.
   bool JoinKnown(BlockRef ref, bool renew);
   bool Same(const Item& item) const;
-  // Where it is in DRAM, and not too much waits there, it stays.
+  // Where it is in DRAM, and not too much waits there, it stays; so does one of each tenant always.
   void Hold(Item* item);
   // It waits no more: its hold on DRAM ends.
   void Unhold(Item* item);
@@ -189,6 +189,7 @@ class DurableWriter final : public LoadWaiter {
   std::map<LookBatch*, std::unique_ptr<LookBatch>> looks_;  // lookup only: never walked
   uint64_t next_batch_ = 1;
   uint64_t held_bytes_ = 0;
+  std::vector<uint64_t> held_by_;  // By tenant.
   int64_t paused_until_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
   uint64_t pump_from_ = 0;

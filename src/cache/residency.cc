@@ -249,7 +249,7 @@ void Residency::SetTier(BlockRef ref, uint8_t tier, bool resident) {
   } else {
     if (tier == kTierDram && ClearUnfetched(ref)) prestaged_in_vain_bytes_ += SlotBytesOf(ref);
     order_of_tier->Remove(ref);
-    stored_again_.erase(ref);
+    may_differ_.erase(ref);
   }
   TenantBlocks& own = MutableBlocksOf(at(ref).tenant);
   (tier == kTierDram ? own.in_dram : own.on_nvme) += resident ? 1 : -1;
@@ -286,7 +286,7 @@ void Residency::ArriveOnNvme(BlockRef ref) {
 void Residency::StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum) {
   index_->SetChecksum(ref, checksum);
   index_->SetFlags(ref, 0, kFlagFound);
-  stored_again_.insert(ref);
+  may_differ_.insert(ref);
   ArriveInDram(ref, slot);
 }
 
@@ -301,10 +301,10 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
   ++demoted_;
   if (!entry.in_tier(kTierNvme)) return Drop(ref, Leave::kToDurable);
   dram_->Retract(entry.slot);
-  const bool stored_again = MayDiffer(ref);
+  const bool may_differ = MayDiffer(ref);
   SetTier(ref, kTierDram, false);
   ReleaseSlot(ref);
-  if (!stored_again) return;
+  if (!may_differ) return;
   if (const auto recorded = checksum_on_nvme(IdOf(ref))) index_->SetChecksum(ref, *recorded);
 }
 

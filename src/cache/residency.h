@@ -116,9 +116,10 @@ class Residency {
   // NVMe alone has it, and could not serve it: `slot` has other bytes of it, computed again or from
   // a durable tier. These count until it leaves DRAM, then those of NVMe again.
   void StoreAgain(BlockRef ref, SlotId slot, const Checksum& checksum);
+  // A drive came with a record of what is in DRAM, and it is not the same: as after StoreAgain().
+  void SetMayDiffer(BlockRef ref) { may_differ_.insert(ref); }
   // Its bytes in DRAM and on NVMe may not be the same.
-  void SetMayDiffer(BlockRef ref) { stored_again_.insert(ref); }
-  bool MayDiffer(BlockRef ref) const { return stored_again_.contains(ref); }
+  bool MayDiffer(BlockRef ref) const { return may_differ_.contains(ref); }
 
   // As ArriveInDram(), for one that nobody here knew of: it was read from a durable tier. The index
   // may be full, or the block not fit into its chain.
@@ -423,7 +424,7 @@ class Residency {
   Quota nvme_quota_;
   TierCost reload_;
   PinTable pins_;
-  std::set<BlockRef> stored_again_;         // In DRAM and on NVMe, with bytes that may differ.
+  std::set<BlockRef> may_differ_;           // In DRAM and on NVMe, with bytes that may differ.
   std::map<BlockRef, Forecast> forecasts_;  // Of the few blocks that a caller spoke of.
   LostLinks lost_links_;
   std::deque<BlockName> orphaned_;      // Names whose children are to be dropped.

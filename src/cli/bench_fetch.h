@@ -28,10 +28,11 @@ inline constexpr uint64_t kPoolSlackBytes = uint64_t{512} << 20;
 // A chain whose blocks are all in a cache's DRAM, and the client's own memory beside it.
 struct WarmBlocks {
   uint64_t block_bytes = 0;
+  // Requests that are open borrow both until the cache is gone.
+  NamedChain chain;
+  BenchMemory memory;                     // As large as the chain.
   std::unique_ptr<ServerProcess> server;  // The node, if it is one's cache; ends after its client.
   std::unique_ptr<CacheCaller> caller;
-  NamedChain chain;
-  BenchMemory memory;  // As large as the chain.
 
   size_t batches() const { return chain.keys.size() / kFetchBatchBlocks; }
   std::span<const Key> Batch(size_t batch) const {
@@ -61,9 +62,10 @@ class BatchFetcher {
   void MemcpyOut(size_t batch) const;
   void Release();
 
-  // The two halves of Lease(), and the look at what came alone.
+  // The two halves of Lease().
   void Ask(size_t batch);
   Status Finish() const;
+  // What came, where the caller has waited itself.
   Status Check() const;
   const FetchRequest& request() const { return fetch_; }
 

@@ -5,6 +5,10 @@
 namespace aquifer {
 namespace {
 
+// How far one block moves it: a few hundred move it through a tenth. The smaller, the longer until
+// the part comes out right; until then more is written in hours in which much returns, and less in
+// others.
+constexpr double kStep = 0.002;
 constexpr double kFreelyWaiting = 0.125;
 
 }  // namespace
@@ -20,9 +24,7 @@ bool WriteThreshold::Admit(double reuse_probability, double affordable_part) {
 
 void WriteThreshold::Reverse() { Move(1); }
 
-void WriteThreshold::Move(double by) {
-  threshold_ = std::clamp(threshold_ + options_.step * by, 0.0, 1.0);
-}
+void WriteThreshold::Move(double by) { threshold_ = std::clamp(threshold_ + kStep * by, 0.0, 1.0); }
 
 double AffordablePart(uint64_t waiting_bytes, uint64_t most_waiting_bytes) {
   const double most = static_cast<double>(most_waiting_bytes);

@@ -10,10 +10,6 @@ namespace aquifer {
 
 struct WriteThresholdOptions {
   double written_part = 0.65;  // Of all blocks that are offered. 1: all of them.
-  // How far one block moves it: with 0.002 a few hundred move it through a tenth. The smaller, the
-  // longer until the part comes out right; until then more is written in hours in which much
-  // returns, and less in others.
-  double step = 0.002;
 };
 
 class WriteThreshold {

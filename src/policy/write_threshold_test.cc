@@ -1,7 +1,5 @@
 #include "policy/write_threshold.h"
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -65,20 +63,6 @@ TEST(WriteThresholdTest, WhatIsWrittenForAnothersSakeIsPartOfThePart) {
   }
   EXPECT_GE(written, 4'700u);
   EXPECT_LE(written, 5'300u);
-}
-
-// Nine blocks of ten are likely to return in one hour, and one of ten in the next.
-TEST(WriteThresholdTest, ASlowOneWritesMoreWhereMoreReturns) {
-  WriteThreshold threshold({.written_part = 0.5, .step = 0.00002});
-  SeededRandom random(5);
-  std::array<int, 2> written{};
-  for (int i = 0; i < 400'000; ++i) {
-    const size_t hour = i / 2'000 % 2;
-    const double reuse = (Drawn(&random) < 0.9) == (hour == 0) ? 0.8 : 0.2;
-    if (threshold.Admit(reuse) && i >= 200'000) ++written[hour];
-  }
-  EXPECT_GT(written[0], 85'000);
-  EXPECT_LT(written[1], 15'000);
 }
 
 TEST(WriteThresholdTest, WhereAllIsToBeWrittenAllIs) {

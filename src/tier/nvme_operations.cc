@@ -200,12 +200,6 @@ Status NvmeTierImpl::CheckWrite(const WriteOp& op) const {
   return Status();
 }
 
-// It is recorded, and waits for what it replaced to be marked; who comes behind it waits for that.
-bool NvmeTierImpl::MarkHangsOn(const PendingWrite& write, uint32_t drive) {
-  const bool recorded = write.replaced_on != AppendItem::kNoDrive;
-  return recorded && (write.drive == drive || write.replaced_on == drive);
-}
-
 // False if the operation is settled already.
 bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   const auto settle = [&](Status status) {
@@ -234,11 +228,9 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
   }
   if (const auto found = pending_.find(op.meta.id); found != pending_.end()) {
     const PendingWrite* const leader = found->second.leader;
-    for (const auto& drive : drives_) {
-      const bool hangs =
-          leader != nullptr && !drive->in_service() && MarkHangsOn(*leader, drive->number());
-      if (hangs) return settle(drive->why());
-    }
+    const bool behind_mark = leader != nullptr && LacksOnlyMark(*leader);
+    const NvmeDrive* const hangs = behind_mark ? HeldUpBy(*leader) : nullptr;
+    if (hangs != nullptr) return settle(hangs->why());
   }
   const bool writable = std::any_of(drives_.begin(), drives_.end(),
                                     [](const auto& drive) { return drive->writable(); });
@@ -297,8 +289,7 @@ void NvmeTierImpl::MarkReplaced(PendingWrite* write) {
 // whatever becomes of this one.
 void NvmeTierImpl::GiveUp(PendingWrite* write) {
   Pending& pending = pending_.find(write->meta.id)->second;
-  const bool recorded = write->replaced_on != AppendItem::kNoDrive;  // Only a mark is missing.
-  if (pending.leader != write || recorded) return;
+  if (pending.leader != write || LacksOnlyMark(*write)) return;
   write->superseded = true;
   pending.leader = nullptr;
   pending.given_up.push_back(write);
@@ -499,21 +490,23 @@ void NvmeTierImpl::FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by
   }
 }
 
-// The drive out of service that what is under way for the block waits for; null: none.
+const NvmeDrive* NvmeTierImpl::OutOfService(uint32_t drive) const {
+  if (drive >= drives_.size() || drives_[drive]->in_service()) return nullptr;
+  return drives_[drive].get();
+}
+
+const NvmeDrive* NvmeTierImpl::HeldUpBy(const PendingWrite& write) const {
+  const NvmeDrive* const writes = OutOfService(write.drive);
+  return writes != nullptr ? writes : OutOfService(write.replaced_on);
+}
+
 const NvmeDrive* NvmeTierImpl::HeldUpBy(const BlockId& id, const Pending& pending) const {
-  const auto out = [this](uint32_t drive) -> const NvmeDrive* {
-    if (drive >= drives_.size() || drives_[drive]->in_service()) return nullptr;
-    return drives_[drive].get();
-  };
   for (const PendingWrite* write : pending.given_up) {
-    if (const NvmeDrive* const hangs = out(write->drive); hangs != nullptr) return hangs;
+    if (const NvmeDrive* const hangs = HeldUpBy(*write); hangs != nullptr) return hangs;
   }
-  if (pending.leader != nullptr) {
-    const NvmeDrive* const writes = out(pending.leader->drive);
-    return writes != nullptr ? writes : out(pending.leader->replaced_on);
-  }
+  if (pending.leader != nullptr) return HeldUpBy(*pending.leader);
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
-  return entry == NvmeIndex::kNone ? nullptr : out(shared_.index.Place(entry).drive);
+  return entry == NvmeIndex::kNone ? nullptr : OutOfService(shared_.index.Place(entry).drive);
 }
 
 // For a deletion of all that a tenant has: a write whose caller was told that it failed, and which

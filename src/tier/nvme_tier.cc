@@ -42,10 +42,10 @@ void NvmeTierImpl::OnDriveOut(NvmeDrive* drive) {
       }
     } else if (const auto* writes = std::get_if<std::unique_ptr<WriteBatch>>(&any)) {
       for (PendingWrite& write : (*writes)->states) {
-        bool waits = write.drive == drive->number() || write.replaced_on == drive->number();
+        bool waits = WaitsFor(write, drive->number());
         if (write.stage == PendingWrite::Stage::kFollowing && !write.settled) {
           const PendingWrite* const leader = pending_.find(write.meta.id)->second.leader;
-          waits = leader != nullptr && MarkHangsOn(*leader, drive->number());
+          waits = leader != nullptr && LacksOnlyMark(*leader) && WaitsFor(*leader, drive->number());
         }
         if (write.settled || !waits) continue;
         Settle(&write, drive->why());
@@ -65,7 +65,7 @@ bool NvmeTierImpl::WaitsFor(const PendingErase& erase, const NvmeDrive& drive) c
   const auto found = pending_.find(erase.id);
   if (found == pending_.end()) return false;
   const auto at_drive = [&drive](const PendingWrite* write) {
-    return write->drive == drive.number() || write->replaced_on == drive.number();
+    return WaitsFor(*write, drive.number());
   };
   const Pending& pending = found->second;
   return pending.moves > 0 || (pending.leader != nullptr && at_drive(pending.leader)) ||

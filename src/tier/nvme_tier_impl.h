@@ -225,7 +225,20 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void FlushErases(std::map<uint32_t, std::vector<PendingErase*>> by_drive);
   void FinishErases(std::vector<PendingErase*> erases, const Status& status, uint32_t next_drive);
   bool WaitsFor(const PendingErase& erase, const NvmeDrive& drive) const;
-  static bool MarkHangsOn(const PendingWrite& write, uint32_t drive);
+
+  // Whether the drive, as long as it hangs, keeps the write from its end.
+  static bool WaitsFor(const PendingWrite& write, uint32_t drive) {
+    return write.drive == drive || write.replaced_on == drive;
+  }
+  // It is recorded, and waits for what it replaced to be marked; so does who comes behind it.
+  static bool LacksOnlyMark(const PendingWrite& write) {
+    return write.replaced_on != AppendItem::kNoDrive;
+  }
+  // Null: it is in service, or there is no such drive.
+  const NvmeDrive* OutOfService(uint32_t drive) const;
+  // The drive out of service that the write waits for; null: none.
+  const NvmeDrive* HeldUpBy(const PendingWrite& write) const;
+  // The same of what is under way for the block.
   const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
   void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
