@@ -273,6 +273,10 @@ Status Core::Build() {
   write_down_->load = [this](BlockRef ref) {
     loader_->Load(ref, DeadlineIn(kRenewNanos, environment_.clock->NowNanos()), {.waiter = this});
   };
+  write_down_->on_older_left = [this](const BlockName& name) {
+    found_busy_.insert(name);
+    TakeOverBusy(name);
+  };
   eraser_->on_erased = [this] { write_down_->Pump(); };
   AQ_RETURN_IF_ERROR(BuildDurable());
   return nvme_bytes == 0 ? Status() : BuildNvme();

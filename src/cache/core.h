@@ -346,8 +346,9 @@ class Core final : private TierListener, private LoadWaiter {
   bool TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
   bool TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta);
   bool AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta);
-  // It is filled, or given up: what a drive has of it is next, in a task of its own.
-  void TakeOverFilled(const BlockName& name);
+  // It is filled, given up, or could not be written: what a drive has of it is next, in a task of
+  // its own.
+  void TakeOverBusy(const BlockName& name);
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
@@ -536,8 +537,9 @@ class Core final : private TierListener, private LoadWaiter {
   std::set<uint16_t> sweeping_;
   // NVMe has records of theirs that the index had no room for.
   std::set<uint16_t> unindexed_;
-  // What was being filled when a drive was found to have it, until that is taken over or deleted.
-  std::set<BlockName> found_filling_;
+  // What was being filled or written when a drive was found to have it, until that is taken over or
+  // deleted.
+  std::set<BlockName> found_busy_;
   // Blocks that the tier was told it may drop, and has not reported as lost yet: they do not count
   // towards their tenant's floor any more.
   struct Dropping {

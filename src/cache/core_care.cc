@@ -345,10 +345,10 @@ void EvictJob::EraseElsewhere(const BlockName& name) {
   if (core().durable_ != nullptr || core().MayBeOnNvme(id)) Erase(id);
 }
 
-// The same for all of the tenant's that were being filled when their drive came. False: that was
-// all.
-bool EvictJob::EraseFoundFilling() {
-  std::set<BlockName>& found = core().found_filling_;
+// The same for all of the tenant's that were being filled or written when their drive came. False:
+// that was all.
+bool EvictJob::EraseFoundBusy() {
+  std::set<BlockName>& found = core().found_busy_;
   auto next = found.lower_bound({.tenant = tenant()});
   for (size_t step = 0; next != found.end() && next->tenant == tenant(); ++step) {
     if (step == kEvictSlice) return true;
@@ -379,7 +379,7 @@ bool EvictJob::DropEverythingSlice() {
     if (evicted_ - before == kEvictSlice) break;
   }
   // A name may say who it was that talked.
-  return cursor_ < index.ref_limit() || EraseFoundFilling() ||
+  return cursor_ < index.ref_limit() || EraseFoundBusy() ||
          core().ForgetSessions(tenant(), kEvictSlice);
 }
 
@@ -465,8 +465,12 @@ bool EvictJob::DropNextOfSession() {
 bool EvictJob::CrossGap() {
   const LostLink* const gone = core().residency_->LinkAbove(walk_);
   lost_track_ = gone == nullptr;
-  // What no other chain here hangs below is the session's own.
-  if (core().residency_->index().FirstChildOf(walk_) == kNoBlock) EraseElsewhere(walk_);
+  // A durable tier may have it, or the drive that a block just given up was found on; and what no
+  // other chain here hangs below is the session's own.
+  const bool elsewhere = core().durable_ != nullptr || core().found_busy_.contains(walk_);
+  if (elsewhere && core().residency_->index().FirstChildOf(walk_) == kNoBlock) {
+    EraseElsewhere(walk_);
+  }
   if (gone == nullptr) return false;
   walk_.key = gone->parent;
   crossed_ = true;

@@ -185,7 +185,7 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   const auto expiry = static_cast<uint32_t>(meta.expiry_unix_seconds);
   if (entry.state == BlockState::kFilling && !forgotten_tenants_.contains(entry.tenant)) {
     // It may be given up, and then this is what there is of it.
-    found_filling_.insert(residency_->NameOf(known));
+    found_busy_.insert(residency_->NameOf(known));
     return true;
   }
   if (agrees && entry.in_tier(kTierNvme)) {
@@ -215,10 +215,10 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   return false;
 }
 
-void Core::TakeOverFilled(const BlockName& name) {
-  if (!found_filling_.contains(name)) return;
+void Core::TakeOverBusy(const BlockName& name) {
+  if (!found_busy_.contains(name)) return;
   environment_.owner->Post([this, name, alive = alive_] {
-    if (!*alive || found_filling_.erase(name) == 0) return;
+    if (!*alive || found_busy_.erase(name) == 0) return;
     const BlockId id{.tenant = catalog_.tenant(name.tenant).id,
                      .key = name.key,
                      .group = name.group,
@@ -254,7 +254,7 @@ bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
 
 void Core::CloseDisks() {
   nvme_ready_ = false;
-  found_filling_.clear();
+  found_busy_.clear();
   if (loader_ != nullptr) loader_->SetSource(nullptr);
   {
     const MutexLock lock(&openings_->mutex);

@@ -174,7 +174,7 @@ void Core::FreeFilling(BlockRef ref) {
   filling(ref).ref = kNoBlock;
   free_fillings_.push_back(residency_->at(ref).owner_data - 1);
   residency_->SetOwnerData(ref, 0);
-  TakeOverFilled(residency_->NameOf(ref));
+  TakeOverBusy(residency_->NameOf(ref));
 }
 
 double Core::FillWaitMs(const Filling& filling) const {

@@ -349,7 +349,7 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void DropUnindexed();
   void Erase(const BlockId& id);
   void EraseElsewhere(const BlockName& name);
-  bool EraseFoundFilling();
+  bool EraseFoundBusy();
   void WaitForTiers();
   void WaitForDurable(const Status& status);
   void EndSweep();

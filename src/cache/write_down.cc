@@ -420,7 +420,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (!op.status.ok()) last_failure_ = op.status;
   if (op.in_flight) return OnHung(write, i);
   const bool older = older_records_.erase(op.meta.id) > 0;
-  if (older && !op.status.ok()) eraser_->Add(op.meta.id);
+  if (older && !op.status.ok() && !gone) on_older_left(residency_->NameOf(item.ref));
   if (gone) {
     EraseDropped(op.meta.id);
     Forget(item);
@@ -509,12 +509,14 @@ void WriteDown::OnHung(WriteBatch* write, size_t i) {
 void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const BlockRef ref = write->items[i].ref;
   const BlockId& id = write->batch.ops[i].meta.id;
+  const BlockName name = residency_->NameOf(ref);
+  const bool gone = residency_->at(ref).state == BlockState::kGone;
   write->batch.ops[i].in_flight = false;
   --At(&hung_, write->tenants[i]);
-  if (residency_->at(ref).state == BlockState::kGone) EraseDropped(id);
+  if (gone) EraseDropped(id);
   EndHungWrite(ref);
   // Unless it is being replaced, or was.
-  if (!hung_blocks_.contains(ref) && older_records_.erase(id) > 0) eraser_->Add(id);
+  if (!hung_blocks_.contains(ref) && older_records_.erase(id) > 0 && !gone) on_older_left(name);
   if (--write->unquiet == 0) Recycle(write);
   eraser_->Pump();
   Pump();

@@ -71,7 +71,7 @@ class WriteDown {
   // What was asked for with `load` has ended.
   void OnLoaded(BlockRef ref, const Status& status);
   // A drive that came late has a record of a block whose write is under way. That replaces it; if
-  // it fails, the record is deleted, for nobody else knows of it.
+  // it fails, `on_older_left` says so, for nobody else knows of that record.
   void NoteOlderRecord(const BlockId& id) { older_records_.insert(id); }
 
   // Starts what may be started.
@@ -108,6 +108,7 @@ class WriteDown {
 
   // Called with a block that is to be renewed and not in DRAM. Never answers from inside.
   std::function<void(BlockRef)> load;
+  std::function<void(const BlockName&)> on_older_left;
 
   const WriteDownStats& stats() const { return stats_; }
   // Why the last write that failed did.
