@@ -21,7 +21,7 @@ import aquifer  # noqa: E402
 from aquifer.moment import HostMoment  # noqa: E402
 from aquifer.vllm import adapters, identity, node_link, scheduler, worker  # noqa: E402
 from aquifer.vllm.hints import Wishes  # noqa: E402
-from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
+from aquifer.vllm.messages import CameShort, Load, Prefill, StepMetadata, WorkerMetadata  # noqa: E402
 from aquifer.vllm.settings import read_settings  # noqa: E402
 from aquifer.vllm.shape import Shape, read_shape  # noqa: E402
 from conftest import node_process, stand_still  # noqa: E402
@@ -206,6 +206,17 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
         hand.scheduler.matched_tokens(request, 0)
         return hand.scheduler._tracked["asks"].inquiry.match.recompute_ms > 0
     aquifer.cache.wait_for(known, 30)
+
+
+def test_a_step_that_failed_is_not_timed_with_the_next(hand, monkeypatch):
+    told = []
+    monkeypatch.setattr(hand.worker._storer._cache, "report_prefill", lambda known, *facts: told.append(facts[:2]))
+    hand.worker.bind(StepMetadata(prefill=Prefill(100, 20, 1.0)))  # And nobody says that it is over.
+    hand.step()
+    hand.worker.bind(StepMetadata(prefill=Prefill(200, 0, 1.0)))
+    hand.worker.after_forward()
+    aquifer.cache.wait_for(lambda: told, 30)
+    assert told == [(200, 0)]
 
 
 def test_what_steps_compute_that_are_not_over_is_not_stored(hand):
