@@ -527,6 +527,29 @@ def test_who_wants_all_of_a_prompt_computed_recalls_nothing_and_stores(hand, mon
     assert hand.begin_load(made_request("recalls", text(4, 2)), FIRST) == 4 * BLOCK
 
 
+@pytest.mark.parametrize("role, prefetched", [("kv_both", ["next", "other"]), ("kv_producer", [])])
+@pytest.mark.parametrize("blocks, changes", [(4, {"skip_reading_prefix_cache": True}), (0, {})])
+@pytest.mark.parametrize("arrival", ["plain", "the node is silent", "its images have no names"])
+def test_other_sessions_are_prefetched_once_whatever_the_request_may_load(hand, monkeypatch, role, prefetched, blocks,
+                                                                          changes, arrival):
+    monkeypatch.setattr(hand.scheduler, "_loads_blocks", KVTransferConfig(
+        kv_connector="AquiferConnector", kv_role=role).is_kv_consumer)
+    asked = []
+    monkeypatch.setattr(aquifer.Cache, "begin_prestage", lambda cache, chain=None, session=None: asked.append(session))
+    request = made_request("hints", text(blocks, 1), kv_hints={"actions": [
+        {"action_type": "aquifer.prefetch", "action_version": "1.0", "payload": {"session": session}}
+        for session in ("next", "other")]}, **changes)
+    with monkeypatch.context() as arriving:  # It is as ever when the request is scheduled.
+        if arrival == "the node is silent":
+            arriving.setattr(hand.scheduler._link, "reached", lambda: None)
+        elif arrival == "its images have no names":
+            arriving.setattr(scheduler._Tracked, "waits_for_names", lambda tracked: True)
+        hand.scheduler.on_new_request(request)
+    assert asked == ([] if arrival == "the node is silent" else prefetched)
+    assert [hand.scheduler.matched_tokens(request, 0) for _ in range(2)] == [0, 0]
+    assert asked == prefetched
+
+
 @pytest.fixture
 def adapter(tmp_path, monkeypatch):
     """A folder like one that vLLM loads."""
