@@ -530,6 +530,13 @@ def test_what_is_not_understood_is_left_to_a_plain_cache(client):
     padded = torch.ones_like(ids)
     padded[0, :10] = 0
     plain_because("without position ids", input_ids=ids, attention_mask=padded)
+    cache, holed = recall.cache(), torch.ones_like(ids)
+    holed[0, 100] = 0
+    with torch.no_grad():
+        model(input_ids=ids[:, :300], past_key_values=cache)
+        assert cache.plain is None
+        model(input_ids=ids[:, 300:], past_key_values=cache, attention_mask=holed)  # It began without padding.
+    assert "not on the left" in cache.plain
     cache = recall.cache()
     model(input_ids=ids, past_key_values=cache)  # With gradients.
     assert cache.plain == "gradients"

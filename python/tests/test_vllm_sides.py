@@ -21,7 +21,7 @@ import aquifer  # noqa: E402
 from aquifer.moment import HostMoment  # noqa: E402
 from aquifer.vllm import adapters, identity, node_link, scheduler, worker  # noqa: E402
 from aquifer.vllm.hints import Wishes  # noqa: E402
-from aquifer.vllm.messages import CameShort, Load, Prefill, WorkerMetadata  # noqa: E402
+from aquifer.vllm.messages import CameShort, Load, Prefill, StepMetadata, WorkerMetadata  # noqa: E402
 from aquifer.vllm.settings import read_settings  # noqa: E402
 from aquifer.vllm.shape import Shape, read_shape  # noqa: E402
 from conftest import node_process, stand_still  # noqa: E402
@@ -206,6 +206,17 @@ def test_what_steps_took_is_known_when_something_is_matched(hand):
         hand.scheduler.matched_tokens(request, 0)
         return hand.scheduler._tracked["asks"].inquiry.match.recompute_ms > 0
     aquifer.cache.wait_for(known, 30)
+
+
+def test_a_step_that_failed_is_not_timed_with_the_next(hand, monkeypatch):
+    told = []
+    monkeypatch.setattr(hand.worker._storer._cache, "report_prefill", lambda known, *facts: told.append(facts[:2]))
+    hand.worker.bind(StepMetadata(prefill=Prefill(100, 20, 1.0)))  # And nobody says that it is over.
+    hand.step()
+    hand.worker.bind(StepMetadata(prefill=Prefill(200, 0, 1.0)))
+    hand.worker.after_forward()
+    aquifer.cache.wait_for(lambda: told, 30)
+    assert told == [(200, 0)]
 
 
 def test_what_steps_compute_that_are_not_over_is_not_stored(hand):
@@ -514,6 +525,29 @@ def test_who_wants_all_of_a_prompt_computed_recalls_nothing_and_stores(hand, mon
         assert hand.compute_and_end(request, SECOND)
     monkeypatch.undo()
     assert hand.begin_load(made_request("recalls", text(4, 2)), FIRST) == 4 * BLOCK
+
+
+@pytest.mark.parametrize("role, prefetched", [("kv_both", ["next", "other"]), ("kv_producer", [])])
+@pytest.mark.parametrize("blocks, changes", [(4, {"skip_reading_prefix_cache": True}), (0, {})])
+@pytest.mark.parametrize("arrival", ["plain", "the node is silent", "its images have no names"])
+def test_other_sessions_are_prefetched_once_whatever_the_request_may_load(hand, monkeypatch, role, prefetched, blocks,
+                                                                          changes, arrival):
+    monkeypatch.setattr(hand.scheduler, "_loads_blocks", KVTransferConfig(
+        kv_connector="AquiferConnector", kv_role=role).is_kv_consumer)
+    asked = []
+    monkeypatch.setattr(aquifer.Cache, "begin_prestage", lambda cache, chain=None, session=None: asked.append(session))
+    request = made_request("hints", text(blocks, 1), kv_hints={"actions": [
+        {"action_type": "aquifer.prefetch", "action_version": "1.0", "payload": {"session": session}}
+        for session in ("next", "other")]}, **changes)
+    with monkeypatch.context() as arriving:  # It is as ever when the request is scheduled.
+        if arrival == "the node is silent":
+            arriving.setattr(hand.scheduler._link, "reached", lambda: None)
+        elif arrival == "its images have no names":
+            arriving.setattr(scheduler._Tracked, "waits_for_names", lambda tracked: True)
+        hand.scheduler.on_new_request(request)
+    assert asked == ([] if arrival == "the node is silent" else prefetched)
+    assert [hand.scheduler.matched_tokens(request, 0) for _ in range(2)] == [0, 0]
+    assert asked == prefetched
 
 
 @pytest.fixture

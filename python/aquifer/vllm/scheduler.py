@@ -54,6 +54,7 @@ class _Tracked:
         self.items = items
         self._named_until = time.monotonic() + _NAMING_SECONDS
         self.wishes: Wishes = read_wishes(request)
+        self.prefetch = self.wishes.prefetch  # Sessions that the node has not heard of yet.
         self.keys = b""
         self.submitted = 0  # Blocks that a worker was told to store, or that were there.
         self.limit: Optional[int] = None  # Blocks from here on failed to load, and are not offered again.
@@ -205,21 +206,31 @@ class SchedulerSide:
 
     def _prestage(self, request: Any) -> None:
         tracked, reached = self._track(request), self._link.reached()
-        if tracked is None or reached is None or not self._may_load(request):
+        if tracked is None or reached is None:
             return
-        if not tracked.waits_for_names():
+        self._prefetch(tracked, reached)
+        if self._may_load(request) and not tracked.waits_for_names():
             self._ask(tracked, reached)
 
     def _may_load(self, request: Any) -> bool:
         """Who wants something of every token of a prompt, its log-probability say, has all of them computed."""
         return self._loads_blocks and not request.skip_reading_prefix_cache
 
+    def _prefetch(self, tracked: _Tracked, reached: Reached) -> None:
+        """Other sessions' blocks, once, whatever becomes of the request's own."""
+        if not tracked.prefetch or not self._loads_blocks:
+            return
+        sessions, tracked.prefetch = tracked.prefetch, ()
+        try:
+            for session in sessions:
+                self._prestages.append(reached.cache.begin_prestage(session=session))
+        except Error:
+            self._stats.add("failed_calls", 1)
+
     def _ask(self, tracked: _Tracked, reached: Reached) -> None:
         tracked.is_asked = True
         blocks = tracked.blocks_of(tracked.request.num_prompt_tokens)
         try:
-            for session in tracked.wishes.prefetch:
-                self._prestages.append(reached.cache.begin_prestage(session=session))
             if blocks:
                 chain = Chain(reached.known, tracked.keys)
                 tracked.inquiry.ask(reached, chain)
@@ -246,6 +257,8 @@ class SchedulerSide:
         tracked, reached = self._track(request), self._link.reached()
         if tracked is None or self._is_left_alone(tracked):
             return 0
+        if reached is not None:  # The node may have come since the request did.
+            self._prefetch(tracked, reached)
         if tracked.waits_for_names():
             return None
         if reached is None or not self._may_load(request):

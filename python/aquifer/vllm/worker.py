@@ -132,6 +132,7 @@ class WorkerSide:
 
     def bind(self, meta: Union[StepMetadata, NothingToTell]) -> None:
         """Loads begin before the forward pass: their pages are nobody else's, once earlier steps are over."""
+        self._meta, self._begin = None, None  # A step that failed may have left some.
         if not isinstance(meta, StepMetadata):
             return
         self._meta = meta
