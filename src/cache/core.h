@@ -349,6 +349,9 @@ class Core final : private TierListener, private LoadWaiter {
   // It is filled, given up, or could not be written: what a drive has of it is next, in a task of
   // its own.
   void TakeOverBusy(const BlockName& name);
+  // Deletes what a drive was found to have of it, and not what is being written of it now.
+  void EraseFound(const BlockName& name);
+  BlockId IdOf(const BlockName& name) const;
   // Every drive has been read and its blocks are in the index: none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.

@@ -338,21 +338,18 @@ void EvictJob::Erase(const BlockId& id) {
 
 // It is not in the index, or only being filled; a tier may have it all the same.
 void EvictJob::EraseElsewhere(const BlockName& name) {
-  const BlockId id{.tenant = core().catalog_.tenant(tenant()).id,
-                   .key = name.key,
-                   .group = name.group,
-                   .part = name.part};
+  const BlockId id = core().IdOf(name);
   if (core().durable_ != nullptr || core().MayBeOnNvme(id)) Erase(id);
 }
 
-// The same for all of the tenant's that were being filled or written when their drive came. False:
+// What drives had when they came of those of the tenant's that were being filled or written. False:
 // that was all.
 bool EvictJob::EraseFoundBusy() {
   std::set<BlockName>& found = core().found_busy_;
   auto next = found.lower_bound({.tenant = tenant()});
   for (size_t step = 0; next != found.end() && next->tenant == tenant(); ++step) {
     if (step == kEvictSlice) return true;
-    EraseElsewhere(*next);
+    core().EraseFound(*next);
     next = found.erase(next);
   }
   return false;
@@ -443,7 +440,7 @@ bool EvictJob::DropNextOfSession() {
   const BlockRef ref = index.Find(walk_);
   if (ref == kNoBlock) return CrossGap();
   // Whatever hangs below the first one above a gap is another's, and so is where another one ends.
-  if (crossed_ && HasOtherChild(ref, kNoBlock)) return false;
+  if (crossed_ && HasChildBut(index.FirstChild(ref), kNoBlock)) return false;
   if (core().IsSessionHead(walk_)) return false;
   const uint32_t position = index.at(ref).position;
   const BlockRef parent = index.Parent(ref);
@@ -452,7 +449,7 @@ bool EvictJob::DropNextOfSession() {
                         .part = walk_.part,
                         .key = index.ParentKey(ref)};
   const bool shared =
-      position > 0 && (parent != kNoBlock ? HasOtherChild(parent, ref)
+      position > 0 && (parent != kNoBlock ? HasChildBut(index.FirstChild(parent), ref)
                                           : index.at(ref).next_sibling != kNoBlock ||
                                                 index.at(ref).prev_sibling != kNoBlock);
   if (!DropOne(ref)) EraseElsewhere(walk_);
@@ -463,23 +460,22 @@ bool EvictJob::DropNextOfSession() {
 
 // This one is gone; what came before it may be there.
 bool EvictJob::CrossGap() {
+  if (core().IsSessionHead(walk_)) return false;
   const LostLink* const gone = core().residency_->LinkAbove(walk_);
   lost_track_ = gone == nullptr;
   // A durable tier may have it, or the drive that a block just given up was found on; and what no
   // other chain here hangs below is the session's own.
   const bool elsewhere = core().durable_ != nullptr || core().found_busy_.contains(walk_);
-  if (elsewhere && core().residency_->index().FirstChildOf(walk_) == kNoBlock) {
-    EraseElsewhere(walk_);
-  }
+  const BlockRef below = core().residency_->index().FirstChildOf(walk_);
+  if (elsewhere && !HasChildBut(below, kNoBlock)) EraseElsewhere(walk_);
   if (gone == nullptr) return false;
   walk_.key = gone->parent;
   crossed_ = true;
   return core().IsBefore(walk_, gone->position);
 }
 
-bool EvictJob::HasOtherChild(BlockRef parent, BlockRef own) const {
+bool EvictJob::HasChildBut(BlockRef child, BlockRef own) const {
   const Index& index = core().residency_->index();
-  BlockRef child = index.FirstChild(parent);
   // Those that are gone are only still leased: few.
   while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
     child = index.at(child).next_sibling;

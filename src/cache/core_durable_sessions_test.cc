@@ -516,24 +516,33 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesASessionThatGoesOnFromThere) {
 }
 
 TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 20});
-  const Chain next = chain.Fork(20, 5, 10);
-  ASSERT_EQ(Store(next), 30u);
-  NameSession(chain, "s1");
-  NameSession(next, "s2");
-  NameSession(next, "s3");
-  ASSERT_TRUE(Flush().ok());
-  const auto left_without = [this](const std::string& session) {
-    EvictRequest evict;
-    evict.session = session;
-    client_->Do(&Core::Evict, &evict);
-    EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-    return store_.blobs.size();
-  };
-  EXPECT_EQ(left_without("s3"), 30u);
-  EXPECT_EQ(left_without("s2"), 20u);
-  EXPECT_EQ(left_without("s1"), 0u);
+  for (const bool in_memory : {true, false}) {
+    SCOPED_TRACE(in_memory);
+    store_.blobs.clear();
+    MakeDurable(DurableCache());
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain next = chain.Fork(20, 5, 10);
+    ASSERT_EQ(Store(next), 30u);
+    NameSession(chain, "s1");
+    NameSession(next, "s2");
+    NameSession(next, "s3");
+    ASSERT_TRUE(Flush().ok());
+    for (uint64_t seed = 100; !in_memory && seed < 120; ++seed) {
+      Store(Chain(layout_, {.seed = seed, .blocks = 16}));
+    }
+    world_->Advance(kSecond);
+    const size_t others = store_.blobs.size() - 30;
+    const auto left_without = [this, others](const std::string& session) {
+      EvictRequest evict;
+      evict.session = session;
+      client_->Do(&Core::Evict, &evict);
+      EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+      return store_.blobs.size() - others;
+    };
+    EXPECT_EQ(left_without("s3"), 30u);
+    EXPECT_EQ(left_without("s2"), 20u);
+    EXPECT_EQ(left_without("s1"), 0u);
+  }
 }
 
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {

@@ -107,6 +107,25 @@ TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesAWriteThatFailsWhileItsDriveCome
   ExpectNoDamage();
 }
 
+// The same where all of the tenant's was deleted while the drive was away.
+TEST_F(CoreLateDriveTest, WhatWasDeletedStaysSoWhereAWriteFailsWhileItsDriveComes) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  EXPECT_EQ(EvictAs(2)->status.code(), Code::kUnavailable);
+  ASSERT_EQ(Store(other_), other_.size());
+  world_->Advance(kSecond);
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  world_->Advance(kSecond / 10);
+  BringDrive();
+  world_->disk("one").SetReadOnly(true);
+  world_->disk("one").Hang(false);
+  world_->Advance(4 * kSecond);
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+}
+
 TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) {
   enum class When : uint8_t { kBeforeTheDrive, kBehindTheDrive, kJustGivenUp };
   for (const When when : {When::kBeforeTheDrive, When::kBehindTheDrive, When::kJustGivenUp}) {

@@ -196,7 +196,7 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
   }
   // Being written right now: that will end as it should, and replaces this one.
   if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
-    write_down_->NoteOlderRecord(meta.id);
+    write_down_->NoteOlderRecord(meta.id, forgotten_tenants_.contains(entry.tenant));
     return true;
   }
   if (agrees && residency_->ChargeNvme(known).ok()) {
@@ -219,18 +219,27 @@ void Core::TakeOverBusy(const BlockName& name) {
   if (!found_busy_.contains(name)) return;
   environment_.owner->Post([this, name, alive = alive_] {
     if (!*alive || found_busy_.erase(name) == 0) return;
-    const BlockId id{.tenant = catalog_.tenant(name.tenant).id,
-                     .key = name.key,
-                     .group = name.group,
-                     .part = name.part};
-    const auto meta = nvme_->MetaOf(id);
+    const auto meta = nvme_->MetaOf(IdOf(name));
     if (meta && sweeping_.contains(name.tenant)) {  // The sweep may be past it.
-      eraser_->Add(id);
+      EraseFound(name);
     } else if (meta) {
       TakeOver(*meta);
     }
     eraser_->Pump();
   });
+}
+
+BlockId Core::IdOf(const BlockName& name) const {
+  return {.tenant = catalog_.tenant(name.tenant).id,
+          .key = name.key,
+          .group = name.group,
+          .part = name.part};
+}
+
+void Core::EraseFound(const BlockName& name) {
+  const BlockRef ref = residency_->index().Find(name);
+  const bool writing = ref != kNoBlock && (residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0;
+  writing ? write_down_->NoteOlderRecord(IdOf(name), true) : eraser_->Add(IdOf(name));
 }
 
 bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {

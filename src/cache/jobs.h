@@ -342,8 +342,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void DropBelow();
   bool DropNextOfSession();
   bool CrossGap();
-  // Another one than `own` hangs below it.
-  bool HasOtherChild(BlockRef parent, BlockRef own) const;
+  // Of `child` and its siblings, another one than `own` is there.
+  bool HasChildBut(BlockRef child, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();

@@ -419,8 +419,7 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (!op.status.ok() || gone) residency_->UnchargeNvme(write->tenants[i], write->charged[i]);
   if (!op.status.ok()) last_failure_ = op.status;
   if (op.in_flight) return OnHung(write, i);
-  const bool older = older_records_.erase(op.meta.id) > 0;
-  if (older && !op.status.ok() && !gone) on_older_left(residency_->NameOf(item.ref));
+  SettleOlder(op.meta.id, residency_->NameOf(item.ref), !op.status.ok() && !gone);
   if (gone) {
     EraseDropped(op.meta.id);
     Forget(item);
@@ -460,6 +459,12 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
     }
   }
   Forget(item);
+}
+
+void WriteDown::SettleOlder(const BlockId& id, const BlockName& name, bool left) {
+  const auto older = older_records_.extract(id);
+  if (older.empty() || !left) return;
+  older.mapped() ? eraser_->Add(id) : on_older_left(name);
 }
 
 // Dropped while it was being written: it must not stay behind, also where it was found again
@@ -516,7 +521,7 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   if (gone) EraseDropped(id);
   EndHungWrite(ref);
   // Unless it is being replaced, or was.
-  if (!hung_blocks_.contains(ref) && older_records_.erase(id) > 0 && !gone) on_older_left(name);
+  if (!hung_blocks_.contains(ref)) SettleOlder(id, name, !gone);
   if (--write->unquiet == 0) Recycle(write);
   eraser_->Pump();
   Pump();

@@ -71,8 +71,9 @@ class WriteDown {
   // What was asked for with `load` has ended.
   void OnLoaded(BlockRef ref, const Status& status);
   // A drive that came late has a record of a block whose write is under way. That replaces it; if
-  // it fails, `on_older_left` says so, for nobody else knows of that record.
-  void NoteOlderRecord(const BlockId& id) { older_records_.insert(id); }
+  // it fails, `on_older_left` says so, for nobody else knows of that record. One that was deleted
+  // goes then: a deletion before would take what is being written, too.
+  void NoteOlderRecord(const BlockId& id, bool deleted) { older_records_[id] |= deleted; }
 
   // Starts what may be started.
   void Pump();
@@ -177,6 +178,8 @@ class WriteDown {
   void PostToSelf(void (WriteDown::*step)());
   // It waits no more: its hold on DRAM ends.
   void Forget(const Item& item);
+  // The write that was to replace an older record is over; it is `left` where that failed.
+  void SettleOlder(const BlockId& id, const BlockName& name, bool left);
   // It is on NVMe, or will not get there: no flush waits for it any more.
   void Settle(const Item& item);
   uint64_t HoldLimit(uint16_t tenant) const;
@@ -228,12 +231,12 @@ class WriteDown {
   uint64_t trim_cursor_ = 0;     // Up to here it has been looked at for stale ones.
   uint64_t release_cursor_ = 0;  // Up to here holds are released.
   bool releasing_ = false;
-  bool sorting_ = false;             // Nothing is written until what waits is in its new order.
-  uint64_t sort_end_ = 0;            // What was added later stays behind it.
-  std::vector<Valued> by_value_;     // Taken out of queue_ to be sorted: a heap.
-  uint64_t pump_from_ = 0;           // Where in queue_ the next Pump() goes on, after a slice.
-  std::set<BlockId> older_records_;  // That writes under way are to replace.
-  std::set<BlockId> at_tier_;        // In batches that are not done.
+  bool sorting_ = false;          // Nothing is written until what waits is in its new order.
+  uint64_t sort_end_ = 0;         // What was added later stays behind it.
+  std::vector<Valued> by_value_;  // Taken out of queue_ to be sorted: a heap.
+  uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
+  std::map<BlockId, bool> older_records_;  // That writes are to replace: deleted, or not.
+  std::set<BlockId> at_tier_;              // In batches that are not done.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
