@@ -19,6 +19,18 @@ class CoreLateDriveTest : public CoreRefillFixture {
     world_->FailOpeningOf("two", false);
     world_->Advance(4 * kSecond);
   }
+  // "two" comes while the chain, computed again, is being written to "one", which then takes
+  // nothing.
+  void FailAWriteWhileTheDriveComes() {
+    ASSERT_EQ(Store(other_), other_.size());
+    world_->Advance(kSecond);  // So that "one" has a segment to write to.
+    world_->disk("one").Hang(true);
+    ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+    world_->Advance(kSecond / 10);
+    BringDrive();
+    world_->disk("one").SetReadOnly(true);
+    world_->disk("one").Hang(false);
+  }
   std::unique_ptr<EvictRequest> EvictAs(int how) {
     auto evict = std::make_unique<EvictRequest>();
     if (how == 0) evict->chain = Slice(chain_);
@@ -93,14 +105,7 @@ TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesACrashBeforeWhatWasStoredAnewIsW
 // The record that the write was to replace is all that there is of the block on any drive.
 TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesAWriteThatFailsWhileItsDriveComes) {
   ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
-  ASSERT_EQ(Store(other_), other_.size());
-  world_->Advance(kSecond);  // So that "one" has a segment to write to.
-  world_->disk("one").Hang(true);
-  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
-  world_->Advance(kSecond / 10);
-  BringDrive();
-  world_->disk("one").SetReadOnly(true);
-  world_->disk("one").Hang(false);
+  ASSERT_NO_FATAL_FAILURE(FailAWriteWhileTheDriveComes());
   world_->Advance(kSecond / 50);  // Before it is tried again.
   Restart();
   EXPECT_EQ(Recall(chain_), kBlocks);
@@ -111,14 +116,7 @@ TEST_F(CoreLateDriveTest, WhatWasFlushedOutlivesAWriteThatFailsWhileItsDriveCome
 TEST_F(CoreLateDriveTest, WhatWasDeletedStaysSoWhereAWriteFailsWhileItsDriveComes) {
   ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
   EXPECT_EQ(EvictAs(2)->status.code(), Code::kUnavailable);
-  ASSERT_EQ(Store(other_), other_.size());
-  world_->Advance(kSecond);
-  world_->disk("one").Hang(true);
-  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
-  world_->Advance(kSecond / 10);
-  BringDrive();
-  world_->disk("one").SetReadOnly(true);
-  world_->disk("one").Hang(false);
+  ASSERT_NO_FATAL_FAILURE(FailAWriteWhileTheDriveComes());
   world_->Advance(4 * kSecond);
   EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
   EXPECT_TRUE(Flush().ok());
