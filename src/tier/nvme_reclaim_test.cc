@@ -122,6 +122,22 @@ TEST(NvmeReclaimTest, ReclaimKeepsWhatIsValuedUpToAFifthAndTellsOfTheRest) {
   for (const BlockId& id : precious) EXPECT_TRUE(harness.tier()->Probe(id).ok());
 }
 
+TEST(NvmeReclaimTest, ABlockWhoseBytesRottedIsNotMoved) {
+  NvmeHarness harness(Small(5));
+  harness.listener.choose = KeepAll;
+  const auto blocks = FillSegments(&harness, 1);
+  const auto [file, offset] = harness.PlaceOf(blocks[0]->id());
+  harness.media[0]->FlipBit(file, offset + 77, 5);
+  for (uint64_t i = 1000; harness.Counter("segments_reclaimed") == 0; ++i) {
+    ASSERT_TRUE(harness.Write(TestBlock(i, 5000)).ok());
+  }
+  EXPECT_EQ(harness.listener.lost[blocks[0]->id()], Code::kCorrupt);
+  EXPECT_EQ(harness.Counter("corrupt_blocks"), 1u);
+  EXPECT_GT(harness.Counter("reclaim_moved_blocks"), 0u);
+  EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kNotFound);
+  EXPECT_TRUE(harness.Read(*blocks[1]).ok());
+}
+
 TEST(NvmeReclaimTest, TheOlderCopyOfAMovedBlockCannotUndoItsErasure) {
   NvmeHarness harness(Small(5));
   std::set<BlockId> precious;

@@ -117,15 +117,44 @@ TEST(NvmeRecoveryTest, EveryRecordThatIsLostToDamageIsCounted) {
 }
 
 TEST(NvmeRecoveryTest, ADamagedTrailerIsReplacedByAScan) {
-  NvmeHarness harness(Small());
-  const auto blocks = FillSegments(&harness, 1);
-  harness.Unmount();
-  harness.media[0]->FlipBit(0, kSegment - kPageBytes, 3);
-  harness.Mount();
-  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
-  for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
-  harness.Restart();  // It was given a new footer, or is open.
-  EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+  NvmeHarness made(Small());
+  const auto blocks = FillSegments(&made, 1);
+  made.Unmount();
+  for (uint64_t byte = 0; byte < 64; byte += 4) {  // Whichever field it is.
+    SCOPED_TRACE(byte);
+    NvmeHarness harness(Small(), std::vector{made.media[0]->Clone()});
+    harness.media[0]->FlipBit(0, kSegment - kPageBytes + byte, 0);
+    harness.Mount();
+    EXPECT_EQ(harness.nvme()->recovery().segments_by_footer, 0u);
+    EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+    for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+    harness.Restart();  // It was given a new footer, or is open.
+    EXPECT_EQ(harness.nvme()->recovery().blocks, blocks.size());
+  }
+}
+
+// All that its header says is as good as lost with a bit of it. But for magic and version, by which
+// strangers and later releases are told.
+TEST(NvmeRecoveryTest, ASegmentWithADamagedHeaderIsUsedAgain) {
+  NvmeHarness made(Small());
+  const auto blocks = FillSegments(&made, 1);
+  made.Unmount();
+  for (uint64_t byte = 12; byte < 72; byte += 4) {
+    SCOPED_TRACE(byte);
+    NvmeHarness harness(Small(), std::vector{made.media[0]->Clone()});
+    harness.media[0]->FlipBit(0, byte, 0);
+    harness.Mount();
+    const NvmeRecovery& found = harness.nvme()->recovery();
+    EXPECT_EQ(found.segments_skipped, 1u);
+    ASSERT_EQ(found.messages.size(), 1u);
+    EXPECT_NE(found.messages[0].find("header is damaged"), std::string::npos);
+    EXPECT_LE(found.blocks, 1u);  // What the next segment has.
+    EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kNotFound);
+    for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 16 << 10)).ok());
+    std::vector<std::byte> header = harness.media[0]->Bytes(0, 0, kPageBytes);
+    SegmentHeader written;
+    EXPECT_EQ(DecodeHeader(std::span(header).first<kPageBytes>(), &written), HeaderVerdict::kOk);
+  }
 }
 
 TEST(NvmeRecoveryTest, ErasuresSurviveARestartEvenWhenOneMapIsDamaged) {
