@@ -247,6 +247,7 @@ void NvmeDrive::OnRecovered(const Status& status) {
   };
   if (unmarked_) return MarkLosers(finish);
   finish();
+  RunMapCycle();  // The process may have died before both copies of a map had the same.
 }
 
 }  // namespace aquifer

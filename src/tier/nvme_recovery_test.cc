@@ -172,6 +172,27 @@ TEST(NvmeRecoveryTest, ErasuresSurviveARestartEvenWhenOneMapIsDamaged) {
   }
 }
 
+// The process died, or the drive rotted, before the second copy had what the first one has.
+TEST(NvmeRecoveryTest, AStartBringsBothMapsUpToDate) {
+  for (uint64_t stale = 0; stale < 2; ++stale) {
+    SCOPED_TRACE(stale);
+    NvmeHarness harness(Small());
+    const auto blocks = FillSegments(&harness, 1);
+    const auto place_of = [](uint64_t copy) { return kMapsOffset + copy * MapBytes(kSegment); };
+    const auto before = harness.media[0]->Bytes(0, place_of(stale), MapBytes(kSegment));
+    ASSERT_TRUE(harness.Erase(blocks[0]->id()).ok());
+    harness.Unmount();
+    harness.media[0]->SetBytes(0, place_of(stale), before);
+    harness.Mount();
+    harness.Unmount();
+    harness.media[0]->FlipBit(0, place_of(1 - stale) + 64, 0);
+    harness.Mount();
+    EXPECT_EQ(harness.nvme()->recovery().blocks_deleted, 1u);
+    EXPECT_EQ(harness.Read(*blocks[0]).code(), Code::kNotFound) << "its erasure is undone";
+    EXPECT_TRUE(harness.Read(*blocks[1]).ok());
+  }
+}
+
 TEST(NvmeRecoveryTest, WithBothMapsDamagedNothingOfTheSegmentIsServed) {
   NvmeHarness harness(Small());
   const auto blocks = FillSegments(&harness, 1);
