@@ -1,6 +1,8 @@
 // What a restart finds: footers, scans, deletions, files that are not ours, and damage.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -205,6 +207,42 @@ TEST(NvmeRecoveryTest, WithBothMapsDamagedNothingOfTheSegmentIsServed) {
   EXPECT_LE(harness.nvme()->recovery().blocks, 1u);
 }
 
+// All sums are right, as if a bug of ours had written it.
+TEST(NvmeRecoveryTest, ARecordThatCannotBeOfItsSegmentIsNotServed) {
+  const TestBlock block(1, 5000);
+  NvmeHarness made(Small());
+  ASSERT_TRUE(made.Write(block).ok());
+  made.Unmount();
+  const std::function<void(Record*)> wrongs[] = {
+      [](Record* record) { ++record->generation; },
+      [](Record* record) { record->payload_offset = kMapsOffset; },
+      [](Record* record) { record->payload_offset = kSegment - kPageBytes; },
+      [](Record* record) { record->payload_offset = kSegment + kPageBytes; }};
+  for (size_t i = 0; i < std::size(wrongs); ++i) {
+    SCOPED_TRACE(i);
+    NvmeHarness harness(Small(), std::vector{made.media[0]->Clone()});
+    MemoryMedia* const media = harness.media[0].get();
+    std::vector<std::byte> first = media->Bytes(0, 0, kPageBytes);
+    std::vector<std::byte> group = media->Bytes(0, DataOffset(kSegment), kPageBytes);
+    SegmentHeader header;
+    ASSERT_EQ(DecodeHeader(std::span(first).first<kPageBytes>(), &header), HeaderVerdict::kOk);
+    const auto page = std::span(group).first<kPageBytes>();
+    RecordPage described{
+        .kind = RecordPageKind::kGroup, .use = header.use, .offset = DataOffset(kSegment)};
+    ASSERT_EQ(DecodeRecordPage(page, &described), PageVerdict::kOk);
+    Record record;
+    ASSERT_EQ(DecodeRecord(RecordAt(page, 0), &record), RecordVerdict::kOk);
+    wrongs[i](&record);
+    EncodeRecord(record, RecordAt(page, 0));
+    FinishRecordPage(described, page);
+    media->SetBytes(0, DataOffset(kSegment), group);
+    harness.Mount();
+    EXPECT_EQ(harness.nvme()->recovery().corrupt_records, 1u);
+    EXPECT_EQ(harness.nvme()->recovery().blocks, 0u);
+    EXPECT_EQ(harness.Read(block).code(), Code::kNotFound);
+  }
+}
+
 TEST(NvmeRecoveryTest, EnumerateIsTheSameAfterARestart) {
   NvmeHarness harness(Small());
   for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 5000, i % 7)).ok());
@@ -251,17 +289,20 @@ TEST(NvmeRecoveryTest, ASegmentOfALaterVersionIsLeftAlone) {
 
 TEST(NvmeRecoveryTest, ASegmentOfAnotherDriveIsLeftAlone) {
   NvmeHarness other(Small());
-  const auto theirs = Blocks(1000, 3, 5000);
+  const auto theirs = Blocks(1000, 40, 5000);
   for (const auto& block : theirs) ASSERT_TRUE(other.Write(*block).ok());
   other.Unmount();
   NvmeHarness harness(Small());
   harness.random = SeededRandom(1234);
   const auto blocks = FillSegments(&harness, 1);
   harness.Unmount();
-  ASSERT_TRUE(harness.media[0]->Create(7, kSegment).ok());
-  harness.media[0]->SetBytes(7, 0, other.media[0]->Bytes(0, 0, kSegment));
+  // Under its own number, so that only whose it is tells.
+  ASSERT_TRUE(harness.media[0]->Create(3, kSegment).ok());
+  harness.media[0]->SetBytes(3, 0, other.media[0]->Bytes(3, 0, kSegment));
   harness.Mount();
   EXPECT_EQ(harness.nvme()->recovery().segments_skipped, 1u);
+  ASSERT_EQ(harness.nvme()->recovery().messages.size(), 1u);
+  EXPECT_NE(harness.nvme()->recovery().messages[0].find("another drive"), std::string::npos);
   for (const auto& block : theirs) EXPECT_EQ(harness.Read(*block).code(), Code::kNotFound);
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
 }
