@@ -230,6 +230,10 @@ TEST(TokensPerBlockTest, TheLargestGroupDecidesAndSnapshotsDoNot) {
   state.opaque_bytes = 32 << 20;
   layout.groups.push_back(state);
   EXPECT_EQ(TokensPerBlock(layout), 64u);
+  layout.groups.back().layers = 96;  // Also where its shape is told.
+  layout.groups.back().kv_heads = 64;
+  layout.groups.back().key_dim = layout.groups.back().value_dim = 128;
+  EXPECT_EQ(TokensPerBlock(layout), 64u);
 }
 
 TEST(TokensPerBlockTest, HowAnEnginePacksItsPagesMakesNoDifference) {
