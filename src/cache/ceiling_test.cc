@@ -101,6 +101,31 @@ TEST_F(CeilingTest, AnEmptyExtentOfItsOwnGivesWayAtOnce) {
   EXPECT_EQ(StoredByOther(), 48u);
 }
 
+TEST_F(CeilingTest, OneThatWasLoweredOnNvmeHoldsFromTheStartOn) {
+  const CoreOptions before = SmallCache();
+  CoreOptions lowered = before;
+  TenantOptions a;
+  a.name = "a";
+  a.nvme_ceiling_bytes = 8 * kBlockBytes;
+  lowered.cache.tenants = {a};
+  Make(before);
+  a_ = AttachAs("a");
+  const Chain chain = ChainOfA(1, 32);
+  ASSERT_EQ(Store(chain, a_.get()), chain.size());
+  ASSERT_TRUE(FlushOfA().ok());
+  const auto matched_with = [&](const CoreOptions& options) {
+    world_->Restart(options);
+    a_ = AttachAs("a");
+    MatchRequest match;
+    match.chain = Slice(chain);
+    a_->Do(&Core::Match, &match);
+    world_->Advance(1'000'000'000);
+    return match.matched;
+  };
+  EXPECT_EQ(matched_with(lowered), 8u);  // The beginning of the chain.
+  EXPECT_EQ(matched_with(before), 8u);   // The rest is gone for good.
+}
+
 // It may be written unheld, where too much waits already: then only the write keeps it.
 TEST_F(CeilingTest, ItsOwnExtentIsEmptiedAlsoOfWhatWasBeingWritten) {
   MakeWithCeiling(true);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tier/nvme_format.h"
 #include "tier/nvme_small.h"
 
 namespace aquifer {
@@ -31,6 +32,25 @@ TEST(NvmeHealthTest, AReadOnlyDriveServesReadsAndComesBackByItself) {
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kNotFound);
   harness.Restart();
   EXPECT_EQ(harness.Read(block).code(), Code::kNotFound) << "an erased block came back";
+}
+
+TEST(NvmeHealthTest, ADriveThatReadsBackOtherBytesIsNotWrittenTo) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  harness.disks[0]->SetReadOnly(true);
+  EXPECT_EQ(harness.Write(TestBlock(2, 8192)).code(), Code::kUnavailable);
+  harness.disks[0]->SetReadOnly(false);
+  harness.disks[0]->SetFault([media = harness.media[0].get()](const IoRequest& request) {
+    const bool of_probe = request.kind == IoKind::kRead && request.offset == kScratchOffset;
+    if (of_probe) media->FlipBit(request.file, kScratchOffset + 100, 3);
+    return Status();
+  });
+  harness.Advance(5'000'000'000);
+  EXPECT_GT(harness.Counter("probes"), 1u);
+  EXPECT_EQ(harness.Write(TestBlock(3, 8192)).code(), Code::kUnavailable);
+  harness.disks[0]->SetFault(nullptr);
+  harness.Advance(2'000'000'000);
+  EXPECT_TRUE(harness.Write(TestBlock(4, 8192)).ok());
 }
 
 TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {

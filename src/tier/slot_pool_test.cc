@@ -421,6 +421,41 @@ TEST_F(SlotPoolTest, MakersSideBySideLeaveTheHostItsMemory) {
   }
 }
 
+// Another maker's turn comes between a maker's look at the host's memory and what it does then.
+class InterleavedExtents final : public ExtentSource {
+ public:
+  explicit InterleavedExtents(ExtentSource* source) : source_(source) {}
+  Result<std::unique_ptr<Extent>> New(uint64_t bytes) override { return source_->New(bytes); }
+  uint64_t AvailableBytes() override {
+    const uint64_t available = source_->AvailableBytes();
+    if (between) std::exchange(between, nullptr)();
+    return available;
+  }
+
+  std::function<void()> between;
+
+ private:
+  ExtentSource* const source_;
+};
+
+TEST_F(SlotPoolTest, AMakerBesideAnotherLeavesItsMemoryToIt) {
+  extents_.SetAvailableBytes(kKeep + kExtent + kPage);
+  InterleavedExtents interleaved(&extents_);
+  auto made = NewDramTier({.capacity_bytes = 4 * kExtent,
+                           .extent_bytes = kExtent,
+                           .keep_available_bytes = kKeep,
+                           .ready_extents = 2},
+                          &interleaved, &workers_, &executor_, &clock_);
+  ASSERT_TRUE(made.ok());
+  (*made)->Tick();
+  int turns = 0;
+  interleaved.between = [&] { turns += workers_.RunOne() ? 1 : 0; };
+  workers_.RunAll();
+  EXPECT_EQ(turns, 1);
+  EXPECT_EQ(extents_.AvailableBytes(), kKeep + kPage);  // One was made, and not both.
+  executor_.RunAll();
+}
+
 TEST_F(SlotPoolTest, AQuarantinedSlotIsCountedAndChargedUntilItIsFreed) {
   MakeReady(1);
   const SlotId slot = MustAllocate(1, 2 * kPage);
@@ -500,6 +535,19 @@ TEST_F(SlotPoolTest, TheCapHoldsToTheByteUnderRandomLoad) {
   }
   Settle();
   EXPECT_EQ(tier_->dram_usage().extent_bytes, 2 * kExtent);  // The stock.
+}
+
+// What a table has of an id may be the same.
+TEST_F(SlotPoolTest, TenantsWhoseIdsBeginAlikeShareNoExtent) {
+  MakeReady(2);
+  const TenantId one = Tenant(1);
+  TenantId other = one;
+  other.bytes.back() ^= std::byte{1};
+  const auto slot_of_one = tier_->Allocate(one, kPage);
+  const auto slot_of_other = tier_->Allocate(other, kPage);
+  ASSERT_TRUE(slot_of_one.ok() && slot_of_other.ok());
+  EXPECT_NE(tier_->SlotExtent(*slot_of_one), tier_->SlotExtent(*slot_of_other));
+  EXPECT_EQ(tier_->ExtentOf(tier_->SlotExtent(*slot_of_other)).tenant, other);
 }
 
 TEST_F(SlotPoolTest, TenantsNeverShareAnExtentWhileItLives) {
