@@ -380,7 +380,7 @@ TEST_P(DiskTest, MoreBulkThanTheDeviceMayHaveIsAllDone) {
 }
 
 TEST_P(DiskTest, ReadsThatNeverEndKeepNoBulkWriteWaiting) {
-  constexpr size_t kReads = 8;  // So large that one that ended is there again before all have.
+  constexpr size_t kReads = 8;     // So large that one that ended is there again before all have.
   constexpr int kMostReads = 500;  // It would wait for all of these.
   DiskOptions options;
   options.queue_depth = 1;

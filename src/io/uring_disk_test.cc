@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <optional>
@@ -131,6 +132,37 @@ TEST_F(UringDiskTest, ARingKnowsWhatItRemembers) {
   ring.Forget(whole.subspan(4 * kPageBytes, 8 * kPageBytes));
   EXPECT_FALSE(ring.Find(whole.subspan(4 * kPageBytes, kPageBytes)).has_value());
   EXPECT_TRUE(ring.Find(whole.first(kPageBytes)).has_value());
+}
+
+// What is registered is the memory itself: what is mapped in its place without a word gets nothing.
+TEST_F(UringDiskTest, RememberedMemoryIsReadIntoAsItWasRegistered) {
+  const auto disk = Open(8);
+  ASSERT_TRUE(RunRequest(disk.get(), CreateRequest(1, kPageBytes)).ok());
+  const AlignedBytes source(kPageBytes, 9);
+  ASSERT_TRUE(RunRequest(disk.get(), DataRequest(IoKind::kWrite, 1, 0, source.span())).ok());
+  const auto map = [](void* at, int fixed) {
+    return ::mmap(at, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1,
+                  0);
+  };
+  void* const where = map(nullptr, 0);
+  ASSERT_NE(where, MAP_FAILED);
+  const std::span<std::byte> memory(static_cast<std::byte*>(where), kPageBytes);
+  auto ring = Ring::Open(4, 4);
+  ASSERT_TRUE(ring.ok());
+  (*ring)->Remember(memory);
+  if (!(*ring)->Find(memory).has_value()) {
+    GTEST_SKIP() << "this kernel or limit allows no registered memory";
+  }
+  const IoRequest read = DataRequest(IoKind::kRead, 1, 0, memory);
+  disk->Remember(memory);
+  ASSERT_TRUE(RunRequest(disk.get(), read).ok());
+  EXPECT_TRUE(std::equal(memory.begin(), memory.end(), source.span().begin()));
+  ASSERT_EQ(map(where, MAP_FIXED), where);
+  ASSERT_TRUE(RunRequest(disk.get(), read).ok());
+  EXPECT_TRUE(
+      std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{}; }));
+  disk->Forget(memory);
+  ::munmap(where, kPageBytes);
 }
 
 TEST_F(UringDiskTest, MemoryMappedAnewWhereForgottenMemoryWasIsNotMistaken) {

@@ -523,7 +523,7 @@ void DriveRecovery::EndJob(const JobPointer& job) {
   if (job->builder != nullptr && segment.state == NvmeDrive::State::kSealed) {
     if (job->records == 0) {
       segment.state = NvmeDrive::State::kFree;  // Opened, and nothing was ever written to it.
-      segment.map_unmirrored = false;  // Its next life has maps of its own.
+      segment.map_unmirrored = false;           // Its next life has maps of its own.
     } else if (!job->ends_clean || job->mapped_records > job->records) {
       // Damaged, or its last records never got here: their numbers are marked as deleted, and new
       // ones would have the same.
