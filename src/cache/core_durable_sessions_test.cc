@@ -14,7 +14,34 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kSecond = 1'000 * kMillisecond;
 
-using CoreDurableSessionsTest = CoreDurableFixture;
+class CoreDurableSessionsTest : public CoreDurableFixture {
+ protected:
+  Code EvictSession(const std::string& session) {
+    EvictRequest evict;
+    evict.session = session;
+    client_->Do(&Core::Evict, &evict);
+    return evict.status.code();
+  }
+  // Other blocks take all of memory.
+  void CrowdOut() {
+    for (uint64_t seed = 100; seed < 120; ++seed) {
+      Store(Chain(layout_, {.seed = seed, .blocks = 16}));
+    }
+    world_->Advance(kSecond);
+  }
+  // The chain's last block is deleted while somebody reads it.
+  std::unique_ptr<FetchRequest> LendAndDelete(const Chain& chain) {
+    auto lent = std::make_unique<FetchRequest>();
+    lent->chain = Slice(chain);
+    lent->chain.keys = chain.keys(chain.size() - 1, 1);
+    client_->Do(&Core::Fetch, lent.get());
+    EvictRequest evict;
+    evict.chain = lent->chain;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.evicted, 1u);
+    return lent;
+  }
+};
 
 TEST_F(CoreDurableSessionsTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
   MakeDurable(DurableCache());
@@ -527,10 +554,7 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
     NameSession(next, "s2");
     NameSession(next, "s3");
     ASSERT_TRUE(Flush().ok());
-    for (uint64_t seed = 100; !in_memory && seed < 120; ++seed) {
-      Store(Chain(layout_, {.seed = seed, .blocks = 16}));
-    }
-    world_->Advance(kSecond);
+    if (!in_memory) CrowdOut();
     const size_t others = store_.blobs.size() - 30;
     const auto left_without = [this, others](const std::string& session) {
       EvictRequest evict;
@@ -543,6 +567,21 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
     EXPECT_EQ(left_without("s2"), 20u);
     EXPECT_EQ(left_without("s1"), 0u);
   }
+}
+
+// What is gone here, and held by nobody but who still reads it.
+TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentHidesNothingAboveItFromADeletion) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  const auto lent = LendAndDelete(chain);
+  ASSERT_EQ(BlobsOf(chain), 9u);
+  CrowdOut();
+  EXPECT_EQ(EvictSession("s1"), Code::kOk);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Release(*lent);
 }
 
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {
