@@ -125,6 +125,29 @@ TEST_F(CoreLateDriveTest, WhatWasDeletedStaysSoWhereAWriteFailsWhileItsDriveCome
   EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
 }
 
+// A write of what is gone is still under way, and its end deletes whatever the drives have of it.
+TEST_F(CoreLateDriveTest, WhatIsStoredBehindAWriteOfWhatIsGoneIsWrittenWhenThatHasEnded) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  ASSERT_EQ(Store(other_), other_.size());
+  world_->Advance(kSecond);
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  world_->Advance(kSecond / 10);
+  const auto fetch = Fetch(chain_);
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch->ops) leases.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(leases);
+  ASSERT_EQ(Store(chain_, client_.get(), 2), kBlocks);
+  BringDrive();
+  world_->disk("one").Hang(false);
+  world_->Advance(kSecond);
+  EXPECT_EQ(Recall(chain_, nullptr, 2), kBlocks);
+  EXPECT_EQ(Flush().code(), Code::kNoSpace) << "it tells of those that were damaged, once";
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 2), kBlocks);
+}
+
 TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) {
   enum class When : uint8_t { kBeforeTheDrive, kBehindTheDrive, kJustGivenUp };
   for (const When when : {When::kBeforeTheDrive, When::kBehindTheDrive, When::kJustGivenUp}) {

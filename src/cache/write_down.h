@@ -74,6 +74,9 @@ class WriteDown {
   // it fails, `on_older_left` says so, for nobody else knows of that record. One that was deleted
   // goes then: a deletion before would take what is being written, too.
   void NoteOlderRecord(const BlockId& id, bool deleted) { older_records_[id] |= deleted; }
+  // It is being written, or what was dropped under that name still is: what the tier has of it when
+  // that ends is decided then.
+  bool Writes(const BlockId& id) const { return at_tier_.contains(id) || hanging_.contains(id); }
 
   // Starts what may be started.
   void Pump();
@@ -196,7 +199,6 @@ class WriteDown {
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
-  void EraseDropped(const BlockId& id);
   void OnHung(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
@@ -237,6 +239,7 @@ class WriteDown {
   uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   std::map<BlockId, bool> older_records_;  // That writes are to replace: deleted, or not.
   std::set<BlockId> at_tier_;              // In batches that are not done.
+  std::map<BlockId, uint32_t> hanging_;    // In batches that are: writes that a drive holds on to.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;
