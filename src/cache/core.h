@@ -500,6 +500,9 @@ class Core final : private TierListener, private LoadWaiter {
   // Whether a walk may go on there from a block at that position: whoever makes keys up may have
   // made a circle of them.
   bool IsBefore(const BlockName& above, uint32_t position) const;
+  // More than `own` blocks hang below it, which may itself be gone. Those that are gone, and only
+  // still lent, are none; nothing: they are too many to tell.
+  std::optional<bool> HasMoreBelow(const BlockName& name, size_t own) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

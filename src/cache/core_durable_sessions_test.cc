@@ -584,6 +584,37 @@ TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentHidesNothingAboveItFromADe
   Release(*lent);
 }
 
+// The same of a block beside the session's own, whose parent is in the store alone.
+TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentBesideItHidesNothingAboveFromADeletion) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  const Chain tried = chain.Fork(9, 6, 1);
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  CrowdOut();
+  for (const Chain* const ends : {&tried, &chain}) {
+    ReserveRequest reserve;
+    reserve.chain = Slice(*ends);
+    reserve.chain.keys = ends->keys(9, 1);
+    reserve.parent = ends->parent(9);
+    reserve.position = 9;
+    client_->Do(&Core::Reserve, &reserve);
+    ASSERT_EQ(reserve.ops[0].outcome, ReserveOutcome::kSlot);
+    FillPayload((*ends)[9], 0, reserve.ops[0].slot);
+    CommitRequest commit;
+    commit.ops.resize(1);
+    commit.ops[0].reservation = reserve.ops[0].reservation;
+    commit.ops[0].sums = SumLanes(reserve.ops[0].slot, 0);
+    client_->Do(&Core::Commit, &commit);
+    ASSERT_TRUE(commit.ops[0].published);
+  }
+  const auto lent = LendAndDelete(tried);
+  EXPECT_EQ(EvictSession("s1"), Code::kOk);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Release(*lent);
+}
+
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {
   FakeStore second;
   FakeDurableTier* second_tier = nullptr;

@@ -11,6 +11,7 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kHintSlice = 64;
+constexpr size_t kMaxLookedAtBelow = 64;
 constexpr size_t kMaxSessionName = 256;
 
 // A name is listed, typed and paged by as text: what is none is not remembered.
@@ -60,6 +61,17 @@ bool Core::IsBefore(const BlockName& above, uint32_t position) const {
   if (ref != kNoBlock) return index.at(ref).position < position;
   const LostLink* const gone = residency_->LinkAbove(above);
   return gone == nullptr || gone->position < position;
+}
+
+std::optional<bool> Core::HasMoreBelow(const BlockName& name, size_t own) const {
+  const Index& index = residency_->index();
+  BlockRef child = index.FirstChildOf(name);
+  for (size_t looked = 0; child != kNoBlock && looked < kMaxLookedAtBelow; ++looked) {
+    if (index.at(child).state != BlockState::kGone && own-- == 0) return true;
+    child = index.at(child).next_sibling;
+  }
+  if (child != kNoBlock) return std::nullopt;
+  return false;
 }
 
 bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
@@ -160,17 +172,10 @@ void HintJob::ApplyTo(BlockRef ref, const Key& key) {
 }
 
 bool HintJob::IsShared(const Key& key) const {
-  const Index& index = core().residency_->index();
   BlockName name = walk_;
   name.key = key;
-  size_t own = crossed_ ? 0 : 1;  // Where the block below is gone, all that is there is another's.
-  for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
-       child = index.at(child).next_sibling) {
-    if (index.at(child).state == BlockState::kGone) continue;  // Only still leased: few.
-    if (own == 0) return true;
-    --own;
-  }
-  return false;
+  // Where the block below is gone, all that is there is another's.
+  return core().HasMoreBelow(name, crossed_ ? 0 : 1).value_or(true);
 }
 
 void HintJob::Drop() { --core().clients_[client()].hints; }

@@ -341,9 +341,6 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool LookBelow();
   void DropBelow();
   bool DropNextOfSession();
-  bool CrossGap();
-  // Of `child` and its siblings, another one than `own` is there.
-  bool HasChildBut(BlockRef child, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();
@@ -365,7 +362,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   size_t evicted_ = 0;
   bool sweeping_ = false;    // In Core::sweeping_.
   bool closed_ = false;      // The tenant's blocks are not found in the durable tiers.
-  bool crossed_ = false;     // The block below walk_ was gone already.
+  bool at_end_ = false;      // walk_ is the session's last block.
+  size_t own_below_ = 0;     // Of those below walk_, how many are the session's.
   bool lost_track_ = false;  // It is not known what came before walk_.
   bool unsure_ = false;      // More of what it deletes may come to light.
   size_t unremembered_ = 0;  // That a drive may hold which has not been read.
