@@ -341,6 +341,7 @@ void EvictJob::Erase(const BlockId& id) {
 void EvictJob::EraseElsewhere(const BlockName& name) {
   const BlockId id = core().IdOf(name);
   if (core().durable_ != nullptr || core().MayBeOnNvme(id)) Erase(id);
+  core().residency_->OnDeletedInDurable(name);
 }
 
 // What drives had when they came of those of the tenant's that were being filled or written. False:
@@ -378,6 +379,7 @@ bool EvictJob::DropEverythingSlice() {
   }
   // A name may say who it was that talked.
   return cursor_ < index.ref_limit() || EraseFoundBusy() ||
+         core().residency_->ForgetDurableBelow(tenant(), kEvictSlice) ||
          core().ForgetSessions(tenant(), kEvictSlice);
 }
 
@@ -418,6 +420,13 @@ bool EvictJob::LookBelow() {
       below.key = index.at(child).key;
       unseen_.push_back(below);
     }
+    for (const Key& key : core().residency_->DurableBelow(name, kMaxBranches)) {
+      ++looked;
+      below.key = key;
+      if (index.Find(below) != kNoBlock) continue;
+      ++children;
+      unseen_.push_back(below);
+    }
     // The same where several chains go on from its end.
     if (last && children > 1) return false;
     lost_track_ = below_.size() + unseen_.size() > kMaxBelow;
@@ -441,7 +450,9 @@ bool EvictJob::DropNextOfSession() {
   if (core().IsSessionHead(walk_)) return false;
   const auto shared = at_end_ ? false : core().HasMoreBelow(walk_, own_below_);
   lost_track_ = !shared.has_value();
-  if (shared.value_or(true)) return false;
+  if (shared.value_or(true) || !core().residency_->DurableBelow(walk_, 1).empty()) {
+    return false;
+  }
   const Index& index = core().residency_->index();
   const BlockRef ref = index.Find(walk_);
   std::optional<LostLink> link;

@@ -518,28 +518,34 @@ TEST_F(CoreDurableSessionsTest, ADeletionTakesWhatTheSessionWentOnWithOutOfTheSt
 }
 
 TEST_F(CoreDurableSessionsTest, ADeletionLeavesASessionThatGoesOnFromThere) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 20});
-  const Chain other = chain.Fork(20, 7, 6);
-  ASSERT_EQ(Store(chain), 20u);
-  NameSession(chain, "s1");
-  ASSERT_EQ(Store(other), 6u);
-  NameSession(other, "s2");
-  ASSERT_TRUE(Flush().ok());
-  EvictRequest evict;
-  evict.session = "s1";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-  EXPECT_EQ(evict.evicted, 0u) << "all of it is the other one's too";
-  EXPECT_EQ(BlobsOf(other), 26u);
-  PrestageRequest prestage;
-  prestage.session = "s2";
-  client_->Do(&Core::Prestage, &prestage);
-  EXPECT_EQ(prestage.staged, 26u);
-  evict.session = "s2";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_EQ(evict.evicted, 26u) << "nobody else has it any more";
-  EXPECT_EQ(store_.blobs.size(), 0u);
+  for (const bool in_memory : {true, false}) {
+    SCOPED_TRACE(in_memory);
+    store_.blobs.clear();
+    store_.notes.clear();
+    MakeDurable(DurableCache());
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain other = chain.Fork(20, 7, 6);
+    ASSERT_EQ(Store(chain), 20u);
+    NameSession(chain, "s1");
+    ASSERT_EQ(Store(other), 6u);
+    NameSession(other, "s2");
+    ASSERT_TRUE(Flush().ok());
+    if (!in_memory) CrowdOut();
+    EvictRequest evict;
+    evict.session = "s1";
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+    EXPECT_EQ(evict.evicted, 0u) << "all of it is the other one's too";
+    EXPECT_EQ(BlobsOf(other), 26u);
+    PrestageRequest prestage;
+    prestage.session = "s2";
+    client_->Do(&Core::Prestage, &prestage);
+    EXPECT_EQ(prestage.staged, 26u);
+    evict.session = "s2";
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.evicted, 26u) << "nobody else has it any more";
+    EXPECT_EQ(BlobsOf(other), 0u);
+  }
 }
 
 TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
@@ -566,6 +572,27 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
     EXPECT_EQ(left_without("s3"), 30u);
     EXPECT_EQ(left_without("s2"), 20u);
     EXPECT_EQ(left_without("s1"), 0u);
+  }
+}
+
+TEST_F(CoreDurableSessionsTest, ADeletionLeavesWhatASessionThatBranchesOffHas) {
+  for (const bool in_memory : {true, false}) {
+    SCOPED_TRACE(in_memory);
+    store_.blobs.clear();
+    MakeDurable(DurableCache());
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain other = chain.Fork(10, 5, 10);
+    ASSERT_EQ(Store(chain), 20u);
+    NameSession(chain, "s1");
+    ASSERT_EQ(Store(other), 10u);
+    NameSession(other, "s2");
+    ASSERT_TRUE(Flush().ok());
+    if (!in_memory) CrowdOut();
+    EXPECT_EQ(EvictSession("s1"), Code::kOk);
+    EXPECT_EQ(BlobsOf(chain), 10u);
+    EXPECT_EQ(BlobsOf(other), 20u);
+    EXPECT_EQ(EvictSession("s2"), Code::kOk);
+    EXPECT_EQ(BlobsOf(other), 0u);
   }
 }
 
