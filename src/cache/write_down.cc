@@ -20,6 +20,7 @@ constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 constexpr size_t kMaxInFlightBatches = 16;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
+constexpr int64_t kPutOffNanos = 100'000;  // Each is tried in two to three us.
 constexpr size_t kSpareItems = 4096;       // Stale ones that the queue may hold.
 constexpr size_t kTrimSlice = 8;           // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
@@ -217,6 +218,25 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
+// What has no record on that drive can be written meanwhile. They come back one by one, so that
+// trying them takes little, however many they are.
+void WriteDown::PutOff(const Item& item) {
+  std::ignore = residency_->SetStale(item.ref);
+  const int64_t now = clock_->NowNanos();
+  const int64_t last = put_off_.empty() ? now : put_off_.rbegin()->first;
+  put_off_.emplace(std::max(now + kPauseNanos, last + kPutOffNanos), item);
+}
+
+void WriteDown::TakeUp(int64_t now) {
+  for (size_t step = 0; step < kPumpSlice && !put_off_.empty(); ++step) {
+    const auto [due, item] = *put_off_.begin();
+    if (due > now) break;
+    put_off_.erase(put_off_.begin());
+    Put(item);
+  }
+  if (!put_off_.empty()) PumpAt(std::max(put_off_.begin()->first, now + kBusyNanos));
+}
+
 bool WriteDown::Same(const Item& item) const { return residency_->IsStill(item.ref, item.name); }
 
 bool WriteDown::Current(const Item& item) const {
@@ -316,6 +336,7 @@ void WriteDown::Pump() {
   if (target_ == nullptr || !target_->in_service() || sorting_) return;
   const int64_t now = clock_->NowNanos();
   if (now < paused_until_nanos_) return PumpAt(paused_until_nanos_);
+  TakeUp(now);
   size_t busy = 0;
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
   if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
@@ -434,13 +455,20 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   } else {
     ++stats_.failed_blocks;
     const bool busy = op.status.code() == Code::kBusy;
-    paused_until_nanos_ = clock_->NowNanos() + (busy ? kBusyNanos : kPauseNanos);
+    const int64_t now = clock_->NowNanos();
     Item again = item;
     if (!busy) {  // It may take long: until then the memory is worth more.
       Forget(again);
       again.held_bytes = 0;
     }
-    Requeue(again);
+    const bool replaces = op.replace && residency_->at(item.ref).in_tier(kTierNvme);
+    if (replaces && op.status.code() == Code::kUnavailable) {
+      budget_.RefundBytes(now, op.source.size());
+      PutOff(again);
+    } else {
+      paused_until_nanos_ = now + (busy ? kBusyNanos : kPauseNanos);
+      Requeue(again);
+    }
   }
   EndWrite(item.ref);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;

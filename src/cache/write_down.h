@@ -119,7 +119,7 @@ class WriteDown {
   const Status& last_failure() const { return last_failure_; }
   // Blocks of any tenant that are waiting or being written.
   size_t waiting() const {
-    return queue_.size() + by_value_.size() + loading_.size() + in_flight_blocks_;
+    return queue_.size() + by_value_.size() + loading_.size() + put_off_.size() + in_flight_blocks_;
   }
   const SetAside& aside() const { return aside_; }
 
@@ -204,6 +204,9 @@ class WriteDown {
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
+  // The same after a while: the drive of its old record is out of service.
+  void PutOff(const Item& item);
+  void TakeUp(int64_t now);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
   // The first behind `sequence` in queue_ that somebody waits for.
   Queue::iterator NextFlushed(uint64_t sequence);
@@ -227,6 +230,7 @@ class WriteDown {
   const bool chooses_;                // Not all is to be written.
   Queue queue_;                       // By sequence.
   uint64_t queued_bytes_ = 0;         // Of those.
+  std::map<int64_t, Item> put_off_;   // By when they are put back there.
   std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
   Unwritten unwritten_;  // What waits, is set aside, is loaded first or is at the tier.
   SetAside aside_;
