@@ -68,6 +68,23 @@ TEST_F(CoreLateDriveTest, WhatIsBeingStoredAnewAndGivenUpIsStillOnTheDrive) {
   }
 }
 
+TEST_F(CoreLateDriveTest, WhatIsBeingStoredAnewIsKeptWhereItsSegmentIsReclaimed) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  const auto engine = AttachRank("engine");
+  const auto reserved = Reserve(chain_, engine.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  BringDrive();
+  for (uint64_t seed = 1000; seed < 1320; ++seed) {  // More than both drives hold.
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 16})), 16u);
+    ASSERT_TRUE(Flush().ok());
+  }
+  EXPECT_GT(Counter("nvme_reclaim_dropped_blocks"), 0u);
+  EXPECT_GE(Counter("nvme_reclaim_moved_blocks"), kBlocks);
+  engine->Abort(Given(*reserved));
+  world_->Run();
+  EXPECT_EQ(Recall(chain_), kBlocks);
+}
+
 TEST_F(CoreLateDriveTest, WhatIsCommittedAfterTheDriveCameIsServedAndTheDrivesIsKeptForIt) {
   ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
   const auto engine = AttachRank("engine");

@@ -1,5 +1,6 @@
 // The NVMe tier's life: opened, recovered, heard, and closed.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -294,8 +295,15 @@ class Core::SegmentChoice final : public ReclaimChoice {
     for (const BlockId& id : ids) {
       const uint32_t number = added_++;
       const BlockRef ref = residency.Find(id);
-      if (ref == kNoBlock || !residency.at(ref).in_tier(kTierNvme)) continue;
+      if (ref == kNoBlock) continue;
       const uint16_t tenant = residency.at(ref).tenant;
+      // An engine stores it anew just now: nothing is more likely to be asked for.
+      if (core_->found_busy_.contains(residency.NameOf(ref))) {
+        candidates_.push_back(
+            {.tenant = tenant, .value = std::numeric_limits<double>::max(), .number = number});
+        continue;
+      }
+      if (!residency.at(ref).in_tier(kTierNvme)) continue;
       const bool pinned = residency.at(ref).pins != 0;
       if (pinned) pinned_bytes_ += residency.SlotBytesOf(ref);
       bytes_[tenant] += residency.SlotBytesOf(ref);
