@@ -502,9 +502,10 @@ class Core final : private TierListener, private LoadWaiter {
   // Whether a walk may go on there from a block at that position: whoever makes keys up may have
   // made a circle of them.
   bool IsBefore(const BlockName& above, uint32_t position) const;
-  // More than `own` blocks hang below it, which may itself be gone. Those that are gone, and only
-  // still lent, are none; nothing: they are too many to tell.
-  std::optional<bool> HasMoreBelow(const BlockName& name, size_t own) const;
+  // Other blocks than that one hang below it, which may itself be gone; without one, more than one.
+  // What durable tiers alone have counts as far as it is known, what is gone and only still lent
+  // does not. Nothing: those are too many to tell.
+  std::optional<bool> HasOtherBelow(const BlockName& name, std::optional<Key> own) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

@@ -299,7 +299,7 @@ void PrestageJob::Cancel() {
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
   unsure_ = lost_track_ = false;
-  at_end_ = true;
+  own_.reset();
   unseen_.clear();
   below_.clear();
   sweeping_ = asked().everything;
@@ -448,11 +448,9 @@ void EvictJob::DropBelow() {
 // one ends.
 bool EvictJob::DropNextOfSession() {
   if (core().IsSessionHead(walk_)) return false;
-  const auto shared = at_end_ ? false : core().HasMoreBelow(walk_, own_below_);
+  const auto shared = own_ ? core().HasOtherBelow(walk_, own_) : false;
   lost_track_ = !shared.has_value();
-  if (shared.value_or(true) || !core().residency_->DurableBelow(walk_, 1).empty()) {
-    return false;
-  }
+  if (shared.value_or(true)) return false;
   const Index& index = core().residency_->index();
   const BlockRef ref = index.Find(walk_);
   std::optional<LostLink> link;
@@ -468,9 +466,7 @@ bool EvictJob::DropNextOfSession() {
       ref != kNoBlock || core().durable_ != nullptr || core().found_busy_.contains(walk_);
   if (!DropOne(ref) && elsewhere) EraseElsewhere(walk_);
   if (!link) return false;
-  own_below_ = index.Find(walk_) == kNoBlock ? 0 : 1;  // It is being filled.
-  at_end_ = false;
-  walk_.key = link->parent;
+  own_ = std::exchange(walk_.key, link->parent);
   return core().IsBefore(walk_, link->position);
 }
 

@@ -596,6 +596,24 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesWhatASessionThatBranchesOffHas) {
   }
 }
 
+TEST_F(CoreDurableSessionsTest, ATimeToLiveIsNoOtherSessionsThatBranchesOff) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  const Chain other = chain.Fork(10, 5, 10);
+  ASSERT_EQ(Store(chain), 20u);
+  ASSERT_EQ(Store(other), 10u);
+  NameSession(chain, "session");
+  NameSession(other, "s2");
+  ASSERT_TRUE(Flush().ok());
+  CrowdOut();
+  ASSERT_EQ(Recall(chain), 20u);  // The other one's own are in the store alone.
+  Hint(chain, 60);
+  world_->Advance(kSecond);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+  EXPECT_EQ(Recall(other), 20u);
+  EXPECT_EQ(Recall(chain), 10u);
+}
+
 // What is gone here, and held by nobody but who still reads it.
 TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentHidesNothingAboveItFromADeletion) {
   MakeDurable(DurableCache());

@@ -63,14 +63,21 @@ bool Core::IsBefore(const BlockName& above, uint32_t position) const {
   return gone == nullptr || gone->position < position;
 }
 
-std::optional<bool> Core::HasMoreBelow(const BlockName& name, size_t own) const {
+std::optional<bool> Core::HasOtherBelow(const BlockName& name, std::optional<Key> own) const {
   const Index& index = residency_->index();
   BlockRef child = index.FirstChildOf(name);
   for (size_t looked = 0; child != kNoBlock && looked < kMaxLookedAtBelow; ++looked) {
-    if (index.at(child).state != BlockState::kGone && own-- == 0) return true;
-    child = index.at(child).next_sibling;
+    const BlockEntry& entry = index.at(child);
+    child = entry.next_sibling;
+    if (entry.state == BlockState::kGone) continue;
+    if (!own) own = entry.key;
+    if (entry.key != *own) return true;
   }
   if (child != kNoBlock) return std::nullopt;
+  for (const Key& key : residency_->DurableBelow(name, 2)) {
+    if (!own) own = key;
+    if (key != *own) return true;
+  }
   return false;
 }
 
@@ -142,7 +149,8 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   ttl_seconds_ = forecast.ttl_seconds;
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
-  shared_ = crossed_ = false;
+  shared_ = false;
+  below_.reset();
   if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
   const bool of_tenant = core().IsDurableTenant(tenant());
   if (durable_ || of_tenant) {
@@ -167,15 +175,14 @@ void HintJob::Run() {
 // What other chains share is not this session's to speak of; but it is nothing without it.
 void HintJob::ApplyTo(BlockRef ref, const Key& key) {
   shared_ = shared_ || IsShared(key);
-  crossed_ = ref == kNoBlock;
+  below_ = key;
   if (ref != kNoBlock && (durable_ || !shared_)) Apply(ref);
 }
 
 bool HintJob::IsShared(const Key& key) const {
   BlockName name = walk_;
   name.key = key;
-  // Where the block below is gone, all that is there is another's.
-  return core().HasMoreBelow(name, crossed_ ? 0 : 1).value_or(true);
+  return core().HasOtherBelow(name, below_).value_or(true);
 }
 
 void HintJob::Drop() { --core().clients_[client()].hints; }
