@@ -277,6 +277,7 @@ class Core final : private TierListener, private LoadWaiter {
     LaneSums sums;
     uint32_t covered_heads = 0;
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
+    std::vector<ClientNumber> committed;                // Who wrote those: it writes no more.
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
   };
@@ -459,7 +460,8 @@ class Core final : private TierListener, private LoadWaiter {
   Status FlushedDespiteRefills(uint16_t tenant);
 
   // Adds the op's heads; `complete` when every head is there.
-  static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
+  static Status Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
+                      bool* complete);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   NewBlock BlockToFill(ClientNumber client, const ReserveRequest& request, size_t i) const;
   void CommitOne(ClientNumber client, CommitOp* op);
@@ -500,6 +502,10 @@ class Core final : private TierListener, private LoadWaiter {
   // Whether a walk may go on there from a block at that position: whoever makes keys up may have
   // made a circle of them.
   bool IsBefore(const BlockName& above, uint32_t position) const;
+  // Other blocks than that one hang below it, which may itself be gone; without one, more than one.
+  // What durable tiers alone have counts as far as it is known, what is gone and only still lent
+  // does not. Nothing: those are too many to tell.
+  std::optional<bool> HasOtherBelow(const BlockName& name, std::optional<Key> own) const;
 
   const CoreOptions options_;
   const CacheEnvironment environment_;

@@ -298,7 +298,8 @@ void PrestageJob::Cancel() {
 
 void EvictJob::Reset() {
   cursor_ = evicted_ = unremembered_ = 0;
-  unsure_ = crossed_ = lost_track_ = false;
+  unsure_ = lost_track_ = false;
+  own_.reset();
   unseen_.clear();
   below_.clear();
   sweeping_ = asked().everything;
@@ -340,6 +341,7 @@ void EvictJob::Erase(const BlockId& id) {
 void EvictJob::EraseElsewhere(const BlockName& name) {
   const BlockId id = core().IdOf(name);
   if (core().durable_ != nullptr || core().MayBeOnNvme(id)) Erase(id);
+  core().residency_->OnDeletedInDurable(name);
 }
 
 // What drives had when they came of those of the tenant's that were being filled or written. False:
@@ -377,6 +379,7 @@ bool EvictJob::DropEverythingSlice() {
   }
   // A name may say who it was that talked.
   return cursor_ < index.ref_limit() || EraseFoundBusy() ||
+         core().residency_->ForgetDurableBelow(tenant(), kEvictSlice) ||
          core().ForgetSessions(tenant(), kEvictSlice);
 }
 
@@ -404,21 +407,28 @@ bool EvictJob::LookBelow() {
     if (!last) below_.push_back(name);
     // Another session ends here: all of this one is its, too.
     if (core().IsSessionHead(name)) return false;
+    size_t siblings = 0;
     size_t children = 0;
     BlockName below = name;
     for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
          child = index.at(child).next_sibling) {
       ++looked;
-      if (++children > kMaxBranches) return false;
+      if (++siblings > kMaxBranches) return false;
+      if (index.at(child).state == BlockState::kGone) continue;  // Only still lent.
+      ++children;
       if (index.at(child).state != BlockState::kResident) continue;
       below.key = index.at(child).key;
       unseen_.push_back(below);
     }
-    // The same where several chains go on from its end. Where that is gone, they stay.
-    if (last && children > 1) {
-      unseen_.clear();
-      return index.Find(name) == kNoBlock;
+    for (const Key& key : core().residency_->DurableBelow(name, kMaxBranches)) {
+      ++looked;
+      below.key = key;
+      if (index.Find(below) != kNoBlock) continue;
+      ++children;
+      unseen_.push_back(below);
     }
+    // The same where several chains go on from its end.
+    if (last && children > 1) return false;
     lost_track_ = below_.size() + unseen_.size() > kMaxBelow;
     if (lost_track_) return false;
   }
@@ -434,53 +444,30 @@ void EvictJob::DropBelow() {
   }
 }
 
-// What other chains share stays.
+// What other chains share stays: whatever else hangs below is another's, and so is where another
+// one ends.
 bool EvictJob::DropNextOfSession() {
+  if (core().IsSessionHead(walk_)) return false;
+  const auto shared = own_ ? core().HasOtherBelow(walk_, own_) : false;
+  lost_track_ = !shared.has_value();
+  if (shared.value_or(true)) return false;
   const Index& index = core().residency_->index();
   const BlockRef ref = index.Find(walk_);
-  if (ref == kNoBlock) return CrossGap();
-  // Whatever hangs below the first one above a gap is another's, and so is where another one ends.
-  if (crossed_ && HasChildBut(index.FirstChild(ref), kNoBlock)) return false;
-  if (core().IsSessionHead(walk_)) return false;
-  const uint32_t position = index.at(ref).position;
-  const BlockRef parent = index.Parent(ref);
-  const BlockName above{.tenant = walk_.tenant,
-                        .group = walk_.group,
-                        .part = walk_.part,
-                        .key = index.ParentKey(ref)};
-  const bool shared =
-      position > 0 && (parent != kNoBlock ? HasChildBut(index.FirstChild(parent), ref)
-                                          : index.at(ref).next_sibling != kNoBlock ||
-                                                index.at(ref).prev_sibling != kNoBlock);
-  if (!DropOne(ref)) EraseElsewhere(walk_);
-  walk_ = above;
-  crossed_ = false;
-  return !shared && core().IsBefore(walk_, position);
-}
-
-// This one is gone; what came before it may be there.
-bool EvictJob::CrossGap() {
-  if (core().IsSessionHead(walk_)) return false;
-  const LostLink* const gone = core().residency_->LinkAbove(walk_);
-  lost_track_ = gone == nullptr;
-  // A durable tier may have it, or the drive that a block just given up was found on; and what no
-  // other chain here hangs below is the session's own.
-  const bool elsewhere = core().durable_ != nullptr || core().found_busy_.contains(walk_);
-  const BlockRef below = core().residency_->index().FirstChildOf(walk_);
-  if (elsewhere && !HasChildBut(below, kNoBlock)) EraseElsewhere(walk_);
-  if (gone == nullptr) return false;
-  walk_.key = gone->parent;
-  crossed_ = true;
-  return core().IsBefore(walk_, gone->position);
-}
-
-bool EvictJob::HasChildBut(BlockRef child, BlockRef own) const {
-  const Index& index = core().residency_->index();
-  // Those that are gone are only still leased: few.
-  while (child != kNoBlock && (child == own || index.at(child).state == BlockState::kGone)) {
-    child = index.at(child).next_sibling;
+  std::optional<LostLink> link;
+  if (ref != kNoBlock) {
+    link = {.parent = index.ParentKey(ref), .position = index.at(ref).position};
+  } else if (const LostLink* const gone = core().residency_->LinkAbove(walk_)) {
+    link = *gone;
   }
-  return child != kNoBlock;
+  lost_track_ = !link.has_value();
+  // Of one that is gone a durable tier may have it, or the drive that it was found on while it was
+  // being filled.
+  const bool elsewhere =
+      ref != kNoBlock || core().durable_ != nullptr || core().found_busy_.contains(walk_);
+  if (!DropOne(ref) && elsewhere) EraseElsewhere(walk_);
+  if (!link) return false;
+  own_ = std::exchange(walk_.key, link->parent);
+  return core().IsBefore(walk_, link->position);
 }
 
 bool EvictJob::DropChainSlice() {

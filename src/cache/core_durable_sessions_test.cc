@@ -14,7 +14,34 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kSecond = 1'000 * kMillisecond;
 
-using CoreDurableSessionsTest = CoreDurableFixture;
+class CoreDurableSessionsTest : public CoreDurableFixture {
+ protected:
+  Code EvictSession(const std::string& session) {
+    EvictRequest evict;
+    evict.session = session;
+    client_->Do(&Core::Evict, &evict);
+    return evict.status.code();
+  }
+  // Other blocks take all of memory.
+  void CrowdOut() {
+    for (uint64_t seed = 100; seed < 120; ++seed) {
+      Store(Chain(layout_, {.seed = seed, .blocks = 16}));
+    }
+    world_->Advance(kSecond);
+  }
+  // The chain's last block is deleted while somebody reads it.
+  std::unique_ptr<FetchRequest> LendAndDelete(const Chain& chain) {
+    auto lent = std::make_unique<FetchRequest>();
+    lent->chain = Slice(chain);
+    lent->chain.keys = chain.keys(chain.size() - 1, 1);
+    client_->Do(&Core::Fetch, lent.get());
+    EvictRequest evict;
+    evict.chain = lent->chain;
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.evicted, 1u);
+    return lent;
+  }
+};
 
 TEST_F(CoreDurableSessionsTest, AnEmptyNodeRecallsASessionByItsNameAlone) {
   MakeDurable(DurableCache());
@@ -491,28 +518,34 @@ TEST_F(CoreDurableSessionsTest, ADeletionTakesWhatTheSessionWentOnWithOutOfTheSt
 }
 
 TEST_F(CoreDurableSessionsTest, ADeletionLeavesASessionThatGoesOnFromThere) {
-  MakeDurable(DurableCache());
-  const Chain chain(layout_, {.seed = 1, .blocks = 20});
-  const Chain other = chain.Fork(20, 7, 6);
-  ASSERT_EQ(Store(chain), 20u);
-  NameSession(chain, "s1");
-  ASSERT_EQ(Store(other), 6u);
-  NameSession(other, "s2");
-  ASSERT_TRUE(Flush().ok());
-  EvictRequest evict;
-  evict.session = "s1";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
-  EXPECT_EQ(evict.evicted, 0u) << "all of it is the other one's too";
-  EXPECT_EQ(BlobsOf(other), 26u);
-  PrestageRequest prestage;
-  prestage.session = "s2";
-  client_->Do(&Core::Prestage, &prestage);
-  EXPECT_EQ(prestage.staged, 26u);
-  evict.session = "s2";
-  client_->Do(&Core::Evict, &evict);
-  EXPECT_EQ(evict.evicted, 26u) << "nobody else has it any more";
-  EXPECT_EQ(store_.blobs.size(), 0u);
+  for (const bool in_memory : {true, false}) {
+    SCOPED_TRACE(in_memory);
+    store_.blobs.clear();
+    store_.notes.clear();
+    MakeDurable(DurableCache());
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain other = chain.Fork(20, 7, 6);
+    ASSERT_EQ(Store(chain), 20u);
+    NameSession(chain, "s1");
+    ASSERT_EQ(Store(other), 6u);
+    NameSession(other, "s2");
+    ASSERT_TRUE(Flush().ok());
+    if (!in_memory) CrowdOut();
+    EvictRequest evict;
+    evict.session = "s1";
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_TRUE(evict.status.ok()) << evict.status.ToString();
+    EXPECT_EQ(evict.evicted, 0u) << "all of it is the other one's too";
+    EXPECT_EQ(BlobsOf(other), 26u);
+    PrestageRequest prestage;
+    prestage.session = "s2";
+    client_->Do(&Core::Prestage, &prestage);
+    EXPECT_EQ(prestage.staged, 26u);
+    evict.session = "s2";
+    client_->Do(&Core::Evict, &evict);
+    EXPECT_EQ(evict.evicted, 26u) << "nobody else has it any more";
+    EXPECT_EQ(BlobsOf(other), 0u);
+  }
 }
 
 TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
@@ -527,10 +560,7 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
     NameSession(next, "s2");
     NameSession(next, "s3");
     ASSERT_TRUE(Flush().ok());
-    for (uint64_t seed = 100; !in_memory && seed < 120; ++seed) {
-      Store(Chain(layout_, {.seed = seed, .blocks = 16}));
-    }
-    world_->Advance(kSecond);
+    if (!in_memory) CrowdOut();
     const size_t others = store_.blobs.size() - 30;
     const auto left_without = [this, others](const std::string& session) {
       EvictRequest evict;
@@ -543,6 +573,91 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesSessionsThatEndThereOrOnTheWay) {
     EXPECT_EQ(left_without("s2"), 20u);
     EXPECT_EQ(left_without("s1"), 0u);
   }
+}
+
+TEST_F(CoreDurableSessionsTest, ADeletionLeavesWhatASessionThatBranchesOffHas) {
+  for (const bool in_memory : {true, false}) {
+    SCOPED_TRACE(in_memory);
+    store_.blobs.clear();
+    MakeDurable(DurableCache());
+    const Chain chain(layout_, {.seed = 1, .blocks = 20});
+    const Chain other = chain.Fork(10, 5, 10);
+    ASSERT_EQ(Store(chain), 20u);
+    NameSession(chain, "s1");
+    ASSERT_EQ(Store(other), 10u);
+    NameSession(other, "s2");
+    ASSERT_TRUE(Flush().ok());
+    if (!in_memory) CrowdOut();
+    EXPECT_EQ(EvictSession("s1"), Code::kOk);
+    EXPECT_EQ(BlobsOf(chain), 10u);
+    EXPECT_EQ(BlobsOf(other), 20u);
+    EXPECT_EQ(EvictSession("s2"), Code::kOk);
+    EXPECT_EQ(BlobsOf(other), 0u);
+  }
+}
+
+TEST_F(CoreDurableSessionsTest, ATimeToLiveIsNoOtherSessionsThatBranchesOff) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 20});
+  const Chain other = chain.Fork(10, 5, 10);
+  ASSERT_EQ(Store(chain), 20u);
+  ASSERT_EQ(Store(other), 10u);
+  NameSession(chain, "session");
+  NameSession(other, "s2");
+  ASSERT_TRUE(Flush().ok());
+  CrowdOut();
+  ASSERT_EQ(Recall(chain), 20u);  // The other one's own are in the store alone.
+  Hint(chain, 60);
+  world_->Advance(kSecond);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 61);
+  EXPECT_EQ(Recall(other), 20u);
+  EXPECT_EQ(Recall(chain), 10u);
+}
+
+// What is gone here, and held by nobody but who still reads it.
+TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentHidesNothingAboveItFromADeletion) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  const auto lent = LendAndDelete(chain);
+  ASSERT_EQ(BlobsOf(chain), 9u);
+  CrowdOut();
+  EXPECT_EQ(EvictSession("s1"), Code::kOk);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Release(*lent);
+}
+
+// The same of a block beside the session's own, whose parent is in the store alone.
+TEST_F(CoreDurableSessionsTest, WhatIsGoneAndStillLentBesideItHidesNothingAboveFromADeletion) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 10});
+  const Chain tried = chain.Fork(9, 6, 1);
+  ASSERT_EQ(Store(chain), 10u);
+  NameSession(chain, "s1");
+  ASSERT_TRUE(Flush().ok());
+  CrowdOut();
+  for (const Chain* const ends : {&tried, &chain}) {
+    ReserveRequest reserve;
+    reserve.chain = Slice(*ends);
+    reserve.chain.keys = ends->keys(9, 1);
+    reserve.parent = ends->parent(9);
+    reserve.position = 9;
+    client_->Do(&Core::Reserve, &reserve);
+    ASSERT_EQ(reserve.ops[0].outcome, ReserveOutcome::kSlot);
+    FillPayload((*ends)[9], 0, reserve.ops[0].slot);
+    CommitRequest commit;
+    commit.ops.resize(1);
+    commit.ops[0].reservation = reserve.ops[0].reservation;
+    commit.ops[0].sums = SumLanes(reserve.ops[0].slot, 0);
+    client_->Do(&Core::Commit, &commit);
+    ASSERT_TRUE(commit.ops[0].published);
+  }
+  const auto lent = LendAndDelete(tried);
+  EXPECT_EQ(EvictSession("s1"), Code::kOk);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Release(*lent);
 }
 
 TEST_F(CoreDurableSessionsTest, OfTwoNotesTheNewerCounts) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
 
 #include "testing/core_refill_fixture.h"
 
@@ -67,6 +68,23 @@ TEST_F(CoreLateDriveTest, WhatIsBeingStoredAnewAndGivenUpIsStillOnTheDrive) {
   }
 }
 
+TEST_F(CoreLateDriveTest, WhatIsBeingStoredAnewIsKeptWhereItsSegmentIsReclaimed) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  const auto engine = AttachRank("engine");
+  const auto reserved = Reserve(chain_, engine.get());
+  ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+  BringDrive();
+  for (uint64_t seed = 1000; seed < 1320; ++seed) {  // More than both drives hold.
+    ASSERT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 16})), 16u);
+    ASSERT_TRUE(Flush().ok());
+  }
+  EXPECT_GT(Counter("nvme_reclaim_dropped_blocks"), 0u);
+  EXPECT_GE(Counter("nvme_reclaim_moved_blocks"), kBlocks);
+  engine->Abort(Given(*reserved));
+  world_->Run();
+  EXPECT_EQ(Recall(chain_), kBlocks);
+}
+
 TEST_F(CoreLateDriveTest, WhatIsCommittedAfterTheDriveCameIsServedAndTheDrivesIsKeptForIt) {
   ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
   const auto engine = AttachRank("engine");
@@ -124,6 +142,29 @@ TEST_F(CoreLateDriveTest, WhatWasDeletedStaysSoWhereAWriteFailsWhileItsDriveCome
   EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
 }
 
+// A write of what is gone is still under way, and its end deletes whatever the drives have of it.
+TEST_F(CoreLateDriveTest, WhatIsStoredBehindAWriteOfWhatIsGoneIsWrittenWhenThatHasEnded) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  ASSERT_EQ(Store(other_), other_.size());
+  world_->Advance(kSecond);
+  world_->disk("one").Hang(true);
+  ASSERT_EQ(Store(chain_, client_.get(), 1), kBlocks);
+  world_->Advance(kSecond / 10);
+  const auto fetch = Fetch(chain_);
+  std::vector<ReleaseOp> leases;
+  for (const FetchOp& op : fetch->ops) leases.push_back({.lease = op.lease, .corrupt = true});
+  client_->Release(leases);
+  ASSERT_EQ(Store(chain_, client_.get(), 2), kBlocks);
+  BringDrive();
+  world_->disk("one").Hang(false);
+  world_->Advance(kSecond);
+  EXPECT_EQ(Recall(chain_, nullptr, 2), kBlocks);
+  EXPECT_EQ(Flush().code(), Code::kNoSpace) << "it tells of those that were damaged, once";
+  EXPECT_TRUE(Flush().ok());
+  Restart();
+  EXPECT_EQ(Recall(chain_, nullptr, 2), kBlocks);
+}
+
 TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) {
   enum class When : uint8_t { kBeforeTheDrive, kBehindTheDrive, kJustGivenUp };
   for (const When when : {When::kBeforeTheDrive, When::kBehindTheDrive, When::kJustGivenUp}) {
@@ -154,6 +195,31 @@ TEST_F(CoreLateDriveTest, ADeletionWhileItIsBeingStoredAnewIsOfWhatTheDriveHas) 
   }
 }
 
+// Blocks that one rank gave up and another still holds are gone, and hide none of those above them.
+TEST_F(CoreLateDriveTest, ADeletionOfASessionIsOfWhatOneRankGaveUpAndAnotherHolds) {
+  ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+  const auto first = AttachRank("engine");
+  const auto second = AttachRank("engine");
+  const auto reserved = Reserve(chain_, first.get());
+  const auto held = Reserve(chain_, second.get());
+  ASSERT_EQ(Count(*held, ReserveOutcome::kSlot), kBlocks);
+  Hint(chain_, 0);
+  BringDrive();
+  // Behind the first step of the deletion, and before the others.
+  EvictRequest evict;
+  evict.session = "session";
+  client_->Submit(&Core::Evict, &evict);
+  ASSERT_FALSE(evict.done());
+  first->Abort(Given(*reserved));
+  ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+  EXPECT_TRUE(evict.status.ok());
+  second->Abort(Given(*held));
+  world_->Run();
+  EXPECT_EQ(Recall(chain_), 0u);
+  EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
+  ExpectNothingLeft();
+}
+
 // A sweep of all that a tenant has is past the blocks' places when they are given up.
 TEST_F(CoreLateDriveTest, WhatIsGivenUpInTheMiddleOfADeletionOfEverythingIsDeletedOnTheDriveToo) {
   ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
@@ -177,6 +243,56 @@ TEST_F(CoreLateDriveTest, WhatIsGivenUpInTheMiddleOfADeletionOfEverythingIsDelet
   EXPECT_EQ(Counter("nvme_live_blocks"), 0u);
   Restart();
   EXPECT_EQ(Recall(chain_), 0u);
+}
+
+// The sweep is past their places, too: they stay, on drives as well, and only what was there before
+// them goes. At every step of the sweep they are committed, and handed to the tier at once.
+TEST_F(CoreLateDriveTest, WhatIsWrittenInTheMiddleOfADeletionOfEverythingStays) {
+  bool in_time = true;
+  size_t steps = 0;
+  for (; in_time; ++steps) {
+    SCOPED_TRACE(steps);
+    ASSERT_NO_FATAL_FAILURE(StoreAndMissDrive());
+    ASSERT_EQ(Store(other_), other_.size());
+    const auto engine = AttachRank("engine");
+    const auto reserved = Reserve(chain_, engine.get());
+    ASSERT_EQ(Count(*reserved, ReserveOutcome::kSlot), kBlocks);
+    CommitRequest commit;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const ReserveOp& op = reserved->ops[i];
+      FillPayload(chain_[i], 1, op.slot);
+      CommitOp& added = commit.ops.emplace_back();
+      added.reservation = op.reservation;
+      added.sums = SumLanes(op.slot, 0);
+    }
+    BringDrive();
+    for (const uint64_t seed : {3, 4, 5, 6, 7}) {
+      EXPECT_EQ(Store(Chain(layout_, {.seed = seed, .blocks = 40})), 40u);
+    }
+    EvictRequest evict;
+    evict.everything = true;
+    client_->Submit(&Core::Evict, &evict);
+    in_time = false;
+    world_->after_task = [&, left = steps]() mutable {
+      if (left-- != 0 || evict.done()) return;
+      in_time = true;
+      engine->Submit(&Core::Commit, &commit);
+      Hint(chain_, 0);  // Which has all written that waits.
+    };
+    ASSERT_TRUE(world_->RunUntil([&evict] { return evict.done(); }));
+    world_->after_task = nullptr;
+    EXPECT_TRUE(evict.status.ok());
+    if (!in_time) break;
+    world_->Run();
+    ASSERT_TRUE(commit.done());
+    EXPECT_EQ(Published(commit.ops), kBlocks);
+    EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+    EXPECT_TRUE(Flush().ok());
+    EXPECT_EQ(Counter("nvme_live_blocks"), kBlocks);
+    Restart();
+    EXPECT_EQ(Recall(chain_, nullptr, 1), kBlocks);
+  }
+  EXPECT_GT(steps, 3u);
 }
 
 // All of the tenant's was deleted while the drive was away: what it has is of before.

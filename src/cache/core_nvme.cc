@@ -1,5 +1,6 @@
 // The NVMe tier's life: opened, recovered, heard, and closed.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -160,7 +161,7 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
                             (!entry.in_tier(kTierNvme) && !forgotten_tenants_.contains(tenant));
     const bool agrees =
         entry.state == BlockState::kResident && (entry.checksum == meta.checksum || may_differ);
-    const bool writing = (entry.io_tiers & TierBit(kTierDram)) != 0;
+    const bool writing = write_down_->Writes(meta.id);
     const bool nowhere_else = entry.residency == TierBit(kTierNvme);
     if (!agrees && !writing && (residency_->found(known) || nowhere_else)) {
       // Both are of earlier lives, and what the tier has of it now was stored last. Or the tier had
@@ -170,14 +171,10 @@ bool Core::TakeOverAs(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
     }
     return TakeOverKnown(known, agrees, meta);
   }
-  if (forgotten_tenants_.contains(tenant)) return false;
   // Dropped while it is being written: what is there now, that record or one which it replaces, is
   // deleted when that has ended.
-  const BlockRef gone = residency_->index().FindGone(
-      {.tenant = tenant, .group = meta.id.group, .part = meta.id.part, .key = meta.id.key});
-  const bool writing =
-      gone != kNoBlock && (residency_->at(gone).io_tiers & TierBit(kTierDram)) != 0;
-  return !writing && AddFound(tenant, layout, meta);
+  if (forgotten_tenants_.contains(tenant) || write_down_->Writes(meta.id)) return false;
+  return AddFound(tenant, layout, meta);
 }
 
 bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
@@ -195,7 +192,7 @@ bool Core::TakeOverKnown(BlockRef known, bool agrees, const BlockMeta& meta) {
     return true;
   }
   // Being written right now: that will end as it should, and replaces this one.
-  if ((entry.io_tiers & TierBit(kTierDram)) != 0) {
+  if (write_down_->Writes(meta.id)) {
     write_down_->NoteOlderRecord(meta.id, forgotten_tenants_.contains(entry.tenant));
     return true;
   }
@@ -237,9 +234,8 @@ BlockId Core::IdOf(const BlockName& name) const {
 }
 
 void Core::EraseFound(const BlockName& name) {
-  const BlockRef ref = residency_->index().Find(name);
-  const bool writing = ref != kNoBlock && (residency_->at(ref).io_tiers & TierBit(kTierDram)) != 0;
-  writing ? write_down_->NoteOlderRecord(IdOf(name), true) : eraser_->Add(IdOf(name));
+  const BlockId id = IdOf(name);
+  write_down_->Writes(id) ? write_down_->NoteOlderRecord(id, true) : eraser_->Add(id);
 }
 
 bool Core::AddFound(uint16_t tenant, uint16_t layout, const BlockMeta& meta) {
@@ -299,8 +295,15 @@ class Core::SegmentChoice final : public ReclaimChoice {
     for (const BlockId& id : ids) {
       const uint32_t number = added_++;
       const BlockRef ref = residency.Find(id);
-      if (ref == kNoBlock || !residency.at(ref).in_tier(kTierNvme)) continue;
+      if (ref == kNoBlock) continue;
       const uint16_t tenant = residency.at(ref).tenant;
+      // An engine stores it anew just now: nothing is more likely to be asked for.
+      if (core_->found_busy_.contains(residency.NameOf(ref))) {
+        candidates_.push_back(
+            {.tenant = tenant, .value = std::numeric_limits<double>::max(), .number = number});
+        continue;
+      }
+      if (!residency.at(ref).in_tier(kTierNvme)) continue;
       const bool pinned = residency.at(ref).pins != 0;
       if (pinned) pinned_bytes_ += residency.SlotBytesOf(ref);
       bytes_[tenant] += residency.SlotBytesOf(ref);

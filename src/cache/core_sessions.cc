@@ -11,6 +11,7 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kHintSlice = 64;
+constexpr size_t kMaxLookedAtBelow = 64;
 constexpr size_t kMaxSessionName = 256;
 
 // A name is listed, typed and paged by as text: what is none is not remembered.
@@ -60,6 +61,24 @@ bool Core::IsBefore(const BlockName& above, uint32_t position) const {
   if (ref != kNoBlock) return index.at(ref).position < position;
   const LostLink* const gone = residency_->LinkAbove(above);
   return gone == nullptr || gone->position < position;
+}
+
+std::optional<bool> Core::HasOtherBelow(const BlockName& name, std::optional<Key> own) const {
+  const Index& index = residency_->index();
+  BlockRef child = index.FirstChildOf(name);
+  for (size_t looked = 0; child != kNoBlock && looked < kMaxLookedAtBelow; ++looked) {
+    const BlockEntry& entry = index.at(child);
+    child = entry.next_sibling;
+    if (entry.state == BlockState::kGone) continue;
+    if (!own) own = entry.key;
+    if (entry.key != *own) return true;
+  }
+  if (child != kNoBlock) return std::nullopt;
+  for (const Key& key : residency_->DurableBelow(name, 2)) {
+    if (!own) own = key;
+    if (key != *own) return true;
+  }
+  return false;
 }
 
 bool Core::WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const {
@@ -130,7 +149,8 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   ttl_seconds_ = forecast.ttl_seconds;
   durable_ = forecast.durability == Durability::kDurable && core().durable_ != nullptr;
   walk_ = head;
-  shared_ = crossed_ = false;
+  shared_ = false;
+  below_.reset();
   if (core().durable_ == nullptr || !IsSessionName(forecast.session)) return;
   const bool of_tenant = core().IsDurableTenant(tenant());
   if (durable_ || of_tenant) {
@@ -155,22 +175,14 @@ void HintJob::Run() {
 // What other chains share is not this session's to speak of; but it is nothing without it.
 void HintJob::ApplyTo(BlockRef ref, const Key& key) {
   shared_ = shared_ || IsShared(key);
-  crossed_ = ref == kNoBlock;
+  below_ = key;
   if (ref != kNoBlock && (durable_ || !shared_)) Apply(ref);
 }
 
 bool HintJob::IsShared(const Key& key) const {
-  const Index& index = core().residency_->index();
   BlockName name = walk_;
   name.key = key;
-  size_t own = crossed_ ? 0 : 1;  // Where the block below is gone, all that is there is another's.
-  for (BlockRef child = index.FirstChildOf(name); child != kNoBlock;
-       child = index.at(child).next_sibling) {
-    if (index.at(child).state == BlockState::kGone) continue;  // Only still leased: few.
-    if (own == 0) return true;
-    --own;
-  }
-  return false;
+  return core().HasOtherBelow(name, below_).value_or(true);
 }
 
 void HintJob::Drop() { --core().clients_[client()].hints; }

@@ -341,9 +341,6 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   bool LookBelow();
   void DropBelow();
   bool DropNextOfSession();
-  bool CrossGap();
-  // Of `child` and its siblings, another one than `own` is there.
-  bool HasChildBut(BlockRef child, BlockRef own) const;
   bool DropChainSlice();
   bool DropOne(BlockRef ref);
   void DropUnindexed();
@@ -357,7 +354,8 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   void Reopen();
   void Finish(Status status);
 
-  BlockName walk_;  // The next of the session's blocks.
+  BlockName walk_;          // The next of the session's blocks.
+  std::optional<Key> own_;  // The one below that; nothing at its end.
   // What hangs below its last one: not looked at yet, and to be dropped, each below those before.
   std::vector<BlockName> unseen_;
   std::vector<BlockName> below_;
@@ -365,7 +363,6 @@ class EvictJob final : public RequestJob<EvictRequest, 7> {
   size_t evicted_ = 0;
   bool sweeping_ = false;    // In Core::sweeping_.
   bool closed_ = false;      // The tenant's blocks are not found in the durable tiers.
-  bool crossed_ = false;     // The block below walk_ was gone already.
   bool lost_track_ = false;  // It is not known what came before walk_.
   bool unsure_ = false;      // More of what it deletes may come to light.
   size_t unremembered_ = 0;  // That a drive may hold which has not been read.
@@ -418,10 +415,10 @@ class HintJob final : public Job {
   int8_t priority_ = 0;
   SessionHint outlook_ = SessionHint::kNone;
   int64_t ttl_seconds_ = 0;
-  bool durable_ = false;  // The session's blocks are to be.
-  bool shared_ = false;   // From here up they are other chains', too.
-  bool crossed_ = false;  // The block below was gone.
-  BlockName walk_;        // The next of the session's blocks, deepest first.
+  bool durable_ = false;      // The session's blocks are to be.
+  bool shared_ = false;       // From here up they are other chains', too.
+  std::optional<Key> below_;  // The session's block below walk_; nothing at its end.
+  BlockName walk_;            // The next of the session's blocks, deepest first.
 };
 
 inline constexpr size_t kJobKinds = 10;

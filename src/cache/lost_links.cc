@@ -7,6 +7,7 @@ LostLinks::Record& LostLinks::At(const BlockName& name) {
   if (!added) return record->second;
   by_age_.push_back(name);
   if (records_.size() > max_links_) {
+    OnDeleted(by_age_.front());
     records_.erase(by_age_.front());
     by_age_.pop_front();
   }
@@ -15,15 +16,46 @@ LostLinks::Record& LostLinks::At(const BlockName& name) {
 
 void LostLinks::Want(const BlockName& name) { At(name); }
 
-void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_children) {
+std::pair<BlockName, Key> LostLinks::BelowParent(const BlockName& name, const LostLink& link) {
+  BlockName parent = name;
+  parent.key = link.parent;
+  return {parent, name.key};
+}
+
+void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_children,
+                          bool durable) {
   if (!has_children && !records_.contains(name)) return;
+  OnDeleted(name);  // It may have hung below another one.
   Record& record = At(name);
   record.link = link;
   record.known = true;
+  if (durable) durable_.insert(BelowParent(name, link));
   if (link.position == 0) return;
   BlockName parent = name;
   parent.key = link.parent;
   Want(parent);
+}
+
+void LostLinks::OnDeleted(const BlockName& name) {
+  const auto found = records_.find(name);
+  if (found != records_.end()) durable_.erase(BelowParent(name, found->second.link));
+}
+
+bool LostLinks::ForgetDurable(uint16_t tenant, size_t max) {
+  auto next = durable_.lower_bound({{.tenant = tenant}, {}});
+  for (; max > 0 && next != durable_.end() && next->first.tenant == tenant; --max) {
+    next = durable_.erase(next);
+  }
+  return next != durable_.end() && next->first.tenant == tenant;
+}
+
+std::vector<Key> LostLinks::DurableBelow(const BlockName& name, size_t max) const {
+  std::vector<Key> below;
+  for (auto next = durable_.lower_bound({name, Key{}});
+       below.size() < max && next != durable_.end() && next->first == name; ++next) {
+    below.push_back(next->second);
+  }
+  return below;
 }
 
 const LostLink* LostLinks::Find(const BlockName& name) const {

@@ -334,6 +334,8 @@ void Residency::Drop(BlockRef ref, Leave why) {
     const bool lost = why == Leave::kLostByTier || why == Leave::kToDurable;
     if (!lost && on_erase) on_erase(IdOf(ref), why);
   }
+  const bool left_to_durable =
+      (entry.residency & kDurableTiers) != 0 && why != Leave::kAsked && why != Leave::kExpired;
   LeaveDurable(ref, why);
   for (size_t pins = pins_.RemoveAll(ref); pins > 0; --pins) index_->Unpin(ref);
   const bool keeps_children = why == Leave::kCorrupt || why == Leave::kLostByTier ||
@@ -344,7 +346,7 @@ void Residency::Drop(BlockRef ref, Leave why) {
   }
   if (!lost_links_.empty()) {
     lost_links_.OnDropped(NameOf(ref), {index_->ParentKey(ref), entry.position},
-                          entry.first_child != kNoBlock);
+                          entry.first_child != kNoBlock, left_to_durable);
   }
   forecasts_.erase(ref);
   ++left_[static_cast<size_t>(why)];

@@ -234,6 +234,15 @@ class Residency {
   // What came before a block that is gone; null: not known. A client may store keys below others
   // than before, but positions fall with each step, so that no walk goes round in circles.
   const LostLink* LinkAbove(const BlockName& gone) const;
+  // Up to `max` that hang right below it and which durable tiers alone have, as far as is known.
+  std::vector<Key> DurableBelow(const BlockName& name, size_t max) const {
+    return lost_links_.DurableBelow(name, max);
+  }
+  void OnDeletedInDurable(const BlockName& name) { lost_links_.OnDeleted(name); }
+  // Of all of the tenant's, up to `max`. False when none is left.
+  bool ForgetDurableBelow(uint16_t tenant, size_t max) {
+    return lost_links_.ForgetDurable(tenant, max);
+  }
   void SetForecast(BlockRef ref, int8_t priority, SessionHint session);
 
   // --- Making room

@@ -145,6 +145,32 @@ TEST_F(SessionsTest, ALostBlockInTheMiddleDoesNotHideWhatIsAboveIt) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
+// Another try below the session's end, deleted by its keys: somebody still reads it, and it is
+// nobody's.
+TEST_F(SessionsTest, WhatIsGoneAndStillLentIsNoOtherChain) {
+  for (const size_t shared : {10, 6}) {
+    SCOPED_TRACE(shared);
+    Make(SmallCache(64, false));
+    const Chain chain(layout_, {.seed = 1, .blocks = 10});
+    const Chain next = chain.Fork(10, 5, 4);
+    const Chain tried = chain.Fork(shared, 6, 1);
+    StoreSession(chain);
+    ASSERT_EQ(Store(next), 4u);
+    ASSERT_EQ(Store(tried), 1u);
+    const auto lent = Fetch(tried);
+    EvictRequest last;
+    last.chain = Slice(tried);
+    last.chain.keys = tried.keys(shared, 1);
+    client_->Do(&Core::Evict, &last);
+    ASSERT_EQ(last.evicted, 1u);
+    const auto evict = EvictSession();
+    EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
+    EXPECT_EQ(evict->evicted, 14u);
+    Release(*lent);
+    EXPECT_EQ(Recall(next), 0u);
+  }
+}
+
 TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoAboveAGap) {
   Make(SmallCache(64, false));
   const Chain chain(layout_, {.seed = 1, .blocks = 10});
@@ -156,6 +182,23 @@ TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoAboveAGap) {
   EXPECT_TRUE(evict->status.ok()) << evict->status.ToString();
   EXPECT_EQ(Matched(chain), 4u);
   EXPECT_EQ(Recall(other), other.size());
+}
+
+TEST_F(SessionsTest, WhatAnotherChainSharesStaysAlsoWhereThatBeginsBelowTheGap) {
+  for (const size_t blocks : {10, 4}) {
+    SCOPED_TRACE(blocks);  // The lost one is in the middle, or the session's last.
+    Make(SmallCache(64, false));
+    const Chain chain(layout_, {.seed = 1, .blocks = blocks});
+    const Chain other = chain.Fork(4, 2, 4);
+    const Chain third = chain.Fork(4, 3, 4);
+    StoreSession(chain);
+    ASSERT_EQ(Store(other), 4u);
+    ASSERT_EQ(Store(third), 4u);
+    Lose(chain, {3});
+    EXPECT_TRUE(EvictSession()->status.ok());
+    EXPECT_EQ(Recall(other), other.size() - 1) << "all but the lost one";
+    EXPECT_EQ(Recall(third), third.size() - 1);
+  }
 }
 
 // The tail is the first to be evicted, and any block may be lost: what is left was said to go too.

@@ -180,6 +180,35 @@ TEST_F(SlicesTest, DeletingASessionThatGoesOnInManyBranches) {
   ExpectShortTasks("evict");
 }
 
+// Each tried once below the same block, fetched, and deleted while it is lent.
+TEST_F(SlicesTest, WalkingUpASessionBesideManyThatAreGoneAndStillLent) {
+  Make(uint64_t{512} << 20, false);
+  const Chain chain(layout_, {.seed = 1, .blocks = 64});
+  ASSERT_EQ(Store(chain), chain.size());
+  std::vector<std::unique_ptr<FetchRequest>> lent;
+  for (uint64_t seed = 2; seed < 15'000; ++seed) {
+    const Chain tried = chain.Fork(60, seed, 1);
+    ASSERT_EQ(Store(tried), 1u);
+    lent.push_back(std::make_unique<FetchRequest>());
+    lent.back()->chain = Slice(tried);
+    lent.back()->chain.keys = tried.keys(60, 1);
+    client_->Do(&Core::Fetch, lent.back().get());
+    EvictRequest evict;
+    evict.chain = lent.back()->chain;
+    client_->Do(&Core::Evict, &evict);
+    ASSERT_EQ(evict.evicted, 1u);
+  }
+  world_->meter().ResetMost();
+  Hint(chain, 0);
+  world_->Run();
+  ExpectShortTasks("hint");
+  EvictRequest evict;
+  evict.session = "session";
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kNotFound) << "whose the others are cannot be told";
+  ExpectShortTasks("evict");
+}
+
 TEST_F(SlicesTest, DrainingRestartingAndReadingBack) {
   Make(uint64_t{512} << 20, true);
   const Chain chain(layout_, {.seed = 1, .blocks = kBlocks});

@@ -20,8 +20,9 @@ constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 constexpr size_t kMaxInFlightBatches = 16;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
-constexpr size_t kSpareItems = 4096;  // Stale ones that the queue may hold.
-constexpr size_t kTrimSlice = 8;      // For each that is added: faster than it grows.
+constexpr int64_t kPutOffNanos = 100'000;  // Each is tried in two to three us.
+constexpr size_t kSpareItems = 4096;       // Stale ones that the queue may hold.
+constexpr size_t kTrimSlice = 8;           // For each that is added: faster than it grows.
 constexpr size_t kSlice = 256;
 constexpr size_t kPumpSlice = 64;
 // As much may wait as the budget writes in so long: enough to take a burst whole, and no more,
@@ -217,6 +218,25 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
+// What has no record on that drive can be written meanwhile. They come back one by one, so that
+// trying them takes little, however many they are.
+void WriteDown::PutOff(const Item& item) {
+  std::ignore = residency_->SetStale(item.ref);
+  const int64_t now = clock_->NowNanos();
+  const int64_t last = put_off_.empty() ? now : put_off_.rbegin()->first;
+  put_off_.emplace(std::max(now + kPauseNanos, last + kPutOffNanos), item);
+}
+
+void WriteDown::TakeUp(int64_t now) {
+  for (size_t step = 0; step < kPumpSlice && !put_off_.empty(); ++step) {
+    const auto [due, item] = *put_off_.begin();
+    if (due > now) break;
+    put_off_.erase(put_off_.begin());
+    Put(item);
+  }
+  if (!put_off_.empty()) PumpAt(std::max(put_off_.begin()->first, now + kBusyNanos));
+}
+
 bool WriteDown::Same(const Item& item) const { return residency_->IsStill(item.ref, item.name); }
 
 bool WriteDown::Current(const Item& item) const {
@@ -234,14 +254,10 @@ bool WriteDown::Barred(BlockRef ref) const {
 // A write of the very same block that hangs is no obstacle: whichever of the two is on NVMe in the
 // end, it is this block.
 bool WriteDown::OlderHangs(BlockRef ref, const BlockId& id) const {
-  if (hung_blocks_.empty()) return false;
-  for (const auto& write : batches_) {
-    for (size_t i = 0; write->done && i < write->items.size(); ++i) {
-      const WriteOp& op = write->batch.ops[i];
-      if (op.in_flight && write->items[i].ref != ref && op.meta.id == id) return true;
-    }
-  }
-  return false;
+  const auto hanging = hanging_.find(id);
+  if (hanging == hanging_.end()) return false;
+  const auto own = hung_blocks_.find(ref);
+  return own == hung_blocks_.end() || own->second.writes < hanging->second;
 }
 
 bool WriteDown::Writing(BlockRef ref) const {
@@ -320,6 +336,7 @@ void WriteDown::Pump() {
   if (target_ == nullptr || !target_->in_service() || sorting_) return;
   const int64_t now = clock_->NowNanos();
   if (now < paused_until_nanos_) return PumpAt(paused_until_nanos_);
+  TakeUp(now);
   size_t busy = 0;
   for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
   if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
@@ -420,8 +437,8 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   if (!op.status.ok()) last_failure_ = op.status;
   if (op.in_flight) return OnHung(write, i);
   SettleOlder(op.meta.id, residency_->NameOf(item.ref), !op.status.ok() && !gone);
-  if (gone) {
-    EraseDropped(op.meta.id);
+  if (gone) {  // It must not stay behind.
+    eraser_->Add(op.meta.id);
     Forget(item);
     Settle(item);
   } else if (op.status.ok()) {
@@ -438,13 +455,20 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
   } else {
     ++stats_.failed_blocks;
     const bool busy = op.status.code() == Code::kBusy;
-    paused_until_nanos_ = clock_->NowNanos() + (busy ? kBusyNanos : kPauseNanos);
+    const int64_t now = clock_->NowNanos();
     Item again = item;
     if (!busy) {  // It may take long: until then the memory is worth more.
       Forget(again);
       again.held_bytes = 0;
     }
-    Requeue(again);
+    const bool replaces = op.replace && residency_->at(item.ref).in_tier(kTierNvme);
+    if (replaces && op.status.code() == Code::kUnavailable) {
+      budget_.RefundBytes(now, op.source.size());
+      PutOff(again);
+    } else {
+      paused_until_nanos_ = now + (busy ? kBusyNanos : kPauseNanos);
+      Requeue(again);
+    }
   }
   EndWrite(item.ref);
   const bool finished = op.status.ok() || op.status.code() == Code::kInvalid;
@@ -465,14 +489,6 @@ void WriteDown::SettleOlder(const BlockId& id, const BlockName& name, bool left)
   const auto older = older_records_.extract(id);
   if (older.empty() || !left) return;
   older.mapped() ? eraser_->Add(id) : on_older_left(name);
-}
-
-// Dropped while it was being written: it must not stay behind, also where it was found again
-// meanwhile, with the records of a drive that came late.
-void WriteDown::EraseDropped(const BlockId& id) {
-  const BlockRef known = residency_->Find(id);
-  if (known != kNoBlock) residency_->LeaveNvme(known, Leave::kLostByTier);
-  eraser_->Add(id);
 }
 
 void WriteDown::OnStored(WriteBatch* write, size_t i) {
@@ -505,6 +521,7 @@ void WriteDown::OnHung(WriteBatch* write, size_t i) {
   ++stats_.failed_blocks;
   Item again = write->items[i];
   HangWrite(again.ref);
+  ++hanging_[write->batch.ops[i].meta.id];
   Forget(again);
   again.held_bytes = 0;
   if (residency_->at(again.ref).state == BlockState::kGone) return Settle(again);
@@ -518,7 +535,8 @@ void WriteDown::OnQuiescent(WriteBatch* write, size_t i) {
   const bool gone = residency_->at(ref).state == BlockState::kGone;
   write->batch.ops[i].in_flight = false;
   --At(&hung_, write->tenants[i]);
-  if (gone) EraseDropped(id);
+  if (gone) eraser_->Add(id);
+  if (--hanging_.at(id) == 0) hanging_.erase(id);
   EndHungWrite(ref);
   // Unless it is being replaced, or was.
   if (!hung_blocks_.contains(ref)) SettleOlder(id, name, !gone);

@@ -74,6 +74,9 @@ class WriteDown {
   // it fails, `on_older_left` says so, for nobody else knows of that record. One that was deleted
   // goes then: a deletion before would take what is being written, too.
   void NoteOlderRecord(const BlockId& id, bool deleted) { older_records_[id] |= deleted; }
+  // It is being written, or what was dropped under that name still is: what the tier has of it when
+  // that ends is decided then.
+  bool Writes(const BlockId& id) const { return at_tier_.contains(id) || hanging_.contains(id); }
 
   // Starts what may be started.
   void Pump();
@@ -116,7 +119,7 @@ class WriteDown {
   const Status& last_failure() const { return last_failure_; }
   // Blocks of any tenant that are waiting or being written.
   size_t waiting() const {
-    return queue_.size() + by_value_.size() + loading_.size() + in_flight_blocks_;
+    return queue_.size() + by_value_.size() + loading_.size() + put_off_.size() + in_flight_blocks_;
   }
   const SetAside& aside() const { return aside_; }
 
@@ -196,12 +199,14 @@ class WriteDown {
   void OnDone(WriteBatch* write);
   void OnWritten(WriteBatch* write, size_t i);
   void OnStored(WriteBatch* write, size_t i);
-  void EraseDropped(const BlockId& id);
   void OnHung(WriteBatch* write, size_t i);
   void OnQuiescent(WriteBatch* write, size_t i);
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
+  // The same after a while: the drive of its old record is out of service.
+  void PutOff(const Item& item);
+  void TakeUp(int64_t now);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
   // The first behind `sequence` in queue_ that somebody waits for.
   Queue::iterator NextFlushed(uint64_t sequence);
@@ -225,6 +230,7 @@ class WriteDown {
   const bool chooses_;                // Not all is to be written.
   Queue queue_;                       // By sequence.
   uint64_t queued_bytes_ = 0;         // Of those.
+  std::map<int64_t, Item> put_off_;   // By when they are put back there.
   std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
   Unwritten unwritten_;  // What waits, is set aside, is loaded first or is at the tier.
   SetAside aside_;
@@ -237,6 +243,7 @@ class WriteDown {
   uint64_t pump_from_ = 0;        // Where in queue_ the next Pump() goes on, after a slice.
   std::map<BlockId, bool> older_records_;  // That writes are to replace: deleted, or not.
   std::set<BlockId> at_tier_;              // In batches that are not done.
+  std::map<BlockId, uint32_t> hanging_;    // In batches that are: writes that a drive holds on to.
   std::vector<std::unique_ptr<WriteBatch>> batches_;
   uint64_t next_batch_ = 1;
   size_t in_flight_blocks_ = 0;

@@ -66,6 +66,34 @@ TEST_F(WriteDownTest, FlushTellsOfABlockThatAReaderFoundDamaged) {
   EXPECT_EQ(Flush().code(), Code::kNoSpace);
 }
 
+// Their records there cannot be replaced, however often that is tried.
+TEST_F(WriteDownTest, TimesToLiveOfWhatADriveOutOfServiceHasHoldNobodyElseUp) {
+  Make(TwoDrives());
+  const Chain chain(layout_, {.seed = 9, .blocks = 64});
+  ASSERT_EQ(Store(chain), 64u);
+  ASSERT_TRUE(Flush().ok());  // Both are being written to.
+  world_->disk("two").Hang(true);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 1, .blocks = 24})), 24u);
+  world_->Advance(20'000'000'000);  // The drive is out of service by now.
+  const auto other = AttachAs("other");
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 4, .tenant = "other"}), other.get()), 4u);
+  Hint(chain, 3600);
+  world_->Run();
+  EXPECT_GT(Counter("write_down_waiting"), 0u);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 3, .blocks = 4, .tenant = "other"}), other.get()), 4u);
+  FlushRequest flush;
+  other->Submit(&Core::Flush, &flush);
+  world_->Run();
+  EXPECT_TRUE(flush.done()) << "it waits, if for a moment";
+  EXPECT_TRUE(flush.status.ok()) << flush.status.ToString();
+  world_->disk("two").Hang(false);
+  world_->Advance(5'000'000'000);
+  EXPECT_EQ(Counter("write_down_waiting"), 0u);
+  world_->clock().SetUnixSeconds(world_->clock().UnixSeconds() + 3601);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
 TEST_F(WriteDownTest, WhenOneOfTwoDrivesHangsOthersCanFlushAndEvict) {
   Make(TwoDrives());
   ASSERT_EQ(Store(Chain(layout_, {.seed = 9, .blocks = 16})), 16u);

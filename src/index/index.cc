@@ -124,12 +124,6 @@ BlockRef Index::Find(const BlockName& name) const {
   return ref != kNoBlock && IsFindable(slab_[ref].state) ? ref : kNoBlock;
 }
 
-BlockRef Index::FindGone(const BlockName& name) const {
-  meter_->Count();
-  const BlockRef ref = Lookup(name);
-  return ref != kNoBlock && slab_[ref].state == BlockState::kGone ? ref : kNoBlock;
-}
-
 void Index::FindMany(uint16_t tenant, uint16_t group, uint16_t part, std::span<const Key> keys,
                      std::span<BlockRef> refs) const {
   AQ_CHECK(refs.size() >= keys.size());

@@ -164,10 +164,6 @@ class Index {
   // Filling and resident entries alike; kNoBlock when there is none.
   BlockRef Find(const BlockName& name) const;
 
-  // A retired entry of that name which is still held; kNoBlock where there is none, or the name was
-  // inserted again.
-  BlockRef FindGone(const BlockName& name) const;
-
   // Find() for many keys of one tenant, group and part, with the memory latencies overlapped.
   // `refs` is as long as `keys`; kNoBlock marks what is not there. Any order. Not cut: give at most
   // 512 keys a call.

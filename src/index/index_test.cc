@@ -257,8 +257,6 @@ TEST(IndexTest, ARetiredBlockIsUnfindableAndItsNameCanBeUsedAgain) {
   index->Retire(refs[1]);
 
   EXPECT_EQ(index->Find(ChainBlock(1).name), kNoBlock);
-  EXPECT_EQ(index->FindGone(ChainBlock(1).name), refs[1]);
-  EXPECT_EQ(index->FindGone(ChainBlock(2).name), kNoBlock);
   EXPECT_EQ(index->Parent(refs[2]), kNoBlock);
   EXPECT_EQ(index->ParentKey(refs[2]), KeyOf(2));
   EXPECT_EQ(index->at(refs[1]).slot, 5u);
@@ -267,7 +265,6 @@ TEST(IndexTest, ARetiredBlockIsUnfindableAndItsNameCanBeUsedAgain) {
   const BlockRef again = MustInsert(index.get(), ChainBlock(1));
   EXPECT_NE(again, refs[1]);
   EXPECT_EQ(index->Find(ChainBlock(1).name), again);
-  EXPECT_EQ(index->FindGone(ChainBlock(1).name), kNoBlock);
   EXPECT_EQ(index->Parent(refs[2]), again);
   EXPECT_EQ(index->Parent(again), refs[0]);
   EXPECT_FALSE(index->IsLeaf(again, kTierDram));
