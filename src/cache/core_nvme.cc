@@ -12,10 +12,10 @@
 namespace aquifer {
 namespace {
 
-// All that write-down (512), loads (512, or 32 a drive) and deletions (1024) have under way at
+// All that write-down (1536), loads (512, or 32 a drive) and deletions (1024) have under way at
 // once: nobody is refused for another's sake.
 uint32_t QueuedOps(size_t drives) {
-  return static_cast<uint32_t>(512 + std::max<size_t>(512, 32 * drives) + 1024);
+  return static_cast<uint32_t>(1536 + std::max<size_t>(512, 32 * drives) + 1024);
 }
 
 // Larger blocks stay in DRAM: a segment must hold one with room to spare.

@@ -496,7 +496,7 @@ TEST_F(CoreTest, ADrainWithoutTimeForAllSavesTheHottest) {
   world_->Advance(1'000'000'000);
   ASSERT_EQ(Recall(hot), 600u);
   world_->disk(kDrive).FailAll(IoKind::kWrite, Code::kOk);
-  world_->disk(kDrive).StopAfter(world_->disk(kDrive).requests_done() + 580);
+  world_->disk(kDrive).StopAfter(world_->disk(kDrive).requests_done() + 120);
   DrainRequest drain;
   drain.timeout_nanos = 5'000'000'000;
   client_->Do(&Core::Drain, &drain);

@@ -11,13 +11,15 @@
 namespace aquifer {
 namespace {
 
-// Enough that some blocks are verified while others are at the drive and the first ones wait for
-// the page that names them. How much is at the drive at once is the tier's business. With four
-// batches of 16 a write took 20 % longer. The tier's queue has room for all of them beside loads
-// and deletions.
 constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
 constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
-constexpr size_t kMaxInFlightBatches = 16;
+// Enough that some blocks are verified while others are at the drive and the first ones wait for
+// the page that names them. How much is at the drive at once is the tier's business: 32 MiB, all of
+// which it may complete at once, so with no more than that of 64 KiB blocks under way it stood
+// still until others were verified. The tier's queue has room for all of them beside loads and
+// deletions.
+constexpr uint64_t kMaxInFlightBytes = 16 * kMaxBatchBytes;
+constexpr size_t kMaxInFlightBatches = 48;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
 constexpr int64_t kPutOffNanos = 100'000;  // Each is tried in two to three us.
@@ -338,11 +340,19 @@ void WriteDown::Pump() {
   if (now < paused_until_nanos_) return PumpAt(paused_until_nanos_);
   TakeUp(now);
   size_t busy = 0;
-  for (const auto& write : batches_) busy += write->busy && !write->done ? 1 : 0;
+  uint64_t bytes_under_way = 0;
+  for (const auto& write : batches_) {
+    if (!write->busy || write->done) continue;
+    ++busy;
+    bytes_under_way += write->bytes;
+  }
   if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
+  const auto has_room = [&] {
+    return busy < kMaxInFlightBatches && bytes_under_way < kMaxInFlightBytes;
+  };
   size_t steps = 0;
   auto next = queue_.lower_bound(std::exchange(pump_from_, 0));
-  while (next != queue_.end() && busy < kMaxInFlightBatches && steps < kPumpSlice) {
+  while (next != queue_.end() && has_room() && steps < kPumpSlice) {
     WriteBatch* const write = TakeBatch();
     while (next != queue_.end() && write->items.size() < kMaxBatchOps &&
            write->bytes < kMaxBatchBytes && steps++ < kPumpSlice) {
@@ -387,9 +397,10 @@ void WriteDown::Pump() {
     for (const Item& item : write->items) stats_.wait.Add(now - item.since_nanos);
     in_flight_blocks_ += write->items.size();
     ++busy;
+    bytes_under_way += write->bytes;
     target_->Write(&write->batch);
   }
-  if (steps >= kPumpSlice && next != queue_.end() && busy < kMaxInFlightBatches) {
+  if (steps >= kPumpSlice && next != queue_.end() && has_room()) {
     pump_from_ = next->first;
     PumpAt(now);
   }

@@ -248,6 +248,7 @@ bool NvmeDrive::TakeFrom(std::deque<AppendItem*>* queue) {
     const bool moving = !moves_.empty();
     std::deque<AppendItem*>* const from = moving ? &moves_ : queue;
     if (from->empty() || !chunks_.empty() || write_bytes_in_flight_ >= WriteBudget()) break;
+    if (!moving && CanWaitForMore(*from)) break;
     if (open_ == nullptr) {
       if (StartOpening(moving) || !moving) break;
       FailMoves(Status(Code::kNoSpace));
@@ -271,6 +272,10 @@ void NvmeDrive::OpenAhead() {
   const uint64_t bytes = open_->options().segment_bytes;
   const bool nearly_full = bytes - open_->used_bytes() < std::min(kOpenAheadBytes, bytes / 4);
   if (nearly_full) StartOpening(false);
+}
+
+bool NvmeDrive::CanWaitForMore(const std::deque<AppendItem*>& queue) const {
+  return write_bytes_in_flight_ >= kLeastQueueBytes && !SegmentWriter::FillsGroup(queue);
 }
 
 uint64_t NvmeDrive::WriteBudget() const {

@@ -228,6 +228,9 @@ class NvmeDrive final : public SegmentWriter::Host {
   void SealAll();
   void OpenAhead();
   void PumpChunks();
+  // The drive has enough to do until there is enough for a whole group. A page for each block costs
+  // the drive more than the page's bytes: it writes what is on both sides of it apart.
+  bool CanWaitForMore(const std::deque<AppendItem*>& queue) const;
   uint64_t WriteBudget() const;
   void NoteWritten(uint64_t bytes, int64_t nanos);
   void ReleaseSegment(uint32_t segment);

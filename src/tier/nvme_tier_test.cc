@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tier/nvme_small.h"
@@ -176,6 +180,132 @@ TEST(NvmeTierTest, ADriveThatFailsWithTwoSegmentsOpenLosesNothing) {
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
   harness.Restart();
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+}
+
+// Blocks of 8 KiB side by side in memory, as the slots of a chain are.
+class SideBySide {
+ public:
+  static constexpr uint64_t kBytes = 8192;
+
+  explicit SideBySide(uint64_t count)
+      : blocks_(Blocks(0, count, kBytes)), memory_(count * kBytes / kPageBytes) {}
+
+  // The blocks in this order, block i in place i of the memory.
+  std::vector<WriteOp> Writes(const std::vector<size_t>& order) {
+    std::vector<WriteOp> writes;
+    for (const size_t i : order) {
+      const std::span<std::byte> place = memory_.Bytes().subspan(i * kBytes, kBytes);
+      std::ranges::copy(blocks_[i]->memory(), place.begin());
+      writes.push_back(blocks_[i]->ToWrite());
+      writes.back().source = place;
+    }
+    return writes;
+  }
+  const TestBlock& block(size_t i) const { return *blocks_[i]; }
+
+ private:
+  struct Pages {
+    struct alignas(kPageBytes) Page {
+      std::array<std::byte, kPageBytes> bytes{};
+    };
+    explicit Pages(size_t count) : pages(count) {}
+    std::span<std::byte> Bytes() { return std::as_writable_bytes(std::span(pages)); }
+    std::vector<Page> pages;
+  };
+
+  const std::vector<std::unique_ptr<TestBlock>> blocks_;
+  Pages memory_;
+};
+
+// How many blocks each request for payload wrote.
+std::vector<size_t> PayloadRequests(NvmeHarness* harness, std::vector<WriteOp> writes) {
+  std::vector<size_t> requests;
+  EXPECT_TRUE(harness->Write(TestBlock(1000, 4096)).ok());  // The segment is open from here on.
+  harness->disks[0]->SetFault([&](const IoRequest& request) {
+    const uint64_t bytes = request.data.size();
+    if (request.kind == IoKind::kWrite && bytes % SideBySide::kBytes == 0) {
+      requests.push_back(bytes / SideBySide::kBytes);
+    }
+    return Status();
+  });
+  Batch<WriteOp> batch;
+  batch.ops = std::move(writes);
+  harness->tier()->Write(&batch);
+  harness->executor.RunAll();
+  harness->disks[0]->SetFault({});
+  for (const WriteOp& op : batch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+  return requests;
+}
+
+TEST(NvmeTierTest, NeighboursInMemoryGoToTheDriveInOneRequest) {
+  struct Case {
+    std::vector<size_t> order;
+    std::vector<size_t> requests;
+  };
+  for (const Case& one :
+       {Case{{0, 1, 2, 3, 4, 5, 6, 7}, {8}}, Case{{0, 1, 2, 4, 5, 3, 6, 7}, {3, 2, 1, 2}},
+        Case{{3, 2, 1, 0}, {1, 1, 1, 1}}}) {
+    NvmeHarness harness(Small());
+    SideBySide blocks(8);
+    EXPECT_EQ(PayloadRequests(&harness, blocks.Writes(one.order)), one.requests);
+    for (const size_t i : one.order) EXPECT_TRUE(harness.Read(blocks.block(i)).ok());
+    harness.Restart();
+    for (const size_t i : one.order) EXPECT_TRUE(harness.Read(blocks.block(i)).ok());
+  }
+}
+
+TEST(NvmeTierTest, ARequestThatFailsCostsTheBlocksInIt) {
+  NvmeHarness harness(Small());
+  ASSERT_TRUE(harness.Write(TestBlock(1000, 4096)).ok());
+  SideBySide blocks(8);
+  Batch<WriteOp> batch;
+  batch.ops = blocks.Writes({0, 1, 2, 4, 5, 3, 6, 7});  // In requests of 3, 2, 1 and 2.
+  constexpr std::array<size_t, 4> kWritten = {0, 1, 2, 3};
+  constexpr std::array<size_t, 4> kFailed = {4, 5, 6, 7};
+  harness.disks[0]->SetFault([](const IoRequest& request) {
+    return request.data.size() == 2 * SideBySide::kBytes ? Status(Code::kNoSpace) : Status();
+  });
+  harness.tier()->Write(&batch);
+  harness.executor.RunAll();
+  harness.disks[0]->SetFault({});
+  for (const bool restarted : {false, true}) {
+    if (restarted) harness.Restart();
+    for (const size_t i : kWritten) EXPECT_TRUE(harness.Read(blocks.block(i)).ok()) << i;
+    for (const size_t i : kFailed) {
+      EXPECT_EQ(harness.Read(blocks.block(i)).code(), Code::kNotFound) << i;
+    }
+  }
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(batch.ops[i].status.code(), i == 3 || i == 4 || i > 5 ? Code::kNoSpace : Code::kOk);
+  }
+}
+
+// Each verified block by itself would be a group of its own: a page and a request more.
+TEST(NvmeTierTest, ADriveThatHasEnoughToDoGetsWholeGroups) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  NvmeTierOptions options;
+  options.capacity_bytes = 1024 * kMiB;
+  options.segment_bytes = 256 * kMiB;
+  NvmeHarness harness(options);
+  harness.disk_options.bytes_per_second = 4'000'000'000;
+  harness.Restart();
+  const auto write = [&](uint64_t first) {
+    const auto blocks = Blocks(first, 64, kMiB);
+    Batch<WriteOp> batch;
+    for (const auto& block : blocks) batch.ops.push_back(block->ToWrite());
+    harness.tier()->Write(&batch);
+    harness.Advance(1'000'000'000);
+    for (const WriteOp& op : batch.ops) EXPECT_TRUE(op.status.ok()) << op.status.ToString();
+  };
+  write(0);  // The tier learns how fast the drive is.
+  size_t pages = 0;
+  harness.disks[0]->SetFault([&](const IoRequest& request) {
+    if (request.kind == IoKind::kWrite && request.data.size() == kPageBytes) ++pages;
+    return Status();
+  });
+  write(64);
+  // Blocks by themselves until the drive has 8 MiB to do, then four to a page.
+  EXPECT_LE(pages, 8u + 56 / 4);
 }
 
 TEST(NvmeTierTest, ATierMayGoWhileItsDriveStillWorks) {

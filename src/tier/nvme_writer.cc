@@ -137,6 +137,29 @@ bool SegmentWriter::Fits(uint64_t block_bytes) const {
          options_.segment_bytes;
 }
 
+bool SegmentWriter::FillsGroup(const std::deque<AppendItem*>& queue) {
+  if (queue.size() >= kRecordsPerPage) return true;
+  uint64_t bytes = 0;
+  for (const AppendItem* item : queue) bytes += item->source.size();
+  return bytes >= kGroupBytes;
+}
+
+void SegmentWriter::AddPayload(uint64_t offset, std::span<std::byte> data,
+                               std::vector<IoRequest>* requests) const {
+  if (!requests->empty()) {
+    std::span<std::byte>& before = requests->back().data;
+    if (before.data() + before.size() == data.data()) {
+      before = {before.data(), before.size() + data.size()};
+      return;
+    }
+  }
+  requests->push_back({.kind = IoKind::kWrite,
+                       .file = options_.file,
+                       .offset = offset,
+                       .data = data,
+                       .status = {}});
+}
+
 void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
   AQ_CHECK(!sealing_ && !queue->empty());
   auto group = std::make_unique<Group>();
@@ -144,7 +167,7 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
   group->number = next_group_++;
   group->page_offset = cursor_;
   uint64_t at = cursor_ + kPageBytes;
-  Chunk chunk{.writer = this, .group = group.get(), .requests = {}, .slots = {}};
+  Chunk chunk{.writer = this, .group = group.get()};
   std::vector<Chunk> chunks;
   while (!queue->empty() && group->slots.size() < kRecordsPerPage) {
     AppendItem* const item = queue->front();
@@ -163,18 +186,13 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
                             .status = {}});
     for (uint64_t done = 0; done < bytes;) {
       if (chunk.bytes > 0 && chunk.bytes + std::min(bytes - done, kChunkBytes) > kChunkBytes) {
-        chunks.push_back(std::exchange(
-            chunk, {.writer = this, .group = group.get(), .requests = {}, .slots = {}}));
+        chunks.push_back(std::exchange(chunk, {.writer = this, .group = group.get()}));
       }
       const uint64_t length = std::min(bytes - done, kChunkBytes);
       // A write only reads its data.
       auto* data = const_cast<std::byte*>(item->source.data()) + done;
-      chunk.requests.push_back({.kind = IoKind::kWrite,
-                                .file = options_.file,
-                                .offset = at + done,
-                                .data = {data, length},
-                                .status = {}});
-      chunk.slots.push_back(slot);
+      AddPayload(at + done, {data, length}, &chunk.requests);
+      chunk.pieces.push_back({.slot = slot, .request = chunk.requests.size() - 1});
       if (item->keep != nullptr) chunk.keep.push_back(item->keep);
       chunk.bytes += length;
       ++group->slots[slot].pieces;
@@ -193,9 +211,10 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
 void SegmentWriter::OnChunkDone(const Chunk& chunk, std::span<const IoRequest> requests) {
   Group& group = *chunk.group;
   Status error;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Group::Slot& slot = group.slots[chunk.slots[i]];
-    if (!requests[i].status.ok()) slot.status = error = requests[i].status;
+  for (const Chunk::Piece& piece : chunk.pieces) {
+    Group::Slot& slot = group.slots[piece.slot];
+    const Status& status = requests[piece.request].status;
+    if (!status.ok()) slot.status = error = status;
     --group.pieces;
     if (--slot.pieces > 0) continue;
     slot.item->OnPayloadDone();

@@ -83,12 +83,18 @@ class SegmentWriter {
     uint64_t last_page = 0;  // PageLink() of the last group page.
   };
 
-  // Payload on its way; the drive decides when it is submitted.
+  // Payload on its way; the drive decides when it is submitted. What lies side by side in memory is
+  // one request, since a drive's time for a small one is mostly its own.
   struct Chunk {
+    struct Piece {
+      uint32_t slot = 0;  // Whose payload it is.
+      size_t request = 0;
+    };
+
     SegmentWriter* writer = nullptr;
     Group* group = nullptr;
-    std::vector<IoRequest> requests;
-    std::vector<uint32_t> slots;  // For each request, whose payload it is.
+    std::vector<IoRequest> requests{};
+    std::vector<Piece> pieces{};
     // What the requests may need for longer than the tier lives.
     std::vector<std::shared_ptr<const void>> keep{};
     uint64_t bytes = 0;
@@ -124,6 +130,8 @@ class SegmentWriter {
   const Options& options() const { return options_; }
 
   bool Fits(uint64_t block_bytes) const;
+  // Whether Append() would make a whole group of it.
+  static bool FillsGroup(const std::deque<AppendItem*>& queue);
   // Takes a group's worth of items from the front of `queue`; the first one fits.
   void Append(std::deque<AppendItem*>* queue);
   void OnChunkDone(const Chunk& chunk, std::span<const IoRequest> requests);
@@ -134,6 +142,9 @@ class SegmentWriter {
   uint64_t used_bytes() const { return cursor_ + FooterBytes(next_record_ + queued_records_); }
 
  private:
+  // Behind what was added before, on the drive.
+  void AddPayload(uint64_t offset, std::span<std::byte> data,
+                  std::vector<IoRequest>* requests) const;
   void Commit();
   void WritePages(size_t groups);
   void OnPagesDone(size_t groups, std::span<const IoRequest> requests);

@@ -154,7 +154,11 @@ void SlotPool::FreeNow(SlotId slot) {
   record.written = false;
   record.next_free = extent.first_free;
   extent.first_free = NumberOf(slot);
-  if (--extent.used == 0) ++empty_;
+  if (--extent.used == 0) {
+    ++empty_;
+    extent.touched = 0;  // In order again: neighbours go to a drive together.
+    extent.first_free = kNone;
+  }
   ++counters_.slots_freed;
   if (!extent.retired) return Relist(index);
   if (extent.used == 0) CloseOrAskBack(index);

@@ -151,7 +151,7 @@ class SlotPool {
     uint64_t slot_bytes = 0;
     uint32_t slots = 0;
     uint32_t used = 0;
-    uint32_t touched = 0;         // Slots from here on were never used.
+    uint32_t touched = 0;         // Slots from here on were not used since it was empty.
     uint32_t first_free = kNone;  // Of those below `touched`.
     bool retired = false;
     uint32_t mappers = 0;          // Other processes that have it mapped.

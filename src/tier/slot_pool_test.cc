@@ -216,6 +216,23 @@ TEST_F(SlotPoolTest, FullerExtentsAreFilledFirstSoThatEmptierOnesDrain) {
   EXPECT_EQ(order, expected);
 }
 
+TEST_F(SlotPoolTest, AnExtentThatWasEmptiedGivesItsSlotsInOrderAgain) {
+  MakeReady(1);
+  std::vector<SlotId> slots;
+  for (uint64_t i = 0; i < kExtent / kPage; ++i) slots.push_back(MustAllocate(1, kPage));
+  SeededRandom random(1);
+  for (size_t left = slots.size(); left > 0; --left) {
+    std::swap(slots[random.Below(left)], slots[left - 1]);
+    tier_->Free(slots[left - 1]);
+  }
+  std::vector<std::byte*> places;
+  for (uint64_t i = 0; i < kExtent / kPage; ++i) {
+    places.push_back(tier_->SlotBytes(MustAllocate(1, kPage)).data());
+  }
+  EXPECT_EQ(AllocateCode(1, kPage), Code::kNoSpace);
+  for (size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i], places[i - 1] + kPage);
+}
+
 TEST_F(SlotPoolTest, AnExtentThatNobodyUsesGoesWhenSomebodyElseWantsTheRoom) {
   MakeReady(2);
   const SlotId kept = MustAllocate(1, kPage);
