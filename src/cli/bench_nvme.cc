@@ -1,9 +1,10 @@
-// Blocks to and from NVMe through the cache, with checksums, against the same blocks moved to and
-// from one plain file at the same depth.
+// Blocks to and from NVMe through the cache, with checksums, against blocks of the same size moved
+// to and from the same slots and the same places of the drive, at the same depth and by nobody
+// else.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -20,15 +21,16 @@
 namespace aquifer {
 namespace {
 
-constexpr uint32_t kMaxDepth = 64;   // Blocks at the device at once, for us and for the raw file.
+constexpr uint32_t kMaxDepth = 64;   // Blocks at the device at once, for us and for the raw drive.
 constexpr size_t kChainBlocks = 8;   // Ours come in requests of a chain each.
 constexpr size_t kMaxRequests = 16;  // While some are at the device, others are verified.
 
 // The peer is many times slower, and its rate is the same for less.
 constexpr uint64_t kPeerShare = 4;
 
-constexpr uint64_t kSegmentBytes = uint64_t{64} << 20;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kSegmentBytes = 64 * kMiB;
+constexpr uint64_t kSegmentMargin = kMiB;  // The log's own pages are within it.
 
 // How many requests of ours are under way: never more than 256 MiB of them.
 size_t Requests(uint64_t block_bytes) {
@@ -44,7 +46,7 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
   constexpr uint64_t kWanted = 1024 * kMiB;
   constexpr uint64_t kQuick = 512 * kMiB;
   constexpr uint64_t kLeast = 256 * kMiB;
-  constexpr uint64_t kDiskShare = 8;  // Raw file, log and peer together take at most six of these.
+  constexpr uint64_t kDiskShare = 8;  // Log and peer together take at most four of these.
   constexpr uint64_t kMemoryShare = 8;
   const uint64_t free_bytes = FreeDiskBytes(environment.directory);
   const uint64_t bytes = std::min({environment.quick ? kQuick : kWanted, free_bytes / kDiskShare,
@@ -62,8 +64,9 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
 
 std::string LimitText(std::string_view engine) {
   return fmt::format(
-      "one file, allocated and written before, past the page cache by {}, depth {} ({} at 8 MiB), "
-      "to and from the same slots",
+      "the log's own segments, written before, past the page cache by {}, depth {} ({} at 8 MiB), "
+      "to "
+      "and from the same slots",
       engine, kMaxDepth, Depth(8 * kMiB));
 }
 
@@ -99,26 +102,65 @@ struct NvmeSetup {
   }
 };
 
-Result<std::unique_ptr<NvmeSetup>> MakeSetup(uint64_t block_bytes, bool write,
+Result<std::unique_ptr<NvmeSetup>> MakeSetup(uint64_t block_bytes,
                                              const BenchEnvironment& environment) {
   auto setup = std::make_unique<NvmeSetup>();
   AQ_ASSIGN_OR_RETURN(setup->directory, TemporaryDirectory::New(environment.directory, "nvme-"));
-  const std::string& path = setup->directory->path();
   setup->block_bytes = block_bytes;
   AQ_ASSIGN_OR_RETURN(setup->round_bytes, RoundBytes(environment));
   setup->layout = BenchLayout(block_bytes);
   AQ_ASSIGN_OR_RETURN(setup->block, BenchMemory::New(block_bytes));
   FillFromSeed(setup->block.bytes(), block_bytes);
-  const uint64_t blocks = setup->round_bytes / block_bytes;
-  AQ_ASSIGN_OR_RETURN(setup->raw, RawDisk::New({.directory = path,
-                                                .block_bytes = block_bytes,
-                                                .blocks = blocks,
-                                                .depth = Depth(block_bytes),
-                                                .write = write}));
-  AQ_ASSIGN_OR_RETURN(setup->files, FilePerBlock::New({.directory = path + "/files",
-                                                       .block_bytes = block_bytes,
-                                                       .blocks = blocks / kPeerShare}));
+  AQ_ASSIGN_OR_RETURN(setup->files,
+                      FilePerBlock::New({.directory = setup->directory->path() + "/files",
+                                         .block_bytes = block_bytes,
+                                         .blocks = setup->round_bytes / block_bytes / kPeerShare}));
   return setup;
+}
+
+Result<std::vector<std::string>> SegmentPaths(const std::string& directory) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (entry.file_size(error) == kSegmentBytes) paths.push_back(entry.path());
+  }
+  if (error) return Status(Code::kUnavailable, "cannot list the log: " + error.message());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+Status StoreAndFlush(NvmeSetup* setup, const std::vector<NamedChain>& chains) {
+  for (const NamedChain& chain : chains) {
+    AQ_RETURN_IF_ERROR(setup->caller->Store(chain, setup->Fill()).status());
+    AQ_RETURN_IF_ERROR(setup->caller->Flush());
+  }
+  return Status();
+}
+
+// The cache, over a log that has been written all around, and the raw drive under it. Nothing is
+// stored when it returns.
+Status OpenCache(NvmeSetup* setup, uint64_t dram_bytes, uint64_t log_rounds, bool write) {
+  CacheOptions options;
+  options.dram_bytes = setup->slot_bytes = dram_bytes;
+  options.nvme_directories = {setup->directory->path() + "/cache"};
+  options.nvme_bytes = log_rounds * setup->round_bytes;
+  options.nvme_segment_bytes = kSegmentBytes;
+  AQ_ASSIGN_OR_RETURN(setup->caller, CacheCaller::Open(options, setup->layout));
+  AQ_RETURN_IF_ERROR(setup->caller->WaitForPool());
+  for (uint64_t round = 0; round <= log_rounds; ++round) {
+    AQ_ASSIGN_OR_RETURN(
+        const std::vector<NamedChain> chains,
+        MakeChains(setup->layout, setup->round_bytes, fmt::format("bench.nvme.around.{}", round)));
+    AQ_RETURN_IF_ERROR(StoreAndFlush(setup, chains));
+    AQ_RETURN_IF_ERROR(setup->caller->EvictEverything());
+  }
+  AQ_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
+                      SegmentPaths(options.nvme_directories.front()));
+  AQ_ASSIGN_OR_RETURN(setup->raw, RawDisk::Over(paths, kSegmentMargin,
+                                                {.block_bytes = setup->block_bytes,
+                                                 .depth = Depth(setup->block_bytes),
+                                                 .write = write}));
+  return Status();
 }
 
 class NvmeContest : public Contest {
@@ -126,22 +168,12 @@ class NvmeContest : public Contest {
   explicit NvmeContest(std::unique_ptr<NvmeSetup> setup) : setup_(std::move(setup)) {}
 
   Result<double> Limit() override {
-    CacheCaller* const caller = setup_->caller.get();
     AQ_RETURN_IF_ERROR(MakeRoom());
-    AQ_ASSIGN_OR_RETURN(const NamedChain chain,
-                        MakeChain(setup_->layout, ClientOptions{}.tenant, "bench.limit",
-                                  setup_->slot_bytes / setup_->block_bytes));
-    reserve_.chain = caller->Slice(chain.keys);
-    reserve_.parent = chain.root;
-    AQ_RETURN_IF_ERROR(caller->ReserveSlots(&reserve_));
+    AQ_RETURN_IF_ERROR(ReserveAll());
     std::vector<std::span<std::byte>> slots;
-    std::vector<ReservationId> reservations;
-    for (const ReserveOp& op : reserve_.ops) {
-      slots.push_back(op.slot);
-      reservations.push_back(op.reservation);
-    }
+    for (const ReserveOp& op : reserve_.ops) slots.push_back(op.slot);
     const Result<double> result = setup_->raw->Run(std::move(slots));
-    caller->cache()->Abort(reservations);
+    AbortAll();
     return result;
   }
   std::string LimitIs() const override { return LimitText(setup_->raw->engine_name()); }
@@ -158,6 +190,21 @@ class NvmeContest : public Contest {
   virtual Status MakeRoom() { return Status(); }
   NvmeSetup& setup() { return *setup_; }
 
+  // Every slot, so that nothing is left in DRAM.
+  Status ReserveAll() {
+    AQ_ASSIGN_OR_RETURN(const NamedChain chain,
+                        MakeChain(setup_->layout, ClientOptions{}.tenant, "bench.limit",
+                                  setup_->slot_bytes / setup_->block_bytes));
+    reserve_.chain = setup_->caller->Slice(chain.keys);
+    reserve_.parent = chain.root;
+    return setup_->caller->ReserveSlots(&reserve_);
+  }
+  void AbortAll() {
+    std::vector<ReservationId> reservations;
+    for (const ReserveOp& op : reserve_.ops) reservations.push_back(op.reservation);
+    setup_->caller->cache()->Abort(reservations);
+  }
+
  private:
   const std::unique_ptr<NvmeSetup> setup_;
   ReserveRequest reserve_;
@@ -165,26 +212,26 @@ class NvmeContest : public Contest {
 
 // --- Reading -------------------------------------------------------------------------------------
 
-// Two sets of chains are read in turn, each much larger than DRAM, so that what one round leaves in
-// DRAM is gone when its set comes round again.
+// Each round begins with an empty DRAM.
 class ReadContest final : public NvmeContest {
  public:
-  ReadContest(std::unique_ptr<NvmeSetup> setup, std::array<std::vector<NamedChain>, 2> sets)
+  ReadContest(std::unique_ptr<NvmeSetup> setup, std::vector<NamedChain> chains)
       : NvmeContest(std::move(setup)),
-        sets_(std::move(sets)),
+        chains_(std::move(chains)),
         requests_(Requests(this->setup().block_bytes)) {}
 
   Result<double> Ours() override {
-    const std::vector<NamedChain>& chains = sets_[round_++ % 2];
+    AQ_RETURN_IF_ERROR(ReserveAll());
+    AbortAll();
     size_t next = 0;
     uint64_t from_nvme = 0;
     uint64_t from_dram = 0;
     Cache* const cache = setup().caller->cache();
     const Stopwatch watch;
     for (FetchRequest& request : requests_) {
-      if (next < chains.size()) Start(&request, chains[next++]);
+      if (next < chains_.size()) Start(&request, chains_[next++]);
     }
-    for (size_t done = 0; done < chains.size(); ++done) {
+    for (size_t done = 0; done < chains_.size(); ++done) {
       // In turn: they complete in about the order that they were sent in.
       FetchRequest& request = requests_[done % requests_.size()];
       AQ_RETURN_IF_ERROR(setup().caller->Finish(request));
@@ -195,7 +242,7 @@ class ReadContest final : public NvmeContest {
         releases_.push_back({.lease = op.lease});
       }
       cache->Release(releases_);
-      if (next < chains.size()) Start(&request, chains[next++]);
+      if (next < chains_.size()) Start(&request, chains_[next++]);
     }
     const double seconds = watch.Seconds();
     from_nvme_ += from_nvme;
@@ -221,46 +268,51 @@ class ReadContest final : public NvmeContest {
     setup().caller->cache()->Fetch(request);
   }
 
-  const std::array<std::vector<NamedChain>, 2> sets_;
+  const std::vector<NamedChain> chains_;
   std::vector<FetchRequest> requests_;
   std::vector<ReleaseOp> releases_;
-  size_t round_ = 0;
   uint64_t from_nvme_ = 0;
   uint64_t from_dram_ = 0;
 };
 
 Result<std::unique_ptr<Contest>> PrepareRead(uint64_t block_bytes,
                                              const BenchEnvironment& environment) {
-  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, false, environment));
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, environment));
   AQ_RETURN_IF_ERROR(setup->files->Write().status());
-  CacheOptions options;
-  // Less than a set, and more than what is under way at most.
-  options.dram_bytes = setup->slot_bytes = 384 * kMiB;
-  options.nvme_directories = {setup->directory->path() + "/cache"};
-  options.nvme_bytes = 3 * setup->round_bytes;
-  options.nvme_segment_bytes = kSegmentBytes;
-  AQ_ASSIGN_OR_RETURN(setup->caller, CacheCaller::Open(options, setup->layout));
-  AQ_RETURN_IF_ERROR(setup->caller->WaitForPool());
-  std::array<std::vector<NamedChain>, 2> sets;
-  for (size_t i = 0; i < sets.size(); ++i) {
-    AQ_ASSIGN_OR_RETURN(
-        sets[i], MakeChains(setup->layout, setup->round_bytes, fmt::format("bench.nvme.{}", i)));
-    for (const NamedChain& chain : sets[i]) {
-      AQ_RETURN_IF_ERROR(setup->caller->Store(chain, setup->Fill()).status());
-      AQ_RETURN_IF_ERROR(setup->caller->Flush());
-    }
-  }
-  return std::unique_ptr<Contest>(std::make_unique<ReadContest>(std::move(setup), std::move(sets)));
+  // Of DRAM more than what is under way at most.
+  AQ_RETURN_IF_ERROR(OpenCache(setup.get(), 384 * kMiB, 3, false));
+  AQ_ASSIGN_OR_RETURN(std::vector<NamedChain> chains,
+                      MakeChains(setup->layout, 2 * setup->round_bytes, "bench.nvme"));
+  AQ_RETURN_IF_ERROR(StoreAndFlush(setup.get(), chains));
+  return std::unique_ptr<Contest>(
+      std::make_unique<ReadContest>(std::move(setup), std::move(chains)));
 }
 
 // --- Writing -------------------------------------------------------------------------------------
 
-// The blocks are in their slots before the time runs, as the raw file's are in its buffers.
+// The blocks are in their slots before the time runs, and the raw drive's too.
 class WriteContest final : public NvmeContest {
  public:
+  static constexpr uint64_t kLogRounds = 2;  // So many rounds fill the log.
+
   explicit WriteContest(std::unique_ptr<NvmeSetup> setup) : NvmeContest(std::move(setup)) {}
 
+  // Once around the log, in two goes.
   Result<double> Ours() override {
+    double seconds = 0;
+    for (size_t go = 0; go < kLogRounds; ++go) {
+      AQ_ASSIGN_OR_RETURN(const double more, WriteRound());
+      seconds += more;
+    }
+    return GigabytesPerSecond(kLogRounds * setup().round_bytes, seconds);
+  }
+
+ private:
+  Result<double> FilePerBlockRound() override { return setup().files->Write(); }
+  Status MakeRoom() override { return setup().caller->EvictEverything(); }
+
+  // Seconds.
+  Result<double> WriteRound() {
     CacheCaller* const caller = setup().caller.get();
     AQ_RETURN_IF_ERROR(caller->EvictEverything());
     AQ_ASSIGN_OR_RETURN(
@@ -274,12 +326,8 @@ class WriteContest final : public NvmeContest {
     AQ_RETURN_IF_ERROR(caller->Flush());
     const double seconds = watch.Seconds();
     for (const CommitOp& op : commit_.ops) AQ_RETURN_IF_ERROR(op.status);
-    return GigabytesPerSecond(setup().round_bytes, seconds);
+    return seconds;
   }
-
- private:
-  Result<double> FilePerBlockRound() override { return setup().files->Write(); }
-  Status MakeRoom() override { return setup().caller->EvictEverything(); }
 
   Status ReserveAndFill(const NamedChain& chain) {
     CacheCaller* const caller = setup().caller.get();
@@ -302,22 +350,10 @@ class WriteContest final : public NvmeContest {
 
 Result<std::unique_ptr<Contest>> PrepareWrite(uint64_t block_bytes,
                                               const BenchEnvironment& environment) {
-  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, true, environment));
-  CacheOptions options;
-  options.dram_bytes = setup->slot_bytes = setup->round_bytes;
-  options.nvme_directories = {setup->directory->path() + "/cache"};
-  options.nvme_bytes = 2 * setup->round_bytes;
-  options.nvme_segment_bytes = kSegmentBytes;
-  AQ_ASSIGN_OR_RETURN(setup->caller, CacheCaller::Open(options, setup->layout));
-  AQ_RETURN_IF_ERROR(setup->caller->WaitForPool());
-  const uint64_t all_bytes = options.nvme_bytes;
-  auto contest = std::make_unique<WriteContest>(std::move(setup));
-  // Once around the log, so that from then on it writes where it has written before.
-  AQ_ASSIGN_OR_RETURN(const uint64_t round_bytes, RoundBytes(environment));
-  for (uint64_t written = 0; written <= all_bytes; written += round_bytes) {
-    AQ_RETURN_IF_ERROR(contest->Ours().status());
-  }
-  return std::unique_ptr<Contest>(std::move(contest));
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<NvmeSetup> setup, MakeSetup(block_bytes, environment));
+  const uint64_t dram_bytes = setup->round_bytes;
+  AQ_RETURN_IF_ERROR(OpenCache(setup.get(), dram_bytes, WriteContest::kLogRounds, true));
+  return std::unique_ptr<Contest>(std::make_unique<WriteContest>(std::move(setup)));
 }
 
 }  // namespace

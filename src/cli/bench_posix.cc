@@ -78,11 +78,10 @@ class PosixContest final : public Contest {
     AQ_ASSIGN_OR_RETURN(directory_, TemporaryDirectory::New(environment.directory, "posix-"));
     AQ_ASSIGN_OR_RETURN(const uint64_t round_bytes, RoundBytes(environment));
     const uint64_t blobs = round_bytes / blob_bytes;
-    AQ_ASSIGN_OR_RETURN(raw_, RawDisk::New({.directory = directory_->path(),
-                                            .block_bytes = blob_bytes,
-                                            .blocks = blobs,
-                                            .depth = kDepth,
-                                            .write = way_ != Way::kRead}));
+    AQ_ASSIGN_OR_RETURN(
+        raw_,
+        RawDisk::New(directory_->path(), blobs,
+                     {.block_bytes = blob_bytes, .depth = kDepth, .write = way_ != Way::kRead}));
     AQ_ASSIGN_OR_RETURN(files_, FilePerBlock::New({.directory = directory_->path() + "/files",
                                                    .block_bytes = blob_bytes,
                                                    .blocks = blobs / kPeerShare}));

@@ -201,11 +201,8 @@ void MeasureDisk(const std::string& scratch, HostFacts* facts) {
     return;
   }
   for (const bool write : {true, false}) {
-    const auto disk = RawDisk::New({.directory = scratch,
-                                    .block_bytes = kBlockBytes,
-                                    .blocks = kDiskBlocks,
-                                    .depth = 16,
-                                    .write = write});
+    const auto disk = RawDisk::New(scratch, kDiskBlocks,
+                                   {.block_bytes = kBlockBytes, .depth = 16, .write = write});
     const Result<double> gbps = disk.ok() ? (*disk)->RunInHugePages() : disk.status();
     facts->disk_measured = gbps.status();
     if (!gbps.ok()) return;

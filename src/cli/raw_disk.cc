@@ -35,13 +35,15 @@ class ThreadRawEngine final : public RawEngine {
     threads.reserve(transfer_.depth);
     for (uint32_t i = 0; i < transfer_.depth; ++i) {
       threads.emplace_back([&] {
-        for (uint64_t block = next++; block < transfer_.blocks && error == 0; block = next++) {
+        for (uint64_t block = next++; block < transfer_.blocks.size() && error == 0;
+             block = next++) {
           std::byte* const place = places_[block % places_.size()];
-          const auto offset = static_cast<off_t>(block * transfer_.block_bytes);
+          const auto [descriptor, from] = transfer_.blocks[block];
+          const auto offset = static_cast<off_t>(from);
           errno = EIO;  // What a short transfer counts as.
-          const ssize_t moved =
-              transfer_.write ? pwrite(transfer_.descriptor, place, transfer_.block_bytes, offset)
-                              : pread(transfer_.descriptor, place, transfer_.block_bytes, offset);
+          const ssize_t moved = transfer_.write
+                                    ? pwrite(descriptor, place, transfer_.block_bytes, offset)
+                                    : pread(descriptor, place, transfer_.block_bytes, offset);
           if (moved != static_cast<ssize_t>(transfer_.block_bytes)) error = errno;
         }
       });
@@ -79,40 +81,68 @@ std::vector<std::byte*> PlacesIn(const RawTransfer& transfer) {
   return places;
 }
 
-Result<std::unique_ptr<RawDisk>> RawDisk::New(const Options& options) {
-  std::unique_ptr<RawDisk> disk(new RawDisk);
-  disk->options_ = options;
-  disk->path_ = options.directory + "/raw";
-  disk->descriptor_ = open(disk->path_.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-  if (disk->descriptor_ < 0) return Failed("open (past the page cache)", disk->path_, errno);
-  const uint64_t bytes = options.block_bytes * options.blocks;
-  const int error = posix_fallocate(disk->descriptor_, 0, static_cast<off_t>(bytes));
-  if (error != 0) return Failed("allocate " + SizeText(bytes) + " for", disk->path_, error);
-  constexpr uint64_t kHugeBytes = uint64_t{256} << 20;  // Beyond the processor's caches.
-  const uint64_t memory_bytes = std::max(kHugeBytes, options.block_bytes * options.depth);
-  AQ_ASSIGN_OR_RETURN(disk->huge_memory_, BenchMemory::New(memory_bytes));
-  FillFromSeed(disk->huge_memory_.bytes(), options.blocks);
-  RawTransfer transfer = disk->TransferOn({disk->huge_memory_.bytes()});
-  disk->huge_engine_ = NewEngine(transfer);
-  transfer.write = true;
-  AQ_RETURN_IF_ERROR(NewThreadRawEngine(transfer)->Run());
+Result<std::unique_ptr<RawDisk>> RawDisk::New(const std::string& directory, uint64_t blocks,
+                                              const Options& options) {
+  std::unique_ptr<RawDisk> disk(new RawDisk(options));
+  const std::string path = directory + "/raw";
+  AQ_RETURN_IF_ERROR(disk->Open(path, O_CREAT));
+  disk->own_file_ = path;
+  const uint64_t bytes = options.block_bytes * blocks;
+  const int error = posix_fallocate(disk->files_.back().get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) return Failed("allocate " + SizeText(bytes) + " for", path, error);
+  disk->AddBlocks(0, bytes);
+  AQ_RETURN_IF_ERROR(disk->Init());
   return disk;
 }
 
+Result<std::unique_ptr<RawDisk>> RawDisk::Over(const std::vector<std::string>& paths,
+                                               uint64_t margin, const Options& options) {
+  std::unique_ptr<RawDisk> disk(new RawDisk(options));
+  for (const std::string& path : paths) {
+    AQ_RETURN_IF_ERROR(disk->Open(path, 0));
+    const off_t bytes = lseek(disk->files_.back().get(), 0, SEEK_END);
+    if (bytes < 0) return Failed("look at", path, errno);
+    disk->AddBlocks(margin, static_cast<uint64_t>(bytes) - margin);
+  }
+  AQ_RETURN_IF_ERROR(disk->Init());
+  return disk;
+}
+
+Status RawDisk::Open(const std::string& path, int flags) {
+  Descriptor file(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC | flags, 0600));
+  if (!file.valid()) return Failed("open (past the page cache)", path, errno);
+  files_.push_back(std::move(file));
+  return Status();
+}
+
+void RawDisk::AddBlocks(uint64_t from, uint64_t to) {
+  for (; from + options_.block_bytes <= to; from += options_.block_bytes) {
+    blocks_.push_back({.descriptor = files_.back().get(), .offset = from});
+  }
+}
+
+Status RawDisk::Init() {
+  constexpr uint64_t kHugeBytes = uint64_t{256} << 20;  // Beyond the processor's caches.
+  const uint64_t memory_bytes = std::max(kHugeBytes, options_.block_bytes * options_.depth);
+  AQ_ASSIGN_OR_RETURN(huge_memory_, BenchMemory::New(memory_bytes));
+  FillFromSeed(huge_memory_.bytes(), blocks_.size());
+  RawTransfer transfer = TransferOn({huge_memory_.bytes()});
+  huge_engine_ = NewEngine(transfer);
+  transfer.write = true;
+  return NewThreadRawEngine(transfer)->Run();
+}
+
 RawTransfer RawDisk::TransferOn(std::vector<std::span<std::byte>> memory) const {
-  return {.descriptor = descriptor_,
-          .write = options_.write,
+  return {.write = options_.write,
           .block_bytes = options_.block_bytes,
-          .blocks = options_.blocks,
+          .blocks = blocks_,
           .depth = options_.depth,
           .memory = std::move(memory)};
 }
 
 RawDisk::~RawDisk() {
   huge_engine_.reset();
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(path_.c_str());
+  if (!own_file_.empty()) unlink(own_file_.c_str());
 }
 
 Result<double> RawDisk::Run(std::vector<std::span<std::byte>> slots) const {
@@ -135,7 +165,7 @@ Result<double> RawDisk::RunInHugePages() const { return Run(huge_engine_.get());
 Result<double> RawDisk::Run(RawEngine* engine) const {
   const Stopwatch watch;
   AQ_RETURN_IF_ERROR(engine->Run());
-  return GigabytesPerSecond(options_.block_bytes * options_.blocks, watch.Seconds());
+  return GigabytesPerSecond(options_.block_bytes * blocks_.size(), watch.Seconds());
 }
 
 }  // namespace aquifer

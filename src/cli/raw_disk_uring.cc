@@ -40,8 +40,9 @@ class UringRawEngine final : public RawEngine {
   Status Run() override {
     uint64_t next = 0;
     uint64_t done = 0;
-    for (uint32_t i = 0; i < transfer_.depth && next < transfer_.blocks; ++i) Prepare(i, next++);
-    while (done < transfer_.blocks) {
+    for (uint32_t i = 0; i < transfer_.depth && next < transfer_.blocks.size(); ++i)
+      Prepare(i, next++);
+    while (done < transfer_.blocks.size()) {
       const int submitted = io_uring_submit_and_wait(&ring_, 1);
       if (submitted < 0 && submitted != -EINTR) return Failed(-submitted);
       io_uring_cqe* completion = nullptr;
@@ -53,7 +54,7 @@ class UringRawEngine final : public RawEngine {
         if (static_cast<uint64_t>(moved) != transfer_.block_bytes) return Failed(EIO);
         free_.push_back(under_way_[number]);
         ++done;
-        if (next < transfer_.blocks) Prepare(number, next++);
+        if (next < transfer_.blocks.size()) Prepare(number, next++);
       }
     }
     return Status();
@@ -77,15 +78,15 @@ class UringRawEngine final : public RawEngine {
     under_way_[number] = place;
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);  // There are `depth` of them.
     const auto bytes = static_cast<unsigned>(transfer_.block_bytes);
-    const uint64_t offset = block * transfer_.block_bytes;
+    const auto [descriptor, offset] = transfer_.blocks[block];
     if (transfer_.write && registered_) {
-      io_uring_prep_write_fixed(entry, transfer_.descriptor, place.at, bytes, offset, place.buffer);
+      io_uring_prep_write_fixed(entry, descriptor, place.at, bytes, offset, place.buffer);
     } else if (transfer_.write) {
-      io_uring_prep_write(entry, transfer_.descriptor, place.at, bytes, offset);
+      io_uring_prep_write(entry, descriptor, place.at, bytes, offset);
     } else if (registered_) {
-      io_uring_prep_read_fixed(entry, transfer_.descriptor, place.at, bytes, offset, place.buffer);
+      io_uring_prep_read_fixed(entry, descriptor, place.at, bytes, offset, place.buffer);
     } else {
-      io_uring_prep_read(entry, transfer_.descriptor, place.at, bytes, offset);
+      io_uring_prep_read(entry, descriptor, place.at, bytes, offset);
     }
     io_uring_sqe_set_data64(entry, number);
   }
