@@ -186,7 +186,7 @@ class NvmeContest : public Contest {
 
  protected:
   virtual Result<double> FilePerBlockRound() = 0;
-  // So that the limit can have all the slots.
+  // So that the limit can have all the slots, and write over what is in the log.
   virtual Status MakeRoom() { return Status(); }
   NvmeSetup& setup() { return *setup_; }
 
