@@ -170,8 +170,11 @@ uint32_t Truth::Reserved(BlockNumber number, std::span<const std::byte> slot, ui
                          RequestNumber request) {
   Block& block = blocks_[number];
   Unpin(&block);  // It was gone, and with it its pins.
+  const bool again = !block.versions.empty();
   Version& version = block.versions.emplace_back();
   version.life = life_;
+  const int64_t unix_low = std::min(requests_.at(request).unix_low, clock_->UnixSeconds());
+  version.may_expire = again && unix_low < block.hinted_until;
   if (const int64_t ttl = options_.tenants[block.tenant].ttl_seconds; ttl > 0) {
     const int64_t now = std::max(requests_.at(request).unix_high, clock_->UnixSeconds());
     version.expires_by = now + ttl;
@@ -275,7 +278,8 @@ bool Truth::MustHave(BlockNumber number, uint64_t before) const {
     // A block that was stored after the one below it was not always there: that one may have gone
     // with it.
     if (version.safe_since > before) return false;
-    if (version.expires_by != INT64_MAX || version.acked > below) return false;
+    const bool may_expire = version.may_expire || version.expires_by != INT64_MAX;
+    if (may_expire || version.acked > below) return false;
     below = version.acked;
   }
   return true;
@@ -385,6 +389,7 @@ void Truth::Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds) {
   for (const BlockNumber number : blocks) {
     Spoil(number);
     blocks_[number].hinted = true;
+    blocks_[number].hinted_until = std::max(blocks_[number].hinted_until, expires_by);
     for (Version& version : blocks_[number].versions) {
       for (int64_t* const expiry : {&version.expires_by, &version.hinted_by}) {
         if (*expiry != INT64_MAX) *expiry = std::max(*expiry, expires_by);

@@ -152,6 +152,8 @@ class Truth {
     uint64_t deleted = 0;            // When that was answered; 0: it was not.
     int64_t expires_by = INT64_MAX;  // Unix seconds; over all that its expiry ever was.
     int64_t hinted_by = INT64_MAX;   // The same since a hint that surely reached it, in this life.
+    // What is stored again while its drive is away keeps the sooner of its old time and its own.
+    bool may_expire = false;
   };
   struct Block {
     uint32_t tenant = 0;
@@ -162,6 +164,7 @@ class Truth {
     uint64_t spoiled = 0;           // Moment: what was acked before may be given up.
     uint32_t evictions = 0;         // Open ones that name it.
     bool hinted = false;            // It may have got an expiry by that.
+    int64_t hinted_until = 0;       // No later one than this, in Unix seconds.
     uint64_t pinned = 0;            // Moment; 0: it is not.
     uint64_t pinned_since = 0;  // Moment: without a gap, with everything above it; 0: it is not.
     int64_t pinned_until = 0;   // Unix seconds.

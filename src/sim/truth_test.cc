@@ -230,6 +230,8 @@ TEST_F(TruthTest, AnythingThatMayTakeABlockAwayExcusesItsLoss) {
   ASSERT_TRUE(safe());
   truth_.Hinted(std::vector{block}, 5);
   EXPECT_FALSE(truth_.MustHave(block));
+  EXPECT_FALSE(safe());  // Where its drive was away, that is its time still.
+  clock_.SetUnixSeconds(clock_.UnixSeconds() + 5);
   ASSERT_TRUE(safe());
   truth_.Damaged();
   EXPECT_FALSE(truth_.MustHave(block));
