@@ -296,10 +296,10 @@ void NvmeDrive::PumpChunks() {
     auto chunk = std::make_shared<SegmentWriter::Chunk>(std::move(chunks_.front()));
     chunks_.pop_front();
     write_bytes_in_flight_ += chunk->bytes;
-    const auto on_done = [this, chunk, bytes = write_bytes_in_flight_,
-                          since = now()](std::vector<IoRequest>& requests) {
+    const auto on_done = [this, chunk, bytes = write_bytes_in_flight_, since = now(),
+                          hung = times_hung_](std::vector<IoRequest>& requests) {
       if (FirstError(requests).ok()) NoteWritten(bytes, now() - since);
-      write_bytes_in_flight_ -= chunk->bytes;
+      if (hung == times_hung_) write_bytes_in_flight_ -= chunk->bytes;
       chunk->writer->OnChunkDone(*chunk, requests);
       PumpChunks();
       Changed();
@@ -388,9 +388,9 @@ void NvmeDrive::Read(std::vector<ReadRequest> reads,
                         .status = {}});
   }
   ++reads_in_flight_;
-  io_.Submit(std::move(requests), [this, reads = std::move(reads), done = std::move(done)](
-                                      std::vector<IoRequest>& finished) mutable {
-    --reads_in_flight_;
+  io_.Submit(std::move(requests), [this, reads = std::move(reads), done = std::move(done),
+                                   hung = times_hung_](std::vector<IoRequest>& finished) mutable {
+    if (hung == times_hung_) --reads_in_flight_;
     for (size_t i = 0; i < reads.size(); ++i) {
       reads[i].status = finished[i].status;
       --segments_[reads[i].place.segment].readers;
