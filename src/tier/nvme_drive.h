@@ -194,6 +194,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     int64_t spared_until_nanos = INT64_MIN;  // Too much of it must not be lost, for now.
     uint32_t readers = 0;
 
+    uint64_t map_bytes = 0;  // Of each copy. As the header says: the file may have been cut since.
     uint64_t map_sequence = 0;
     uint32_t map_copy = 0;        // Which copy is written next.
     bool map_dirty = false;       // A bit is set that no copy has.
