@@ -420,10 +420,11 @@ bool EvictJob::LookBelow() {
       below.key = index.at(child).key;
       unseen_.push_back(below);
     }
-    for (const Key& key : core().residency_->DurableBelow(name, kMaxBranches)) {
+    for (const Key& key : core().residency_->DurableBelow(name, kMaxBranches + 1)) {
       ++looked;
       below.key = key;
       if (index.Find(below) != kNoBlock) continue;
+      if (++siblings > kMaxBranches) return false;
       ++children;
       unseen_.push_back(below);
     }

@@ -596,6 +596,27 @@ TEST_F(CoreDurableSessionsTest, ADeletionLeavesWhatASessionThatBranchesOffHas) {
   }
 }
 
+// Some of the many would go, and some would stay.
+TEST_F(CoreDurableSessionsTest, ADeletionLeavesWhatVeryManyChainsGoOnFrom) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 2});
+  const Chain next = chain.Fork(2, 2, 1);
+  ASSERT_EQ(Store(chain), 2u);
+  NameSession(chain, "s1");
+  ASSERT_EQ(Store(next), 1u);
+  for (uint64_t seed = 1000; seed < 1520; ++seed) {
+    const Chain tried = next.Fork(3, seed, 1);
+    ASSERT_EQ(Store(tried), 1u);
+    NameSession(tried, "moves on");
+    ASSERT_TRUE(Flush().ok());
+  }
+  NameSession(Chain(layout_, {.seed = 3, .blocks = 1}), "moves on");
+  CrowdOut();
+  const size_t before = store_.blobs.size();
+  EXPECT_EQ(EvictSession("s1"), Code::kOk);
+  EXPECT_EQ(store_.blobs.size(), before);
+}
+
 TEST_F(CoreDurableSessionsTest, ATimeToLiveIsNoOtherSessionsThatBranchesOff) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 20});

@@ -1,6 +1,15 @@
 #include "cache/lost_links.h"
 
 namespace aquifer {
+namespace {
+
+BlockName ParentOf(const BlockName& name, const LostLink& link) {
+  BlockName parent = name;
+  parent.key = link.parent;
+  return parent;
+}
+
+}  // namespace
 
 LostLinks::Record& LostLinks::At(const BlockName& name) {
   const auto [record, added] = records_.try_emplace(name);
@@ -17,9 +26,7 @@ LostLinks::Record& LostLinks::At(const BlockName& name) {
 void LostLinks::Want(const BlockName& name) { At(name); }
 
 std::pair<BlockName, Key> LostLinks::BelowParent(const BlockName& name, const LostLink& link) {
-  BlockName parent = name;
-  parent.key = link.parent;
-  return {parent, name.key};
+  return {ParentOf(name, link), name.key};
 }
 
 void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_children,
@@ -30,10 +37,7 @@ void LostLinks::OnDropped(const BlockName& name, const LostLink& link, bool has_
   record.link = link;
   record.known = true;
   if (durable) durable_.insert(BelowParent(name, link));
-  if (link.position == 0) return;
-  BlockName parent = name;
-  parent.key = link.parent;
-  Want(parent);
+  if (link.position > 0) Want(ParentOf(name, link));
 }
 
 void LostLinks::OnDeleted(const BlockName& name) {
@@ -62,9 +66,7 @@ const LostLink* LostLinks::Find(const BlockName& name) const {
   const auto found = records_.find(name);
   if (found == records_.end() || !found->second.known) return nullptr;
   const LostLink& link = found->second.link;
-  BlockName parent = name;
-  parent.key = link.parent;
-  const auto above = records_.find(parent);
+  const auto above = records_.find(ParentOf(name, link));
   // Stored again elsewhere since: which of the two holds is not known.
   const bool fits = link.position == 0 || above == records_.end() || !above->second.known ||
                     above->second.link.position + 1 == link.position;

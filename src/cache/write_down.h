@@ -230,7 +230,7 @@ class WriteDown {
   const bool chooses_;                // Not all is to be written.
   Queue queue_;                       // By sequence.
   uint64_t queued_bytes_ = 0;         // Of those.
-  std::map<int64_t, Item> put_off_;   // By when they are put back there.
+  std::map<int64_t, Item> put_off_;   // By when they go back to queue_.
   std::map<BlockRef, Item> loading_;  // To be renewed, and on its way to DRAM for that.
   Unwritten unwritten_;  // What waits, is set aside, is loaded first or is at the tier.
   SetAside aside_;

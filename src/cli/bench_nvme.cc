@@ -65,8 +65,7 @@ Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
 std::string LimitText(std::string_view engine) {
   return fmt::format(
       "the log's own segments, written before, past the page cache by {}, depth {} ({} at 8 MiB), "
-      "to "
-      "and from the same slots",
+      "to and from the same slots",
       engine, kMaxDepth, Depth(8 * kMiB));
 }
 

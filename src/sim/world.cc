@@ -154,10 +154,12 @@ void World::KillNode(Death death, int64_t down_nanos) {
   trace_->Add(TraceKind::kNodeDies, node_.life(), static_cast<uint64_t>(death), pending);
   for (const auto& engine : engines_) engine->NodeDied();
   truth_.Died(lost_writes);
-  // The faults of its drives went with it, and it serves when it knows what they hold.
+  // The faults of its drives went with it, and it serves when it knows what they hold. But a file
+  // system that is full is so for its next life, too.
+  const bool full = scheduler_.now() < full_until_nanos_;
   reads_failed_at_start_ = false;
   read_late_ = node_.opening_fails();
-  if (!read_late_) calm_from_nanos_ = 0;
+  if (!read_late_) calm_from_nanos_ = full ? full_until_nanos_ + kRecoveryNanos : 0;
   scheduler_.At(scheduler_.now() + down_nanos, 0, [this, life = node_.life()] {
     if (!node_.alive() && node_.life() == life) StartNode();
   });
@@ -316,6 +318,7 @@ void World::StrikeDrive(const Fault& fault, size_t drive, SeededRandom* random) 
       seen(static_cast<uint64_t>(nanos / kMilli));
       node_.media(drive)->set_capacity_bytes(random->Below(node_.media(drive)->used_bytes() + 1));
       Disturb(nanos);
+      full_until_nanos_ = std::max(full_until_nanos_, scheduler_.now() + nanos);
       scheduler_.At(scheduler_.now() + nanos, 0,
                     [this, drive] { node_.media(drive)->set_capacity_bytes(UINT64_MAX); });
       return;

@@ -80,6 +80,7 @@ class World {
   bool settling_ = false;
   Task at_next_promise_;  // A fault that waits for one.
   int64_t calm_from_nanos_ = 0;
+  int64_t full_until_nanos_ = 0;        // A file system is.
   bool read_late_ = false;              // Its drives may be read for the first time at any time.
   bool reads_failed_at_start_ = false;  // What was not read then is not known in this life.
 };

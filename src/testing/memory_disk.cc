@@ -459,6 +459,11 @@ void MemoryDisk::Hang(bool on) {
   }
 }
 
+void MemoryDisk::HangNoMore() {
+  const std::lock_guard lock(state_->mutex);
+  state_->hung = false;
+}
+
 void MemoryDisk::SetReadOnly(bool on) {
   const std::lock_guard lock(state_->mutex);
   state_->read_only = on;

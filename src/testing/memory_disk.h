@@ -142,6 +142,8 @@ class MemoryDisk final : public Disk {
 
   // Requests neither take effect nor complete until Hang(false); then they do both.
   void Hang(bool on);
+  // What hangs goes on hanging until Hang(false); what is submitted from now on does not.
+  void HangNoMore();
 
   // Writes, creates and removes are kUnavailable.
   void SetReadOnly(bool on);

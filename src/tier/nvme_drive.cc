@@ -144,10 +144,10 @@ void NvmeDrive::WriteFirstPages(uint32_t index) {
                 .use = segment.use,
                 .created_unix_seconds = shared_->clock->UnixSeconds()},
                pages.page(0));
-  const uint64_t map_bytes = MapBytes(segment.bytes);
+  segment.map_bytes = MapBytes(segment.bytes);
   for (uint64_t copy = 0; copy < 2; ++copy) {
     FinishMap({.use = segment.use, .sequence = copy, .records = 0},
-              pages.span().subspan(kMapsOffset + copy * map_bytes, map_bytes));
+              pages.span().subspan(kMapsOffset + copy * segment.map_bytes, segment.map_bytes));
   }
   segment.map_sequence = 1;
   segment.map_copy = 0;
@@ -296,10 +296,10 @@ void NvmeDrive::PumpChunks() {
     auto chunk = std::make_shared<SegmentWriter::Chunk>(std::move(chunks_.front()));
     chunks_.pop_front();
     write_bytes_in_flight_ += chunk->bytes;
-    const auto on_done = [this, chunk, bytes = write_bytes_in_flight_,
-                          since = now()](std::vector<IoRequest>& requests) {
+    const auto on_done = [this, chunk, bytes = write_bytes_in_flight_, since = now(),
+                          hung = times_hung_](std::vector<IoRequest>& requests) {
       if (FirstError(requests).ok()) NoteWritten(bytes, now() - since);
-      write_bytes_in_flight_ -= chunk->bytes;
+      if (hung == times_hung_) write_bytes_in_flight_ -= chunk->bytes;
       chunk->writer->OnChunkDone(*chunk, requests);
       PumpChunks();
       Changed();
@@ -388,9 +388,9 @@ void NvmeDrive::Read(std::vector<ReadRequest> reads,
                         .status = {}});
   }
   ++reads_in_flight_;
-  io_.Submit(std::move(requests), [this, reads = std::move(reads), done = std::move(done)](
-                                      std::vector<IoRequest>& finished) mutable {
-    --reads_in_flight_;
+  io_.Submit(std::move(requests), [this, reads = std::move(reads), done = std::move(done),
+                                   hung = times_hung_](std::vector<IoRequest>& finished) mutable {
+    if (hung == times_hung_) --reads_in_flight_;
     for (size_t i = 0; i < reads.size(); ++i) {
       reads[i].status = finished[i].status;
       --segments_[reads[i].place.segment].readers;
@@ -462,7 +462,7 @@ void NvmeDrive::WriteMaps(std::vector<uint32_t> todo, size_t from) {
   for (; from < todo.size() && round.size() < kMapsPerRound; ++from) {
     Segment& segment = segments_[todo[from]];
     if (!segment.map_dirty && !segment.map_unmirrored) continue;  // It was freed meanwhile.
-    PageBuffer map(MapBytes(segment.bytes));
+    PageBuffer map(segment.map_bytes);
     const std::span<std::byte> bitmap = MapBitmap(map.span());
     for (size_t i = 0; i < segment.records.size(); ++i) {
       bitmap[i / 8] |= std::byte{segment.dead(i)} << i % 8;
@@ -473,7 +473,7 @@ void NvmeDrive::WriteMaps(std::vector<uint32_t> todo, size_t from) {
               map.span());
     requests.push_back({.kind = IoKind::kWrite,
                         .file = segment.file,
-                        .offset = kMapsOffset + segment.map_copy * MapBytes(segment.bytes),
+                        .offset = kMapsOffset + segment.map_copy * segment.map_bytes,
                         .data = map.span(),
                         .status = {}});
     segment.map_unmirrored = std::exchange(segment.map_dirty, false);

@@ -194,6 +194,7 @@ class NvmeDrive final : public SegmentWriter::Host {
     int64_t spared_until_nanos = INT64_MIN;  // Too much of it must not be lost, for now.
     uint32_t readers = 0;
 
+    uint64_t map_bytes = 0;  // Of each copy. As the header says: the file may have been cut since.
     uint64_t map_sequence = 0;
     uint32_t map_copy = 0;        // Which copy is written next.
     bool map_dirty = false;       // A bit is set that no copy has.
@@ -249,6 +250,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   int64_t HangsAt() const;
   void ArmTimer();
   void OnTimer();
+  void MarkAllHung();
   void GoOut(const Status& why);
   void GoReadOnly(const Status& why);
   void StartProbe();
@@ -296,9 +298,11 @@ class NvmeDrive final : public SegmentWriter::Host {
   std::unique_ptr<SegmentWriter> next_;  // Opened ahead. Only beside `open_`.
   std::vector<std::unique_ptr<SegmentWriter>> sealing_;
   std::deque<SegmentWriter::Chunk> chunks_;  // Payload not at the drive yet.
+  // At the drive, but for what is taken for hanging: that may never end, and is no work it has.
   uint64_t write_bytes_in_flight_ = 0;
   uint64_t queue_bytes_ = uint64_t{16} << 20;  // So many may be, while nobody reads.
   uint32_t reads_in_flight_ = 0;
+  uint64_t times_hung_ = 0;  // What was submitted before the last time is not counted in these.
   // The file system was full; not tried again before.
   int64_t create_again_nanos_ = INT64_MIN;  // To make a file.
   int64_t open_again_nanos_ = INT64_MIN;    // To write to one that exists (copy-on-write systems).

@@ -66,6 +66,13 @@ void NvmeDrive::CountRead(const Status& status) {
   }
 }
 
+void NvmeDrive::MarkAllHung() {
+  io_.MarkAllHung();
+  ++times_hung_;
+  write_bytes_in_flight_ = 0;
+  reads_in_flight_ = 0;
+}
+
 void NvmeDrive::GoOut(const Status& why) {
   if (out_) return;
   out_ = true;
@@ -73,7 +80,7 @@ void NvmeDrive::GoOut(const Status& why) {
   ++shared_->counters.times_out_of_service;
   next_probe_nanos_ = now() + options().probe_interval_nanos;
   if (map_cycle_running_) unmarked_ = true;  // Whoever waits for these bits is sent away.
-  io_.MarkAllHung();
+  MarkAllHung();
   // What hangs may hang for ever, so the segment under it is not written to any more.
   SealAll();
   FailChunks(why);
@@ -196,7 +203,7 @@ void NvmeDrive::OnProbed(const Status& status) {
   out_ = write_fault_ = false;
   read_failures_ = 0;
   why_ = Status();
-  io_.MarkAllHung();  // What did not complete before the probe did no longer counts.
+  MarkAllHung();  // What did not complete before the probe did no longer counts.
   if (reclaim_ != nullptr) PostContinueReclaim();
   if (unmarked_) MarkLosers([] {});
   RunMapCycle();

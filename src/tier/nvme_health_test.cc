@@ -100,6 +100,46 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
 }
 
+// A drive may lose requests and be well otherwise. What it never answers is no work that it has.
+TEST(NvmeHealthTest, ADriveIsWrittenToThoughWhatHungThereNeverEnds) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  NvmeTierOptions options;
+  options.capacity_bytes = 1024 * kMiB;
+  options.segment_bytes = 128 * kMiB;
+  NvmeHarness harness(options);
+  ASSERT_TRUE(harness.Write(TestBlock(1, 8192)).ok());
+  const auto lost = Blocks(100, 12, kMiB);  // Less than it may have at once.
+  Batch<WriteOp> hangs;
+  for (const auto& block : lost) hangs.ops.push_back(block->ToWrite());
+  size_t quiescent = 0;
+  hangs.on_quiescent = [&](Batch<WriteOp>&, size_t) { ++quiescent; };
+  harness.disks[0]->Hang(true);
+  harness.tier()->Write(&hangs);
+  harness.Advance(5'500'000'000);
+  EXPECT_FALSE(harness.tier()->in_service());
+  for (const WriteOp& op : hangs.ops) EXPECT_TRUE(op.in_flight);
+  harness.disks[0]->HangNoMore();  // Before it is looked at whether the drive is well again.
+  harness.Advance(2'000'000'000);
+  ASSERT_TRUE(harness.tier()->in_service());
+
+  const TestBlock block(2, 8192);
+  Batch<WriteOp> write;
+  write.ops.push_back(block.ToWrite());
+  bool done = false;
+  write.on_done = [&](Batch<WriteOp>&) { done = true; };
+  harness.tier()->Write(&write);
+  harness.Advance(10'000'000'000);
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(write.ops[0].status.ok()) << write.ops[0].status.ToString();
+
+  // It does answer in the end: that is counted once.
+  harness.disks[0]->Hang(false);
+  harness.Advance(1'000'000'000);
+  EXPECT_EQ(quiescent, hangs.ops.size());
+  for (const auto& more : Blocks(200, 32, kMiB)) EXPECT_TRUE(harness.Write(*more).ok());
+  EXPECT_TRUE(harness.Read(block).ok());
+}
+
 TEST(NvmeHealthTest, ATierThatStoodStillItselfDoesNotBlameTheDrive) {
   NvmeHarness harness(Small());
   const TestBlock block(1, 8192);

@@ -249,6 +249,7 @@ void DriveRecovery::StartJobs() {
     job->segment = index;
     job->use = segment.use;
     job->segment_bytes = headers_[index].segment_bytes;
+    segment.map_bytes = MapBytes(job->segment_bytes);
     job->bytes = std::min(segment.bytes / kPageBytes * kPageBytes, job->segment_bytes);
     ++shared_->recovery.segments;
     const uint64_t data_offset = DataOffset(job->segment_bytes);
@@ -258,7 +259,7 @@ void DriveRecovery::StartJobs() {
       continue;
     }
     ++running_;
-    job->maps = PageBuffer(2 * MapBytes(job->segment_bytes));
+    job->maps = PageBuffer(2 * segment.map_bytes);
     std::vector<std::pair<uint64_t, std::span<std::byte>>> pieces{{kMapsOffset, job->maps.span()}};
     if (job->bytes == job->segment_bytes) {
       const uint64_t tail = TailBytes(job->segment_bytes);
@@ -312,7 +313,7 @@ void DriveRecovery::OnMapsAndTail(const JobPointer& job, std::vector<IoRequest>&
 // The valid copy with the higher sequence. The other may be torn: it was being written.
 bool DriveRecovery::ChooseMap(const JobPointer& job) {
   NvmeDrive::Segment& segment = drive_->segments_[job->segment];
-  const uint64_t map_bytes = MapBytes(job->segment_bytes);
+  const uint64_t map_bytes = segment.map_bytes;
   bool valid[2];
   MapHeader headers[2];
   for (uint32_t copy = 0; copy < 2; ++copy) {

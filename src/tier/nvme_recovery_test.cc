@@ -337,6 +337,30 @@ TEST(NvmeRecoveryTest, ATruncatedFileGivesWhatIsLeftOfIt) {
   }
 }
 
+// Its maps are where they were when it was whole.
+TEST(NvmeRecoveryTest, WhatIsDeletedFromATruncatedFileStaysDeleted) {
+  NvmeTierOptions options;
+  options.segment_bytes = uint64_t{256} << 20;
+  options.capacity_bytes = 4 * options.segment_bytes;
+  const uint64_t left_bytes = uint64_t{64} << 20;
+  ASSERT_LT(MapBytes(left_bytes), MapBytes(options.segment_bytes));
+  NvmeHarness harness(options);
+  const TestBlock deleted(1, 8192);
+  const TestBlock kept(2, 8192);
+  ASSERT_TRUE(harness.Write(deleted).ok());
+  ASSERT_TRUE(harness.Write(kept).ok());
+  harness.Unmount();
+  harness.media[0]->Truncate(0, left_bytes);
+  harness.Mount();
+  ASSERT_TRUE(harness.Read(deleted).ok());
+  EXPECT_TRUE(harness.Erase(deleted.id()).ok());
+  for (int start = 0; start < 2; ++start) {
+    harness.Restart();
+    EXPECT_EQ(harness.Read(deleted).code(), Code::kNotFound);
+    EXPECT_TRUE(harness.Read(kept).ok());
+  }
+}
+
 TEST(NvmeRecoveryTest, SwappedPagesAreNeverServed) {
   NvmeHarness made(Small());
   const auto blocks = FillSegments(&made, 2);

@@ -97,7 +97,7 @@ struct SegmentWriter::Group {
     AppendItem* item = nullptr;  // Null once it failed.
     uint64_t payload_offset = 0;
     RecordAge age;
-    uint32_t pieces = 0;  // Requests not yet completed.
+    uint32_t pieces = 0;  // In requests that have not completed.
     Status status;
   };
 

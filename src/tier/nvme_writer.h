@@ -5,9 +5,10 @@
 // every group before it are on the drive, and its records count when the pages of all groups before
 // it are there too; so a scan from the front meets everything that was ever acknowledged.
 //
-// A payload that fails costs its own record only. A group page that fails breaks the segment: it is
-// sealed with what is good. Records that were on such a page may or may not be on the drive; they
-// are numbered and reported as dead, so that the deletion map covers them.
+// A request for payload that fails costs the records whose payload is in it. A group page that
+// fails breaks the segment: it is sealed with what is good. Records that were on such a page may or
+// may not be on the drive; they are numbered and reported as dead, so that the deletion map covers
+// them.
 #pragma once
 
 #include <cstdint>
