@@ -391,7 +391,7 @@ TEST_F(CoreDrivesTest, ADriveThatComesLateTakesNothingAwayThatIsBeingStoredAnew)
 // it had of them, and gets some of the new records before the whole batch is answered: neither
 // counts, and an old record whose place a new one has taken would look damaged.
 TEST_F(CoreDrivesTest, ADriveThatComesLateBringsNothingOfWhatIsDroppedWhileItIsWritten) {
-  CoreOptions options = SmallCache();
+  CoreOptions options = SmallCache(256);  // All of the chain may be under way at once.
   options.cache.nvme_segment_bytes = 128 << 10;
   const Chain chain(layout_, {.seed = 1, .blocks = 40});
   ASSERT_NO_FATAL_FAILURE(StoreWhereADriveIsAwayThen(chain, 1, options));

@@ -62,7 +62,7 @@ TEST_F(TierQueueTest, WriteDownLeavesRoomForLoadsAndDeletions) {
   world_->Run();
   const uint64_t writes = AtDrive();
   ASSERT_GT(writes, 0u);
-  EXPECT_LE(world_->core().Snapshot().nvme_queued, 512u);
+  EXPECT_LE(world_->core().Snapshot().nvme_queued, 1536u);
 
   const auto fetch = BeginFetch(wanted);
   const uint64_t with_reads = AtDrive();

@@ -347,8 +347,10 @@ void WriteDown::Pump() {
     bytes_under_way += write->bytes;
   }
   if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
+  // What is under way cannot be evicted, like what is held.
+  const uint64_t most_bytes = std::min(kMaxInFlightBytes, settings_.max_held_bytes);
   const auto has_room = [&] {
-    return busy < kMaxInFlightBatches && bytes_under_way < kMaxInFlightBytes;
+    return busy == 0 || (busy < kMaxInFlightBatches && bytes_under_way < most_bytes);
   };
   size_t steps = 0;
   auto next = queue_.lower_bound(std::exchange(pump_from_, 0));

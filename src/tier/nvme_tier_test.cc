@@ -188,7 +188,9 @@ class SideBySide {
   static constexpr uint64_t kBytes = 8192;
 
   explicit SideBySide(uint64_t count)
-      : blocks_(Blocks(0, count, kBytes)), memory_(count * kBytes / kPageBytes) {}
+      : blocks_(Blocks(0, count, kBytes)), memory_(count * kBytes / kPageBytes) {
+    for (const auto& block : blocks_) block->meta().id.tenant = {};
+  }
 
   // The blocks in this order, block i in place i of the memory.
   std::vector<WriteOp> Writes(const std::vector<size_t>& order) {
@@ -201,7 +203,7 @@ class SideBySide {
     }
     return writes;
   }
-  const TestBlock& block(size_t i) const { return *blocks_[i]; }
+  TestBlock& block(size_t i) { return *blocks_[i]; }
 
  private:
   struct Pages {
@@ -252,6 +254,15 @@ TEST(NvmeTierTest, NeighboursInMemoryGoToTheDriveInOneRequest) {
     harness.Restart();
     for (const size_t i : one.order) EXPECT_TRUE(harness.Read(blocks.block(i)).ok());
   }
+}
+
+// A tenant can make its own memory fail.
+TEST(NvmeTierTest, ARequestIsOfOneTenant) {
+  NvmeHarness harness(Small());
+  SideBySide blocks(8);
+  for (const size_t i : {3u, 4u}) blocks.block(i).meta().id.tenant.bytes[0] = std::byte{1};
+  EXPECT_EQ(PayloadRequests(&harness, blocks.Writes({0, 1, 2, 3, 4, 5, 6, 7})),
+            (std::vector<size_t>{3, 2, 3}));
 }
 
 TEST(NvmeTierTest, ARequestThatFailsCostsTheBlocksInIt) {

@@ -144,20 +144,24 @@ bool SegmentWriter::FillsGroup(const std::deque<AppendItem*>& queue) {
   return bytes >= kGroupBytes;
 }
 
-void SegmentWriter::AddPayload(uint64_t offset, std::span<std::byte> data,
-                               std::vector<IoRequest>* requests) const {
-  if (!requests->empty()) {
-    std::span<std::byte>& before = requests->back().data;
-    if (before.data() + before.size() == data.data()) {
-      before = {before.data(), before.size() + data.size()};
-      return;
-    }
+void SegmentWriter::AddPayload(uint32_t slot, uint64_t offset, std::span<std::byte> data,
+                               Chunk* chunk) const {
+  const auto tenant = [chunk](uint32_t slot) -> const TenantId& {
+    return chunk->group->slots[slot].item->meta.id.tenant;
+  };
+  std::span<std::byte> before;
+  if (!chunk->requests.empty()) before = chunk->requests.back().data;
+  const bool neighbours = !before.empty() && before.data() + before.size() == data.data();
+  if (neighbours && tenant(chunk->pieces.back().slot) == tenant(slot)) {
+    chunk->requests.back().data = {before.data(), before.size() + data.size()};
+  } else {
+    chunk->requests.push_back({.kind = IoKind::kWrite,
+                               .file = options_.file,
+                               .offset = offset,
+                               .data = data,
+                               .status = {}});
   }
-  requests->push_back({.kind = IoKind::kWrite,
-                       .file = options_.file,
-                       .offset = offset,
-                       .data = data,
-                       .status = {}});
+  chunk->pieces.push_back({.slot = slot, .request = chunk->requests.size() - 1});
 }
 
 void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
@@ -191,8 +195,7 @@ void SegmentWriter::Append(std::deque<AppendItem*>* queue) {
       const uint64_t length = std::min(bytes - done, kChunkBytes);
       // A write only reads its data.
       auto* data = const_cast<std::byte*>(item->source.data()) + done;
-      AddPayload(at + done, {data, length}, &chunk.requests);
-      chunk.pieces.push_back({.slot = slot, .request = chunk.requests.size() - 1});
+      AddPayload(slot, at + done, {data, length}, &chunk);
       if (item->keep != nullptr) chunk.keep.push_back(item->keep);
       chunk.bytes += length;
       ++group->slots[slot].pieces;

@@ -84,8 +84,8 @@ class SegmentWriter {
     uint64_t last_page = 0;  // PageLink() of the last group page.
   };
 
-  // Payload on its way; the drive decides when it is submitted. What lies side by side in memory is
-  // one request, since a drive's time for a small one is mostly its own.
+  // Payload on its way; the drive decides when it is submitted. What a tenant has side by side in
+  // memory is one request, since a drive's time for a small one is mostly its own.
   struct Chunk {
     struct Piece {
       uint32_t slot = 0;  // Whose payload it is.
@@ -144,8 +144,7 @@ class SegmentWriter {
 
  private:
   // Behind what was added before, on the drive.
-  void AddPayload(uint64_t offset, std::span<std::byte> data,
-                  std::vector<IoRequest>* requests) const;
+  void AddPayload(uint32_t slot, uint64_t offset, std::span<std::byte> data, Chunk* chunk) const;
   void Commit();
   void WritePages(size_t groups);
   void OnPagesDone(size_t groups, std::span<const IoRequest> requests);
