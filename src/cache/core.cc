@@ -403,7 +403,6 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   *free = Client{};
   free->attached = true;
   free->sees_all = sees_all;
-  free->serial = next_serial_++;
   free->tenant = tenant;
   if (counters_of_.size() <= tenant) counters_of_.resize(size_t{tenant} + 1);
   free->engine = known.number;

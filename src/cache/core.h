@@ -238,7 +238,6 @@ class Core final : private TierListener, private LoadWaiter {
     bool administrator = false;
     bool leaving = false;  // Detached, and what it holds is being given back.
     bool sees_all = false;
-    uint64_t serial = 0;  // No other client's ever, as its number may be.
     uint16_t tenant = 0;
     uint32_t engine = 0;
     std::string engine_name;
@@ -278,7 +277,7 @@ class Core final : private TierListener, private LoadWaiter {
     LaneSums sums;
     uint32_t covered_heads = 0;
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
-    std::vector<uint64_t> committed;  // Serials of who wrote those: they write no more.
+    std::vector<ClientNumber> committed;                // Who wrote those: it writes no more.
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
   };
@@ -461,8 +460,8 @@ class Core final : private TierListener, private LoadWaiter {
   Status FlushedDespiteRefills(uint16_t tenant);
 
   // Adds the op's heads; `complete` when every head is there.
-  Status Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
-               bool* complete) const;
+  static Status Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
+                      bool* complete);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   NewBlock BlockToFill(ClientNumber client, const ReserveRequest& request, size_t i) const;
   void CommitOne(ClientNumber client, CommitOp* op);
@@ -579,7 +578,6 @@ class Core final : private TierListener, private LoadWaiter {
   };
   std::map<std::string, Engine> engines_;  // Those that have clients.
   uint32_t next_engine_ = 1;
-  uint64_t next_serial_ = 1;  // Of clients.
   uint64_t next_nameless_ = 1;
   std::deque<Loan> loans_;  // Grows without moving what is there.
   uint32_t free_loan_ = 0;

@@ -239,8 +239,8 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   if (draining_) return refused(Refusal::kDraining);
   // A rank that has committed its heads may not write any more: the block is served as soon as the
   // others have committed theirs.
-  const bool done = own && std::find(known->committed.begin(), known->committed.end(),
-                                     borrower.serial) != known->committed.end();
+  const bool done = own && std::find(known->committed.begin(), known->committed.end(), client) !=
+                               known->committed.end();
   if (known != nullptr && (!own || done)) {
     Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
@@ -302,7 +302,7 @@ void ReserveJob::Cancel() {
 // --- Commit
 
 Status Core::Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
-                   bool* complete) const {
+                   bool* complete) {
   const uint32_t begin = op.head_begin;
   const uint32_t end = op.head_begin == 0 && op.head_end == 0 ? heads : op.head_end;
   if (begin >= end || end > heads) {
@@ -320,7 +320,7 @@ Status Core::Cover(Filling* filling, uint32_t heads, ClientNumber client, const 
   filling->sums = filling->sums + op.sums;
   *complete = filling->covered_heads == heads || Planted(PlantedBug::kRankNotAwaited);
   if (!*complete) filling->ranges.insert(after, range);
-  filling->committed.push_back(clients_[client].serial);
+  filling->committed.push_back(client);
   return Status();
 }
 

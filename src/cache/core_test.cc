@@ -266,44 +266,6 @@ TEST_F(CoreTest, ABlockWhoseOtherHeadsNeverComeIsForgotten) {
   EXPECT_EQ(Store(chain, other.get()), 1u);
 }
 
-// Whoever comes gets the number of one that left.
-TEST_F(CoreTest, ARankIsNotTakenForOneThatCommittedAndLeft) {
-  Make(SmallCache(64, false));
-  const auto attach = [this] {
-    auto rank = std::make_unique<ManualClient>(
-        world_.get(), ClientOptions{.tenant = "local", .engine = "sharded"});
-    RegisterLayoutRequest request;
-    request.layout = layout_;
-    rank->Do(&Core::RegisterLayout, &request);
-    EXPECT_EQ(request.handle, handle_);
-    return rank;
-  };
-  const Chain chain(layout_, {.seed = 1, .blocks = 1});
-  const auto commit = [](ManualClient* rank, const ReserveOp& reserved, uint32_t begin,
-                         uint32_t end) {
-    CommitRequest request;
-    request.ops.resize(1);
-    request.ops[0].reservation = reserved.reservation;
-    request.ops[0].head_begin = begin;
-    request.ops[0].head_end = end;
-    rank->Do(&Core::Commit, &request);
-    EXPECT_TRUE(request.ops[0].status.ok()) << request.ops[0].status.ToString();
-    return request.ops[0].published;
-  };
-  const auto stays = attach();  // Or there would be no engine any more.
-  const auto leaves = attach();
-  const uint32_t heads = layout_.groups[0].kv_heads;
-  ASSERT_GT(heads, 1u);
-  EXPECT_FALSE(commit(leaves.get(), Reserve(chain, leaves.get())->ops[0], 0, 1));
-  leaves->Detach();
-  world_->Advance(1'000'000);
-  const auto comes = attach();
-  ASSERT_EQ(comes->number(), leaves->number());
-  const auto reserve = Reserve(chain, comes.get());
-  ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
-  EXPECT_TRUE(commit(comes.get(), reserve->ops[0], 1, heads));
-}
-
 TEST_F(CoreTest, AReservationOverdueIsVoidAndItsSlotWaitsForTheRank) {
   CoreOptions options = SmallCache(64, false);
   options.cache.overdue_nanos = 1'000'000'000;
