@@ -98,7 +98,7 @@ enum {
   /* It is there already. Write nothing. (What only a drive has that is out of service does not
    * count: it has to be computed, and may be stored again.) */
   AQUIFER_HAVE = 1,
-  AQUIFER_BEING_FILLED = 2, /* Others fill it, for about `wait_ms` more: an engine, or ranks. */
+  AQUIFER_BEING_FILLED = 2, /* Another engine fills it, for about `wait_ms` more. */
   AQUIFER_SLOT = 3          /* Write the block into `slot`, then commit or abort. */
 };
 

@@ -162,7 +162,7 @@ enum class ReserveOutcome : uint8_t {
   // It is there already. Write nothing. (What only a drive has that is out of service does not
   // count: it has to be computed, and may be stored again.)
   kHave = 1,
-  kBeingFilled = 2,  // Others fill it, for about `wait_ms` more: an engine, or this one's ranks.
+  kBeingFilled = 2,  // Another engine fills it, for about `wait_ms` more.
   kSlot = 3,         // Write the block into `slot`, then Commit or Abort.
 };
 

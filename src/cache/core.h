@@ -277,7 +277,6 @@ class Core final : private TierListener, private LoadWaiter {
     LaneSums sums;
     uint32_t covered_heads = 0;
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
-    std::vector<ClientNumber> committed;                // Who wrote those: it writes no more.
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
   };
@@ -460,8 +459,7 @@ class Core final : private TierListener, private LoadWaiter {
   Status FlushedDespiteRefills(uint16_t tenant);
 
   // Adds the op's heads; `complete` when every head is there.
-  static Status Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
-                      bool* complete);
+  static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
   ReserveOp ReserveOne(ClientNumber client, const ReserveRequest& request, size_t i);
   NewBlock BlockToFill(ClientNumber client, const ReserveRequest& request, size_t i) const;
   void CommitOne(ClientNumber client, CommitOp* op);

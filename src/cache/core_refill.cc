@@ -87,7 +87,7 @@ void Core::CommitRefill(Loan* loan, CommitOp* op) {
     return EndLoan(loan);
   }
   bool complete = false;
-  op->status = Cover(&refill.filling, group.heads, loan->client, *op, &complete);
+  op->status = Cover(&refill.filling, group.heads, *op, &complete);
   if (!op->status.ok()) return;
   refill.filling.touched_nanos = environment_.clock->NowNanos();
   if (complete) {

@@ -167,7 +167,6 @@ void Core::BeginFilling(Filling* filling, uint32_t engine) {
   filling->sums = {};
   filling->covered_heads = 0;
   filling->ranges.clear();
-  filling->committed.clear();
   filling->since_nanos = environment_.clock->NowNanos();
 }
 
@@ -237,11 +236,7 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
     return op;
   }
   if (draining_) return refused(Refusal::kDraining);
-  // A rank that has committed its heads may not write any more: the block is served as soon as the
-  // others have committed theirs.
-  const bool done = own && std::find(known->committed.begin(), known->committed.end(), client) !=
-                               known->committed.end();
-  if (known != nullptr && (!own || done)) {
+  if (known != nullptr && !own) {
     Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
     op.wait_ms = FillWaitMs(*known);
@@ -301,8 +296,7 @@ void ReserveJob::Cancel() {
 
 // --- Commit
 
-Status Core::Cover(Filling* filling, uint32_t heads, ClientNumber client, const CommitOp& op,
-                   bool* complete) {
+Status Core::Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete) {
   const uint32_t begin = op.head_begin;
   const uint32_t end = op.head_begin == 0 && op.head_end == 0 ? heads : op.head_end;
   if (begin >= end || end > heads) {
@@ -320,7 +314,6 @@ Status Core::Cover(Filling* filling, uint32_t heads, ClientNumber client, const 
   filling->sums = filling->sums + op.sums;
   *complete = filling->covered_heads == heads || Planted(PlantedBug::kRankNotAwaited);
   if (!*complete) filling->ranges.insert(after, range);
-  filling->committed.push_back(client);
   return Status();
 }
 
@@ -351,7 +344,7 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
   }
   const GroupRecord& group = catalog_.layout(entry.layout).groups[entry.group];
   bool complete = false;
-  op->status = Cover(&filling(ref), group.heads, client, *op, &complete);
+  op->status = Cover(&filling(ref), group.heads, *op, &complete);
   if (!op->status.ok()) return;
   filling(ref).touched_nanos = environment_.clock->NowNanos();
   if (complete) {

@@ -303,23 +303,6 @@ class Rank {
 
 constexpr const char* kSharded = "sharded";
 
-// It could write into what is served by then.
-TEST_P(CacheBehaviour, ARankThatHasCommittedItsHeadsGetsTheSlotNoMore) {
-  Start(LayoutOfHeads());
-  const Chain chain = MakeChain(1, 1);
-  Rank first(Join({.engine = kSharded}), layout());
-  Rank second(Join({.engine = kSharded}), layout());
-  const ReserveOp reserved = first.Reserve(chain);
-  EXPECT_TRUE(first.Commit(chain, reserved, 0, 4).status.ok());
-  const ReserveOp again = first.Reserve(chain);
-  EXPECT_EQ(again.outcome, ReserveOutcome::kBeingFilled);
-  EXPECT_EQ(again.reservation, 0u);
-  EXPECT_GT(again.wait_ms, 0);
-  EXPECT_TRUE(second.Commit(chain, second.Reserve(chain), 4, 8).published);
-  EXPECT_EQ(first.Reserve(chain).outcome, ReserveOutcome::kHave);
-  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 1});
-}
-
 TEST_P(CacheBehaviour, FourRanksOfOneEngineStoreABlockTogether) {
   Start(LayoutOfHeads());
   const Chain chain = MakeChain(1, 1);
