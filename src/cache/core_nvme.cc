@@ -12,10 +12,11 @@
 namespace aquifer {
 namespace {
 
-// All that write-down (1536), loads (512, or 32 a drive) and deletions (1024) have under way at
-// once: nobody is refused for another's sake.
+// All that write-down, loads (512, or 32 a drive) and deletions (1024) have under way at once:
+// nobody is refused for another's sake.
 uint32_t QueuedOps(size_t drives) {
-  return static_cast<uint32_t>(1536 + std::max<size_t>(512, 32 * drives) + 1024);
+  constexpr size_t kWrites = WriteDown::kMaxInFlightBatches * WriteDown::kMaxBatchOps;
+  return static_cast<uint32_t>(kWrites + std::max<size_t>(512, 32 * drives) + 1024);
 }
 
 // Larger blocks stay in DRAM: a segment must hold one with room to spare.

@@ -11,7 +11,6 @@
 namespace aquifer {
 namespace {
 
-constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
 constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 // Enough that some blocks are verified while others are at the drive and the first ones wait for
 // the page that names them. How much is at the drive at once is the tier's business: 32 MiB, all of
@@ -19,7 +18,6 @@ constexpr uint64_t kMaxBatchBytes = uint64_t{8} << 20;
 // still until others were verified. The tier's queue has room for all of them beside loads and
 // deletions.
 constexpr uint64_t kMaxInFlightBytes = 16 * kMaxBatchBytes;
-constexpr size_t kMaxInFlightBatches = 48;
 constexpr int64_t kPauseNanos = 50'000'000;  // After the tier had no room or was out of service.
 constexpr int64_t kBusyNanos = 1'000'000;
 constexpr int64_t kPutOffNanos = 100'000;  // Each is tried in two to three us.

@@ -51,6 +51,9 @@ struct WriteDownStats {
 
 class WriteDown {
  public:
+  static constexpr size_t kMaxBatchOps = 32;  // What ends in one task: one to two us each.
+  static constexpr size_t kMaxInFlightBatches = 48;
+
   WriteDown(const WriteDownSettings& settings, Residency* residency, Eraser* eraser,
             Executor* executor, Clock* clock);
   ~WriteDown();
