@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tier/nvme_io.h"
 #include "tier/nvme_small.h"
 
 namespace aquifer {
@@ -187,8 +188,7 @@ class SideBySide {
  public:
   static constexpr uint64_t kBytes = 8192;
 
-  explicit SideBySide(uint64_t count)
-      : blocks_(Blocks(0, count, kBytes)), memory_(count * kBytes / kPageBytes) {
+  explicit SideBySide(uint64_t count) : blocks_(Blocks(0, count, kBytes)), memory_(count * kBytes) {
     for (const auto& block : blocks_) block->meta().id.tenant = {};
   }
 
@@ -196,7 +196,7 @@ class SideBySide {
   std::vector<WriteOp> Writes(const std::vector<size_t>& order) {
     std::vector<WriteOp> writes;
     for (const size_t i : order) {
-      const std::span<std::byte> place = memory_.Bytes().subspan(i * kBytes, kBytes);
+      const std::span<std::byte> place = memory_.span().subspan(i * kBytes, kBytes);
       std::ranges::copy(blocks_[i]->memory(), place.begin());
       writes.push_back(blocks_[i]->ToWrite());
       writes.back().source = place;
@@ -206,17 +206,8 @@ class SideBySide {
   TestBlock& block(size_t i) { return *blocks_[i]; }
 
  private:
-  struct Pages {
-    struct alignas(kPageBytes) Page {
-      std::array<std::byte, kPageBytes> bytes{};
-    };
-    explicit Pages(size_t count) : pages(count) {}
-    std::span<std::byte> Bytes() { return std::as_writable_bytes(std::span(pages)); }
-    std::vector<Page> pages;
-  };
-
   const std::vector<std::unique_ptr<TestBlock>> blocks_;
-  Pages memory_;
+  PageBuffer memory_;
 };
 
 // How many blocks each request for payload wrote.
