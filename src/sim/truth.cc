@@ -296,7 +296,7 @@ bool Truth::MustStay(BlockNumber number, const OpenRequest& request) const {
     if (block.pinned_since > since) return false;
     if (unix_high >= block.pinned_until || block.spoiled > block.pinned) return false;
     if (block.evictions > 0 || evictions_[block.tenant] > 0) return false;
-    if (block.hinted || options_.tenants[block.tenant].ttl_seconds > 0) return false;
+    if (block.hinted_until > 0 || options_.tenants[block.tenant].ttl_seconds > 0) return false;
   }
   return true;
 }
@@ -388,7 +388,6 @@ void Truth::Hinted(std::span<const BlockNumber> blocks, int64_t ttl_seconds) {
   const int64_t expires_by = clock_->UnixSeconds() + ttl_seconds;
   for (const BlockNumber number : blocks) {
     Spoil(number);
-    blocks_[number].hinted = true;
     blocks_[number].hinted_until = std::max(blocks_[number].hinted_until, expires_by);
     for (Version& version : blocks_[number].versions) {
       for (int64_t* const expiry : {&version.expires_by, &version.hinted_by}) {

@@ -163,9 +163,9 @@ class Truth {
     std::vector<Version> versions;  // Version 1 is the first.
     uint64_t spoiled = 0;           // Moment: what was acked before may be given up.
     uint32_t evictions = 0;         // Open ones that name it.
-    bool hinted = false;            // It may have got an expiry by that.
-    int64_t hinted_until = 0;       // No later one than this, in Unix seconds.
-    uint64_t pinned = 0;            // Moment; 0: it is not.
+    // It may have got an expiry by a hint, no later one than this; Unix seconds. 0: none.
+    int64_t hinted_until = 0;
+    uint64_t pinned = 0;        // Moment; 0: it is not.
     uint64_t pinned_since = 0;  // Moment: without a gap, with everything above it; 0: it is not.
     int64_t pinned_until = 0;   // Unix seconds.
   };
