@@ -436,9 +436,9 @@ aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
 /* Done with AQUIFER_OK when all that this tenant committed before has reached the tier, and so
  * survives what the tier survives. In a cache without NVMe, AQUIFER_NVME waits for what is to be
  * durable, and is done with AQUIFER_UNAVAILABLE where there is more than that: the message says how
- * many blocks are in memory alone. A drive that is out of service is not waited for; after a minute
- * its blocks count as lost, DRAM's copies are written to other drives, and the rest is found again
- * when the drive is back. Timeout 0: ten seconds. */
+ * many blocks are in memory alone. The blocks of a drive that has been out of service for a minute
+ * count as lost until it is back: DRAM's copies of them are written to other drives, for which a
+ * flush waits. Timeout 0: ten seconds. */
 aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
                            int64_t timeout_nanos);
 

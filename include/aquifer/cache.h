@@ -216,8 +216,8 @@ struct CommitRequest : Request {
 // where a durable tier has to say, after a restart, whether some are of a session that is to be
 // durable, and none can.
 //
-// Flush does not wait for a drive that is out of service. After a minute its blocks count as lost:
-// DRAM's copies are written to other drives, and the rest is found again when the drive is back.
+// The blocks of a drive that has been out of service for a minute count as lost until it is back:
+// DRAM's copies of them are written to other drives, for which a flush waits.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;
