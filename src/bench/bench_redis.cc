@@ -61,7 +61,7 @@ class RedisContest final : public Contest {
     AQ_ASSIGN_OR_RETURN(memory_, BenchMemory::New(blocks_ * Stride()));
     AQ_ASSIGN_OR_RETURN(target_, BenchMemory::New(blocks_ * Stride()));
     FillFromSeed(memory_.bytes(), 1);
-    AQ_ASSIGN_OR_RETURN(const uint16_t port, FreePort());
+    AQ_ASSIGN_OR_RETURN(const uint16_t port, FreeLoopbackPort());
     AQ_ASSIGN_OR_RETURN(server_, ServerProcess::Start([port](const std::string& directory) {
                           return std::vector<std::string>{
                               "redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1",

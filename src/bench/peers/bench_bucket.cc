@@ -52,7 +52,7 @@ std::string BenchBucket::ServerProgram() {
 }
 
 Result<std::unique_ptr<BenchBucket>> BenchBucket::New(const std::string& directory) {
-  AQ_ASSIGN_OR_RETURN(const uint16_t port, FreePort());
+  AQ_ASSIGN_OR_RETURN(const uint16_t port, FreeLoopbackPort());
   BucketOptions options;
   options.endpoints = {fmt::format("http://127.0.0.1:{}", port)};
   options.bucket = kBucket;

@@ -116,7 +116,7 @@ Status ServerProcess::Await(const std::function<Status()>& ready) {
   }
 }
 
-Result<uint16_t> FreePort() {
+Result<uint16_t> FreeLoopbackPort() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -47,6 +47,6 @@ class ServerProcess {
 };
 
 // Of the loopback, at this moment.
-Result<uint16_t> FreePort();
+Result<uint16_t> FreeLoopbackPort();
 
 }  // namespace aquifer
