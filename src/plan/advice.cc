@@ -200,6 +200,10 @@ void ListAssumptions(Plan* plan) {
                     fleet.gpu.tflops * fleet.gpus_per_engine, fleet.prefill.ms_per_token,
                     1e6 * fleet.prefill.ms_per_token_pair));
   }
+  if (!fleet.gpus_per_engine_told && fleet.gpus_per_engine > 1) {
+    assume(fmt::format("An engine has {} GPUs, as few as hold the {:.0f} GB of weights.",
+                       fleet.gpus_per_engine, fleet.model.weight_bytes / 1e9));
+  }
   if (!fleet.engine_cache_told) {
     assume(
         fmt::format("Half of the GPU memory beside the weights, {} an engine, keeps prefixes by "

@@ -96,6 +96,7 @@ struct Fleet {
   Routing routing = Routing::kSticky;
   uint32_t gpus_per_node = 8;
   uint32_t gpus_per_engine = 1;
+  bool gpus_per_engine_told = false;  // False: as few as hold the model's weights.
   double dollars_per_kwh = 0.12;
   double months = 48;  // Over which what is bought is paid off.
   GpuKind gpu{};

@@ -16,6 +16,8 @@ struct TierChoice {
   double nvme_bytes = 0;
   bool peers = false;
   bool durable = false;
+
+  bool operator==(const TierChoice&) const = default;
 };
 TierChoice ChoiceOf(const Fleet& fleet);
 TierSizes SizesOf(const Fleet& fleet, const TierChoice& choice, double block_bytes);

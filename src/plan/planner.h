@@ -143,6 +143,11 @@ class Planner {
 
  private:
   struct Variant;
+  // What could be bought, and the variants that have different sizes of it.
+  struct PurchaseSizes {
+    std::string what{};
+    std::vector<size_t> variants{};
+  };
 
   Status Begin();
   Status LearnBlockTokens();
@@ -151,6 +156,7 @@ class Planner {
   TraceRequest Cut(const TraceRequest& request);
   size_t AddVariant(const TierChoice& choice, bool engine_keeps = true);
   void AddVariants();
+  void AddPurchases(const TierChoice& configured);
   Outcome OutcomeOfVariant(size_t variant) const;
   std::vector<Outcome> Drawn(const std::vector<size_t>& variants, double TierChoice::* size) const;
   void FillHits(Plan* plan) const;
@@ -171,8 +177,8 @@ class Planner {
   size_t configured_ = 0;
   size_t tiers_alone_ = 0;
   size_t without_ = 0;
-  std::vector<size_t> by_dram_, by_nvme_, by_stage_, by_purchase_;
-  std::vector<std::string> purchase_names_;
+  std::vector<size_t> by_dram_, by_nvme_, by_stage_;
+  std::vector<PurchaseSizes> purchases_;
   LogHistogram histogram_;  // Depths of blocks that were there before.
   double followed_references_ = 0;
   uint64_t first_ms_ = 0;
