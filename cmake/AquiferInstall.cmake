@@ -56,7 +56,7 @@ if(TARGET aquifer_node)
   install(FILES "${PROJECT_SOURCE_DIR}/etc/tenants.toml" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endif()
 
-# What python/aquifer looks for beside its modules. A wheel has no links, hence one plain name.
+# The files that python/aquifer looks for beside its modules. A wheel has no links, hence one plain name.
 if(AQUIFER_WHEEL)
   set_target_properties(aquifer_c PROPERTIES VERSION "" SOVERSION "" NO_SONAME ON)
   install(TARGETS aquifer_c LIBRARY DESTINATION aquifer/native COMPONENT python)

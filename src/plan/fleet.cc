@@ -22,14 +22,14 @@ constexpr uint64_t kMaxTierBytes = uint64_t{1} << 50;  // 1 PiB in a node.
 // A smaller number without a unit is a forgotten unit: no tier is so small.
 constexpr uint64_t kLeastBareBytes = uint64_t{1} << 30;
 constexpr double kMaxBytesPerSecond = 10e12;
-// What is left of a GPU's memory beside weights and workspace is shared by running requests and
-// finished ones; nobody's trace says how.
+// Running requests and finished ones share the GPU memory beside weights and workspace; no trace
+// says how.
 constexpr double kUsableMemory = 0.9;
 constexpr double kCachedPart = 0.5;
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
-// What a file tells of the model, before it is known whether it is enough.
+// The model's shape as far as a file tells it; it may not be enough.
 struct ToldShape {
   std::optional<double> layers, heads, kv_heads, head_dim, bytes_per_value;
   std::optional<double> billions, weight_billion_bytes, kv_bytes_per_token;
@@ -312,8 +312,8 @@ Status WrongAt(const TomlValue& root, std::string_view section, std::string_view
   return Invalid(fmt::format("{}: {}.{}: {}", root.where(), section, name, reason));
 }
 
-// Presets come first, whatever place they have in the file: the other keys change them. What the
-// command line names is there instead.
+// Presets come first, whatever place they have in the file: the other keys change them. A preset of
+// the command line replaces the file's.
 Status ReadPresets(const TomlValue& root, const FleetChoices& choices, Reading* reading) {
   const auto choose = [&root](auto presets, std::string_view section, const std::string& chosen,
                               const char* fallback, auto* into) -> Status {

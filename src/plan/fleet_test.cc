@@ -153,7 +153,7 @@ TEST(FleetTest, MeasuredPrefillCountsInPlaceOfTheGpus) {
   EXPECT_DOUBLE_EQ(fleet.prefill.Milliseconds(10, 0), 6 + 50e-6);
 }
 
-TEST(FleetTest, WhatCannotBeIsRefusedWithFileLineReasonAndSuggestion) {
+TEST(FleetTest, MistakesAreRefusedWithFileLineReasonAndSuggestion) {
   EXPECT_THAT(Refused("[gpu]\npreset = \"h20\"\n"),
               AllOf(StartsWith("fleet.toml:2: gpu.preset: "), HasSubstr("did you mean 'h200'?")));
   EXPECT_THAT(Refused("[dram]\nsize = \"1TiB\"\nsped = \"1GB\"\n"),

@@ -73,7 +73,7 @@ struct StagePlan {
   bool in_fleet = false;
   bool possible = true;    // Peers of a single node are not.
   Outcome outcome{};       // With it and those before it.
-  double saved_month = 0;  // What it adds.
+  double saved_month = 0;  // The stage adds so much.
   double cost_month = 0;
 
   double net_month() const { return saved_month - cost_month; }
@@ -85,7 +85,7 @@ struct Purchase {
   double net_month = 0;  // More than without it.
 };
 
-// What the node's learned order has in the largest tier of the fleet.
+// The hits of the node's learned order in the largest tier of the fleet.
 struct LearnedPlan {
   double hit_rate = 0;
   uint64_t references = 0;  // So many blocks of the trace were looked at,
@@ -100,7 +100,7 @@ struct Plan {
   double hit_rate_most = 0;  // Were there room for everything.
   std::vector<HitPoint> hits{};
   size_t knee = 0;    // Of `hits`.
-  Outcome without{};  // What the engine does by itself.
+  Outcome without{};  // The engine by itself.
   Outcome configured{};
   double tiers_hit_rate = 0;             // Of the same tiers, if the engine kept nothing by itself.
   std::optional<LearnedPlan> learned{};  // None: several nodes, or not asked for.
@@ -109,12 +109,12 @@ struct Plan {
   std::vector<StagePlan> stages{};
   std::vector<Purchase> purchases{};  // The best first.
   Verdict verdict = Verdict::kUnknown;
-  std::vector<std::string> reasons{};      // Whole sentences: what the verdict rests on.
-  std::vector<std::string> warnings{};     // What is odd about trace or fleet.
-  std::vector<std::string> assumptions{};  // What was not told.
+  std::vector<std::string> reasons{};      // The verdict's grounds, in whole sentences.
+  std::vector<std::string> warnings{};     // Oddities of trace or fleet.
+  std::vector<std::string> assumptions{};  // Made where nothing was told.
 
   double HitRate(double blocks) const;
-  // What a node of this fleet should measure.
+  // A node of this fleet should measure this hit rate.
   double PredictedHitRate() const {
     return learned.has_value() && learned->whole ? learned->hit_rate : tiers_hit_rate;
   }
@@ -143,7 +143,7 @@ class Planner {
 
  private:
   struct Variant;
-  // What could be bought, and the variants that have different sizes of it.
+  // A possible purchase, and the variants that have different sizes of it.
   struct PurchaseSizes {
     std::string what{};
     std::vector<size_t> variants{};

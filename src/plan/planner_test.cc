@@ -187,7 +187,7 @@ TEST(PlannerTest, TwoEqualPromptsAreOnePrefillAndOneLoad) {
   EXPECT_NEAR(plan.configured.dollars_saved_month, 2 * 0.999 * 730.5 / 2, 1e-6);
 }
 
-TEST(PlannerTest, WhatIsNewToANodeIsWrittenToItsDrivesOnce) {
+TEST(PlannerTest, ABlockThatIsNewToANodeIsWrittenToItsDrivesOnce) {
   const Plan plan = PlanOf({.fleet = FleetOf(Simple("size = \"20MB\"\n"))},
                            {Asked(0, 1, 10), Asked(43'200, 1, 10), Asked(86'400, 11, 10)});
   // 20 blocks of 100 kB in a day, on drives of 20 MB.
@@ -210,7 +210,7 @@ TEST(PlannerTest, DrivesThatWearOutSoonerCostMore) {
 }
 
 // Engines ask the node for what they have themselves, too; what only they have is no hit of a node.
-TEST(PlannerTest, WhatANodeShouldMeasureIsNothingOfTheEngines) {
+TEST(PlannerTest, HitsOfTheEnginesAloneAreNotPredictedForANode) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 60; ++i) requests.push_back(Asked(i * 60, 1000 * (i % 3), 10));
   std::string fleet = Simple();
@@ -279,7 +279,7 @@ TEST(PlannerTest, WhereNothingPaysTheCurvesEndWhereEverythingIsHeld) {
 }
 
 // 50 MB of blocks come back in turns: twice the 10 MB that the fleet has would hold none of them.
-TEST(PlannerTest, WhatToBuyNextIsTheBestRowOfTheTables) {
+TEST(PlannerTest, TheBestRowOfTheTablesIsBoughtNext) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 500; ++i) requests.push_back(Asked(i * 60, i % 50 * 1000, 10));
   const Plan plan = PlanOf({.fleet = FleetOf(Simple())}, requests);
@@ -297,7 +297,7 @@ TEST(PlannerTest, WhatToBuyNextIsTheBestRowOfTheTables) {
   EXPECT_EQ(next->what, "48.8MiB more NVMe a node");
 }
 
-TEST(PlannerTest, WhatWouldPayIsCalledLargerWhereItIs) {
+TEST(PlannerTest, TiersThatWouldPayAreCalledLargerWhereTheyAre) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, i % 2 * 50, 10));
   std::string fleet = Simple();
