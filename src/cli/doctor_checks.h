@@ -36,7 +36,16 @@ struct UringFacts {
   bool buffer_table = false;
 };
 
+// A part of Aquifer that a build may leave out.
+struct BuildFeature {
+  std::string name;     // "CUDA"
+  std::string why_not;  // Empty: this build has it.
+};
+inline constexpr std::string_view kGpuFeature = "CUDA";
+
 struct HostFacts {
+  std::vector<BuildFeature> features{};
+
   std::string cpu;
   unsigned cores = 0;
   std::string kernel;
@@ -87,6 +96,9 @@ HostFacts GatherFacts(const std::string& directory);
 // What must be measured; a few seconds each. `scratch` is an empty directory on the disk.
 void MeasureMemory(HostFacts* facts);
 void MeasureDisk(const std::string& scratch, HostFacts* facts);
+
+// Of this program, as CMake wrote them down (doctor_features.cc.in).
+std::vector<BuildFeature> BuildFeatures();
 
 // Supplied by the file that CMake picks.
 UringFacts GatherUringFacts();
