@@ -1,6 +1,6 @@
 // Tallies one choice of tiers over the requests of a trace: how much each tier would have served,
 // how long prefill would have taken, and how much would have been written. The product's own code
-// (policy/worth.h) decides request by request whether a load is worth its time. One thread.
+// (policy/cost/worth.h) decides request by request whether a load is worth its time. One thread.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 #include "plan/fleet.h"
 #include "plan/fleet_stacks.h"
 #include "plan/log_histogram.h"
-#include "policy/tier_speed.h"
-#include "policy/worth.h"
+#include "policy/cost/tier_speed.h"
+#include "policy/cost/worth.h"
 #include "trace/trace_reader.h"
 
 namespace aquifer {
