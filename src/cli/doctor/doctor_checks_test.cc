@@ -82,7 +82,7 @@ TEST(DoctorChecksTest, AHostWithoutSharedMemoryOrAnyMemoryIsUnusable) {
   EXPECT_THAT(Find(facts, "memory").value, HasSubstr("the cgroup's limit; the host has 512GiB"));
 }
 
-TEST(DoctorChecksTest, WhatIsSlowOrMissingIsAWarningWithAdvice) {
+TEST(DoctorChecksTest, ASlowOrMissingPartIsAWarningWithAdvice) {
   HostFacts facts = GoodHost();
   facts.checksum_is_vector = false;
   ExpectVerdict(facts, "cpu", Verdict::kWarn, "AVX2");
