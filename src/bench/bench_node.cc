@@ -28,16 +28,10 @@ constexpr double kPerBlocks = 1000;              // Messages and system calls ar
 
 // The blocks, in the DRAM of a node that is this program once more.
 Result<WarmBlocks> MakeBlocks(uint64_t block_bytes, uint64_t bytes) {
-  AQ_ASSIGN_OR_RETURN(
-      std::unique_ptr<ServerProcess> node,
-      ServerProcess::Start([bytes](const std::string& directory) {
-        return std::vector<std::string>{
-            "/proc/self/exe", "serve",
-            "--socket",       directory + "/node.sock",
-            "--dram",         fmt::format("{}MiB", (bytes + kPoolSlackBytes) / kMiB),
-            "--nvme",         "off",
-            "--http",         "off"};
-      }));
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<ServerProcess> node,
+                      ServerProcess::Start([bytes](const std::string& directory) {
+                        return NodeCommand(directory, (bytes + kPoolSlackBytes) / kMiB);
+                      }));
   std::unique_ptr<Cache> cache;
   AQ_RETURN_IF_ERROR(node->Await([&]() -> Status {
     AQ_ASSIGN_OR_RETURN(cache, Connect({.socket = node->directory() + "/node.sock"}, {}));

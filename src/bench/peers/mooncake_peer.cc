@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "bench/peers/server_process.h"
+#include "cli/find_program.h"
 #include "cli/unix_connection.h"
 
 namespace aquifer {
@@ -88,22 +88,10 @@ for line in caller:
 // Beside the master in PATH, or where tools/install-peers puts it: build/tools, next to
 // build/release.
 Result<std::string> FindPython() {
-  std::vector<fs::path> folders;
-  const char* path = std::getenv("PATH");
-  for (std::string_view rest = path != nullptr ? path : ""; !rest.empty();) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    folders.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  folders.push_back(self.parent_path().parent_path() / "tools/mooncake/bin");
-  for (const fs::path& folder : folders) {
-    const std::string python = folder / "python3";
-    if (access((folder / "mooncake_master").c_str(), X_OK) == 0 &&
-        access(python.c_str(), X_OK) == 0)
-      return python;
-  }
+  std::string master = FindProgram("mooncake_master");
+  if (master.empty()) master = InstalledPeer("mooncake/bin/mooncake_master");
+  const std::string python = fs::path(master).parent_path() / "python3";
+  if (!master.empty() && ::access(python.c_str(), X_OK) == 0) return python;
   return Status(Code::kNotFound, "mooncake_master is not there; next step: tools/install-peers");
 }
 

@@ -1,4 +1,4 @@
-// What an engine in PyTorch does without us, as a peer to compare with: index_select or index_copy_
+// An engine in PyTorch without us, as a peer to compare with: index_select or index_copy_
 // on the GPU, and one copy of the whole to or from pinned memory. A Python program, told over a
 // socket what to measure; the time is taken around the calls alone.
 #pragma once
