@@ -14,7 +14,7 @@
 #include "bench/peers/bench_layout.h"
 #include "bench/peers/bench_memory.h"
 #include "bench/peers/cache_caller.h"
-#include "bench/peers/mooncake_peer.h"
+#include "bench/peers/peer_program.h"
 #include "bench/peers/peer_store.h"
 #include "bench/peers/server_process.h"
 #include "bench/syscall_count.h"
@@ -224,7 +224,7 @@ Result<std::unique_ptr<Contest>> PrepareCopy(uint64_t block_bytes,
     contest->AddPeer(PeerStore::NameOf(*dialect),
                      PeerStore::New(*dialect, {.block_bytes = block_bytes, .memory = memory}));
   }
-  contest->AddPeer("mooncake", MooncakePeer::New(block_bytes, memory.size() / block_bytes));
+  contest->AddPeer("mooncake", StartMooncake(block_bytes, memory.size() / block_bytes));
   return std::unique_ptr<Contest>(std::move(contest));
 }
 
