@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/temporary_directory.h"
