@@ -14,10 +14,11 @@
 namespace aquifer {
 namespace {
 
-constexpr int64_t kExtentNanos = 1'000'000'000;  // An offer that is on its way.
+// How long to wait for an offer that the node has announced.
+constexpr int64_t kExtentNanos = 1'000'000'000;
 
 constexpr int64_t kGoodbyeNanos = 1'000'000'000;
-constexpr int kUnsentMillis = 5;  // How long to wait for room when nothing tells of it.
+constexpr int kUnsentMillis = 5;  // How long to wait for room in a ring when no event reports it.
 
 int MillisUntil(int64_t deadline_nanos) {
   const int64_t left = deadline_nanos - SystemClock()->NowNanos();
@@ -66,7 +67,7 @@ Status Link::Shake(const Hello& hello, int64_t deadline_nanos) {
   return TakeWelcome(&reader);
 }
 
-// A frame on the socket.
+// Receives one frame from the socket.
 Status Link::ReceiveBy(int64_t deadline_nanos) {
   while (true) {
     Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
@@ -119,7 +120,8 @@ Link::~Link() {
     ::poll(nullptr, 0, kUnsentMillis);
   }
   if (over_) return;
-  // The node closes when it has taken everything back, so that others can count on it.
+  // The node closes the socket when it has taken everything back. Other processes then count on
+  // that memory.
   while (ReceiveBy(deadline_nanos).ok()) {
   }
 }
@@ -200,7 +202,7 @@ Status Link::TakeFrame() {
   return TakeOffer(&reader);
 }
 
-// What cannot be mapped here costs its own blocks and nothing else.
+// An extent that this process cannot map fails its own blocks only.
 Status Link::TakeOffer(FrameReader* frame) {
   ExtentOffer offer;
   AQ_RETURN_IF_ERROR(Decode(frame, &offer));
@@ -219,7 +221,7 @@ Status Link::TakeOffer(FrameReader* frame) {
 
 // ---- Extents ----
 
-// A node that lends what it does not offer is not to be waited for again.
+// If a node lends an extent but never offers it, the client waits for it only once.
 Result<Link::Mapped*> Link::WaitForExtent(uint32_t extent) {
   const int64_t deadline_nanos = SystemClock()->NowNanos() + kExtentNanos;
   auto found = extents_.find(extent);
@@ -259,7 +261,7 @@ void Link::MaybeReturn(uint32_t extent) {
   TellReturned(extent);
 }
 
-// Also when the node has cut us off: it waits for this.
+// Reports the extent as returned even if the node has cut us off: the node waits for this.
 void Link::TellReturned(uint32_t extent) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
   EncodeExtent(extent, &writer_);
