@@ -45,7 +45,7 @@ Result<SharedMemory> SharedMemory::Map(Descriptor descriptor, uint64_t bytes) {
 Result<SharedMemory> SharedMemory::MapOpen(Descriptor descriptor, uint64_t bytes) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (at == MAP_FAILED) return Failed("mmap");
-  // A child of this process has no business in it, and would keep the memory alive.
+  // A child of this process does not use the memory, and would keep it alive.
   ::madvise(at, bytes, MADV_DONTFORK);
   ::madvise(at, bytes, MADV_DONTDUMP);
   SharedMemory memory;

@@ -11,7 +11,7 @@
 namespace aquifer {
 namespace {
 
-// Where the header's fields are.
+// The offsets of the header's fields.
 constexpr size_t kKindAt = 4;
 constexpr size_t kReservedAt = 6;
 constexpr size_t kNumberAt = 8;

@@ -12,10 +12,10 @@ constexpr size_t kHashBytes = 8;
 constexpr size_t kReleaseOpBytes = 16;
 constexpr size_t kMaxGroups = 16;
 constexpr size_t kMaxFormatBytes = 128;
-// Together they fit in a frame.
+// So many tiers fit in a frame together.
 constexpr size_t kMaxTiers = 4;
 constexpr size_t kMaxDrives = 16;
-constexpr size_t kMaxDriveTextBytes = 256;  // What is longer is cut.
+constexpr size_t kMaxDriveTextBytes = 256;  // Longer texts are cut.
 constexpr size_t kMaxCounters = 256;
 constexpr size_t kMaxCounterNameBytes = 64;
 
