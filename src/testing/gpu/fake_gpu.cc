@@ -149,7 +149,7 @@ bool FakeGpu::MayCopy(const GpuCopy& copy) {
   return to && from;
 }
 
-// Where the engine's pages are is not known here.
+// This function does not know where the engine's pages are.
 bool FakeGpu::MayMove(const MoveLaunch& launch) {
   const bool tables =
       KnowsTable(launch.pieces, launch.piece_count) &&
