@@ -75,7 +75,7 @@ class RemoteCache final : public Cache {
     Request* request = nullptr;
     size_t completed = 0;
   };
-  // What the link thread waits for.
+  // The events and times that the link thread waits for.
   struct Watched {
     int socket = -1;                 // The session's socket; -1 if there is no session.
     bool unsent = false;             // Returns or requests wait for room in a ring.

@@ -211,7 +211,7 @@ class TwoTierPolicy final : public OrderPolicy {
     ++writes_;
   }
 
-  // What is known of a block since it was last requested.
+  // The state of a block since it was last requested.
   struct Left {
     // The highest reuse estimate of the block and of blocks that left from below it.
     double reuse = 0;

@@ -142,7 +142,7 @@ void RedisListing::AskSizes() {
 
 void RedisListing::SizesCame() {
   std::erase_if(chunk_, [](const BlobName& blob) { return blob.name.empty(); });
-  // All of these keys are gone meanwhile. An empty chunk would mean the end.
+  // These keys are all gone meanwhile. An empty chunk would mean the end.
   if (chunk_.empty()) return AskSizes();
   FinishWith(Status());
 }
