@@ -34,10 +34,10 @@ Status CheckWelcome(const Welcome& welcome) {
   }
   if (welcome.max_requests == 0 || welcome.max_requests > kMaxOpenRequests) {
     return Status(Code::kInvalid, "the node takes " + std::to_string(welcome.max_requests) +
-                                      " requests at once, which cannot be");
+                                      " requests at once, which the local protocol does not allow");
   }
   if (welcome.ring_data_bytes > kMaxRingDataBytes) {
-    return Status(Code::kInvalid, "the node's rings are larger than can be");
+    return Status(Code::kInvalid, "the node's rings are larger than the local protocol allows");
   }
   return Status();
 }
@@ -83,7 +83,7 @@ Status Link::ReceiveBy(int64_t deadline_nanos) {
 Status Link::TakeWelcome(FrameReader* frame) {
   Welcome welcome;
   if (frame->header().kind != static_cast<uint16_t>(FrameKind::kWelcome)) {
-    return Status(Code::kInvalid, "the node answers with something else than a welcome");
+    return Status(Code::kInvalid, "the node did not answer with a welcome");
   }
   AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
   AQ_RETURN_IF_ERROR(CheckWelcome(welcome));
@@ -98,7 +98,7 @@ Status Link::TakeWelcome(FrameReader* frame) {
   wake_node_ = socket_.TakeDescriptor();
   wake_client_ = socket_.TakeDescriptor();
   if (!wake_node_.valid() || !wake_client_.valid()) {
-    return Status(Code::kInvalid, "a welcome without its descriptors");
+    return Status(Code::kInvalid, "the node's welcome has no descriptors");
   }
   to_node_ = std::make_unique<RingWriter>(to_node_memory_.bytes());
   from_node_ = std::make_unique<RingReader>(to_client_memory_.bytes());
@@ -197,7 +197,7 @@ Status Link::TakeFrame() {
     return Status();
   }
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kExtent)) {
-    return Status(Code::kInvalid, "a kind of frame that there is not");
+    return Status(Code::kInvalid, "the node sent a frame of an unknown kind");
   }
   return TakeOffer(&reader);
 }
@@ -208,7 +208,7 @@ Status Link::TakeOffer(FrameReader* frame) {
   AQ_RETURN_IF_ERROR(Decode(frame, &offer));
   Mapped& mapped = extents_[offer.extent];
   if (!mapped.extent.memory.bytes().empty()) {
-    return Status(Code::kInvalid, "an extent offered that is mapped already");
+    return Status(Code::kInvalid, "the node offered an extent that is mapped already");
   }
   Result<SharedMemory> memory = SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes);
   mapped.status = memory.ok() ? Status() : memory.status();
@@ -240,7 +240,7 @@ Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
   AQ_RETURN_IF_ERROR(mapped->status);
   const std::span<std::byte> bytes = mapped->extent.memory.bytes();
   if (slot.offset > bytes.size() || slot.bytes > bytes.size() - slot.offset) {
-    return Status(Code::kInvalid, "a slot outside of its extent");
+    return Status(Code::kInvalid, "the node lent a slot outside of its extent");
   }
   ++mapped->held;
   ++held_;

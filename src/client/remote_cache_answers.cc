@@ -59,16 +59,18 @@ size_t RemoteCache::ReadAnswers(Session* session) {
 Status RemoteCache::TakeAnswer(Session* session, std::span<const std::byte> frame) {
   FrameReader reader(frame);
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kAnswer)) {
-    return Status(Code::kInvalid, "a kind of frame that there is not");
+    return Status(Code::kInvalid, "the node sent a frame of an unknown kind");
   }
   AnswerHead head;
   Decode(&reader, &head);
   SentRequest* const sent = session->Find(reader.header().number);
-  if (sent == nullptr) return Status(Code::kInvalid, "an answer to what was not asked");
+  if (sent == nullptr)
+    return Status(Code::kInvalid, "the node answered a request that is not open");
   // The next node must know a layout that the last node took: the client asks the next node
   // instead.
   if (sent->kind == FrameKind::kRegisterLayout && session != session_.get()) return Status();
-  if (head.first != sent->received) return Status(Code::kInvalid, "answers out of their order");
+  if (head.first != sent->received)
+    return Status(Code::kInvalid, "the node's answers are out of order");
   if (sent->request == nullptr) return TakeTooLate(session, sent, head, &reader);
   if (head.done) TakeSummary(sent, head.code, &reader);
   AQ_RETURN_IF_ERROR(TakeItems(session, sent, head, &reader));
@@ -120,7 +122,7 @@ Status RemoteCache::TakeItems(Session* session, SentRequest* sent, const AnswerH
     default:
       if (head.count == 0) return Status();
   }
-  return Status(Code::kInvalid, "more answers than questions");
+  return Status(Code::kInvalid, "the node sent more answers than operations");
 }
 
 void RemoteCache::TakeFetched(Link* link, FetchRequest* request, const AnswerHead& head,

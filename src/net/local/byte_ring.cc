@@ -17,7 +17,7 @@ RingHeader* HeaderOf(std::span<std::byte> memory) {
 }
 
 Status Broken() {
-  return Status(Code::kInvalid, "the other side left its ring in a state that cannot be");
+  return Status(Code::kInvalid, "the other process left the ring in an impossible state");
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ Status CheckRing(std::span<const std::byte> memory) {
   if (magic != RingHeader::kMagic) return Status(Code::kInvalid, "memory that is not a ring");
   if (data_bytes != memory.size() - kRingHeaderBytes || !std::has_single_bit(data_bytes) ||
       data_bytes < 2 * kMaxFrameBytes) {
-    return Status(Code::kInvalid, "a ring of a size that cannot be");
+    return Status(Code::kInvalid, "a ring of an impossible size");
   }
   return Status();
 }

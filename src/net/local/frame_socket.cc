@@ -163,7 +163,7 @@ Status FrameSocket::Receive(std::vector<std::byte>* frame, bool with_descriptors
   while (true) {
     if (input_.size() >= kFrameHeaderBytes) {
       const uint32_t bytes = GetU32(input_.data());
-      if (!IsFrameLength(bytes)) return Status(Code::kInvalid, "a frame of a length there is not");
+      if (!IsFrameLength(bytes)) return Status(Code::kInvalid, "a frame has an impossible length");
       if (input_.size() >= bytes) {
         frame->assign(input_.begin(), input_.begin() + bytes);
         input_.erase(input_.begin(), input_.begin() + bytes);
@@ -186,7 +186,7 @@ Result<size_t> FrameSocket::PeekBytes() const {
   if (there < 0) return Failed("the connection is over");
   // The kernel truncates descriptors that find no room. This is how we know that some came.
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return Status(Code::kInvalid, "descriptors that nobody asked for");
+    return Status(Code::kInvalid, "the other process sent descriptors where none are allowed");
   }
   return static_cast<size_t>(there);
 }

@@ -89,7 +89,7 @@ class FrameReader {
   template <class Enum>
   Enum Choice(Enum last) {
     const uint8_t value = U8();
-    if (value > static_cast<uint8_t>(last)) return Bad("a value that there is not"), Enum{};
+    if (value > static_cast<uint8_t>(last)) return Bad("an unknown value"), Enum{};
     return static_cast<Enum>(value);
   }
 

@@ -35,7 +35,7 @@ inline constexpr size_t kMaxMessageBytes = 1024;
 
 enum class FrameKind : uint16_t {
   // On the socket.
-  kHello = 1,         // Client: its name, tenant and token.
+  kHello = 1,         // Client: its tenant, engine and token.
   kWelcome = 2,       // Node: yes; with the descriptors of the rings.
   kRefused = 3,       // Node: no, and the reason. It closes the socket.
   kExtent = 4,        // Node: memory that later answers refer to; with its descriptor.

@@ -119,7 +119,7 @@ Result<std::unique_ptr<Cache>> Offload::Connect() {
   registration_.layout = layout_;
   cache->RegisterLayout(&registration_);
   if (!cache->Wait(registration_, kConnectTimeout)) {
-    return Status(Code::kLate, "it does not answer");
+    return Status(Code::kLate, "the node does not answer");
   }
   AQ_RETURN_IF_ERROR(registration_.status);
   return cache;

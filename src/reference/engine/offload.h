@@ -2,10 +2,9 @@
 // author would. No function waits, except the first connect. Requests are begun, and looked at
 // again between two steps of the model.
 //
-//   Prepare(): match ─► prestage, for a request that waits for pages
-//   Begin():   match ─►
-//   Advance(): fetch the blocks that pay, in windows; scatter those that have come
-//   Store():   reserve ─► gather into the slots ─► commit, whenever a block is complete
+//     Prepare(): match ─► prestage, for a request that waits for pages
+//     Begin():   match ─► Advance(): fetch blocks that pay, in windows; scatter those that came
+//     Store():   reserve ─► gather into the slots ─► commit, whenever a block is complete
 //
 // If a block fails or is late, the engine computes it. If another engine is about to store a block,
 // this one waits for it, but only if that is expected to be faster than computing it. Without a

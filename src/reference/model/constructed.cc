@@ -112,7 +112,7 @@ std::vector<float> Embedding(const std::vector<uint64_t>& codes) {
   return embedding;
 }
 
-// A layer that only passes its input on: the attention's weights are still to be set.
+// A layer whose feed-forward part is zero. The caller sets the attention's weights.
 LayerWeights EmptyLayer() {
   const ModelShape shape = ConstructedShape();
   LayerWeights layer;

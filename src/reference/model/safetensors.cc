@@ -61,7 +61,7 @@ struct StoredTensor {
 using StoredTensors = std::map<std::string, StoredTensor>;
 
 Result<uint64_t> WholeNumber(const json& value) {
-  if (!value.is_number_unsigned()) return Invalid("there is no whole number where one belongs");
+  if (!value.is_number_unsigned()) return Invalid("there is no whole number where one is needed");
   return value.get<uint64_t>();
 }
 

@@ -64,7 +64,8 @@ const std::vector<std::string_view>& ReplayPolicies() {
 
 Status CheckSetup(const ReplaySetup& setup) {
   const auto& names = ReplayPolicies();
-  if (setup.capacity_blocks == 0) return Status(Code::kInvalid, "the capacity is no block");
+  if (setup.capacity_blocks == 0)
+    return Status(Code::kInvalid, "the capacity must be at least one block");
   if (std::find(names.begin(), names.end(), setup.policy) == names.end()) {
     return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
   }

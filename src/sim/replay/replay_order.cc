@@ -66,7 +66,7 @@ class ReplayTier {
 
   const std::unique_ptr<EvictionOrder> order_;
   const std::vector<uint32_t>* const parents_;
-  std::vector<uint32_t> children_;  // By block, for blocks that are there.
+  std::vector<uint32_t> children_;  // By block: how many of its children are there.
 };
 
 std::vector<uint32_t> ParentsOf(const ReplayTrace& trace) {

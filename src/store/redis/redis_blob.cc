@@ -93,7 +93,7 @@ void RedisBlob::StartWrite() {
 // The key changed between two steps: begins the request again.
 void RedisBlob::Again() {
   if (++rounds_ >= kMostRounds) {
-    return FinishWith(Status(Code::kBusy, "others write and remove this blob all the time"));
+    return FinishWith(Status(Code::kBusy, "other clients keep writing and removing this blob"));
   }
   if (request_->kind == BlobKind::kWrite) {
     WritePieces();

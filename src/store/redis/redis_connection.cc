@@ -154,7 +154,8 @@ Status RedisConnection::HearAnswers() {
     AQ_ASSIGN_OR_RETURN(const bool whole, reader_.Next(&reply));
     if (!whole) return Status();
     if (sent_.empty()) {
-      return Status(Code::kUnavailable, fmt::format("the server says, unasked: {}", reply.text));
+      return Status(Code::kUnavailable,
+                    fmt::format("the server sent an answer to no command: {}", reply.text));
     }
     RedisCommand command = std::move(sent_.front());
     sent_.pop_front();

@@ -106,7 +106,7 @@ void RedisListing::Scan(size_t server, const std::string& cursor) {
 
 void RedisListing::HearScan(size_t server, const RespReply& reply) {
   if (reply.items.size() != 2) {
-    trouble_ = Status(Code::kUnavailable, "the server's answer to SCAN is not understood");
+    trouble_ = Status(Code::kUnavailable, "the server's answer to SCAN cannot be parsed");
     return;
   }
   for (const RespReply& key : reply.items[1].items) {

@@ -121,14 +121,14 @@ Result<RedisSlotMap> RedisSlotMap::Parse(const RespReply& reply, const RedisAddr
   for (const RespReply& item : reply.items) {
     const std::optional<SlotRange> range = ParseRange(item, from);
     if (!range.has_value() || map.masters_.size() >= kMostServers) {
-      return Status(Code::kUnavailable, "the cluster's map of slots is not understood");
+      return Status(Code::kUnavailable, "the cluster's map of slots cannot be parsed");
     }
     std::fill(map.owners_.begin() + range->first, map.owners_.begin() + range->last + 1,
               map.Number(range->master));
   }
   if (map.masters_.empty())
     return Status(Code::kUnavailable,
-                  "nobody has the cluster's slots yet; next step: redis-cli --cluster check");
+                  "no server has the cluster's slots yet; next step: redis-cli --cluster check");
   return map;
 }
 

@@ -276,7 +276,7 @@ Status ExplainRegion(const S3Error& error, const S3Context& context) {
                                    error.region, context.region),
                        fmt::format("region = \"{}\", and that region's endpoint", error.region));
   }
-  return Unavailable(fmt::format("bucket '{}' is not to be reached through {} in region '{}'{}",
+  return Unavailable(fmt::format("bucket '{}' cannot be reached through {} in region '{}'{}",
                                  context.bucket, context.endpoint, context.region,
                                  error.message.empty() ? "" : fmt::format(" ({})", error.message)),
                      "correct the region and the endpoint");

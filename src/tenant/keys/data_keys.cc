@@ -110,7 +110,7 @@ Result<bool> RewrapOne(KeyStore* store, KeyWrapper* wrapper, const TenantId& ten
     AQ_ASSIGN_OR_RETURN(const bool replaced, store->Replace(name, *bytes, file.Encode()));
     if (replaced) return true;
   }
-  return Status(Code::kBusy, "a data key changes all the time");
+  return Status(Code::kBusy, "a data key keeps changing");
 }
 
 }  // namespace
@@ -148,14 +148,14 @@ Result<SharedDataKey> DataKeys::Get(const TenantId& tenant) {
       const MutexLock lock(&mutex_);
       if (const auto found = keys_.find(tenant); found != keys_.end()) return found->second;
       if (held_.contains(tenant)) {
-        return Status(Code::kBusy, "what its last data key sealed is still being dropped");
+        return Status(Code::kBusy, "blocks sealed with its last data key are still being dropped");
       }
       destroyed = destroyed_;
     }
     AQ_ASSIGN_OR_RETURN(SharedDataKey key, Read(tenant));
     if (SharedDataKey known = Remember(tenant, std::move(key), destroyed)) return known;
   }
-  return Status(Code::kBusy, "data keys are being destroyed all the time");
+  return Status(Code::kBusy, "data keys keep being destroyed");
 }
 
 Result<SharedDataKey> DataKeys::GetOrMake(const TenantId& tenant) {
@@ -165,7 +165,7 @@ Result<SharedDataKey> DataKeys::GetOrMake(const TenantId& tenant) {
     // Another node may have been first: the key in the store counts.
     if (const auto made = Make(tenant); !made.ok()) return made.status();
   }
-  return Status(Code::kBusy, "this data key is being destroyed all the time");
+  return Status(Code::kBusy, "this data key keeps being destroyed");
 }
 
 SharedDataKey DataKeys::Known(const TenantId& tenant) const {

@@ -105,7 +105,8 @@ class KeyBucket final : public KeyStore {
   Result<Value> Get(const std::string& key) {
     S3Request get{.method = "GET", .key = key};
     AQ_RETURN_IF_ERROR(Do(&get));
-    if (get.text.size() > kMaxValueBytes) return Status(Code::kCorrupt, "a key is never so long");
+    if (get.text.size() > kMaxValueBytes)
+      return Status(Code::kCorrupt, "the value is too long to be a key");
     return Value{.bytes = BytesOf(get.text), .etag = get.answer_headers["etag"]};
   }
 
@@ -150,7 +151,7 @@ class KeyBucket final : public KeyStore {
     if (ask.http_status == 501 || ask.http_status == 405) return {};
     if (ask.http_status == 403) {
       return {Code::kUnavailable,
-              fmt::format("whether {} keeps old versions of keys is not to be seen; next step: "
+              fmt::format("cannot find out whether {} keeps old versions of keys; next step: "
                           "allow s3:GetBucketVersioning",
                           bucket_->Describe())};
     }
