@@ -127,6 +127,17 @@ if(AQUIFER_CUDA)  # AUTO or ON.
 endif()
 aquifer_feature(CUDA "CUDA" MISSING ${_missing})
 
+# pip shows nothing of a build that succeeds, so nobody would read a warning.
+set(AQUIFER_GPU_DEVICE /dev/nvidiactl CACHE FILEPATH "It exists where the host has an NVIDIA GPU")
+mark_as_advanced(AQUIFER_GPU_DEVICE)
+if(AQUIFER_WHEEL AND AQUIFER_CUDA STREQUAL "AUTO" AND NOT AQUIFER_HAS_CUDA
+   AND EXISTS "${AQUIFER_GPU_DEVICE}")
+  message(FATAL_ERROR "This host has an NVIDIA GPU, and the wheel would have no GPU code: ${_missing}\n"
+    "Next step: run tools/install-nvcc (it needs python3-venv, and downloads 344 MB into build/tools), "
+    "or install CUDA 13.0 or newer; then: pip install .\n"
+    "For a wheel without GPU code: pip install . -C cmake.define.AQUIFER_CUDA=OFF")
+endif()
+
 set(_missing "")
 find_package(CLI11 CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)
