@@ -27,7 +27,7 @@ def main():
                               do_sample=False, pad_token_id=0, eos_token_id=None)
         print(f"turn {turn}: {kept.recalled_tokens} of {text.shape[1] - 20} tokens recalled")
         recall.flush()  # Only so that the next turn, which comes at once, finds all of this one.
-        text = torch.cat([text, torch.randint(3, 1000, (1, 100))], dim=1)  # What the user says next.
+        text = torch.cat([text, torch.randint(3, 1000, (1, 100))], dim=1)  # The user's next words.
     print(recall.statistics)
     recall.close()
 
