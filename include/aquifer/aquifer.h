@@ -95,8 +95,8 @@ enum {
 /* The outcome of reserving a block. */
 enum {
   AQUIFER_REFUSED = 0, /* See `refusal`. */
-  /* The block is there already. Write nothing. A block that is only on a drive out of service does
-   * not count: it has to be computed, and may be stored again. */
+  /* The block is there already. Write nothing. (A block that only a drive has counts until that
+   * drive has been out of service for a minute. Then it may be stored again.) */
   AQUIFER_HAVE = 1,
   AQUIFER_BEING_FILLED = 2, /* Another engine fills it, for about `wait_ms` more. */
   AQUIFER_SLOT = 3          /* Write the block into `slot`, then commit or abort. */
@@ -449,9 +449,9 @@ aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
  * blocks then survive whatever the tier survives. Timeout 0: ten seconds.
  *
  * Without NVMe, AQUIFER_NVME waits for the blocks that are to be durable. If the tenant has others,
- * it is AQUIFER_UNAVAILABLE, and the message says how many blocks are in memory alone. With NVMe,
- * it is also AQUIFER_UNAVAILABLE if blocks were stored again that a drive out of service has, until
- * all drives are in service. */
+ * it is AQUIFER_UNAVAILABLE, and the message says how many blocks are in memory alone. The blocks
+ * of a drive that has been out of service for a minute count as lost until it is back: DRAM's
+ * copies of them are written to other drives, for which a flush waits. */
 aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
                            int64_t timeout_nanos);
 

@@ -161,8 +161,8 @@ std::string_view RefusalName(Refusal refusal);
 
 enum class ReserveOutcome : uint8_t {
   kRefused = 0,  // See `refusal`.
-  // The block is there already. Write nothing. A block that is only on a drive out of service does
-  // not count: it has to be computed, and may be stored again.
+  // The block is there already. Write nothing. (A block that only a drive has counts until that
+  // drive has been out of service for a minute. Then it may be stored again.)
   kHave = 1,
   kBeingFilled = 2,  // Another engine fills it, for about `wait_ms` more.
   kSlot = 3,         // Write the block into `slot`, then Commit or Abort.
@@ -219,8 +219,8 @@ struct CommitRequest : Request {
 // alone. It is also kUnavailable after a restart while no durable tier can say if a block belongs
 // to a durable session.
 //
-// With NVMe, the request is also kUnavailable if blocks were stored again that a drive out of
-// service has, until all drives are in service.
+// The blocks of a drive that has been out of service for a minute count as lost until it is back:
+// DRAM's copies of them are written to other drives, for which a flush waits.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;

@@ -11,7 +11,7 @@ class App;
 
 namespace aquifer {
 
-// What the program ends with.
+// Exit statuses of the program.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // It was asked the right thing and could not do it.
 inline constexpr int kExitUsage = 2;   // The command line is wrong.

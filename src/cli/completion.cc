@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -117,8 +118,9 @@ std::string CompletionAnswer(const CLI::App& app, std::span<const std::string> w
   if (!words.empty()) words = words.first(words.size() - 1);
   const CLI::App* command = &app;
   for (const std::string& word : words) {
-    const CLI::App* const below = command->get_subcommand_no_throw(word);
-    if (below != nullptr) command = below;
+    const auto named = [&word](const CLI::App* below) { return below->get_name() == word; };
+    const std::vector<const CLI::App*> below = command->get_subcommands(named);
+    if (!below.empty()) command = below.front();
   }
   const bool behind_option = !words.empty() && words.back().starts_with("--");
   const CLI::Option* const due =

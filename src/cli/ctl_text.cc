@@ -110,7 +110,7 @@ std::string MeasurePaceText(const json& measure) {
   return fmt::format("{:.0f} a second", per_second);
 }
 
-// What is shared has no count of blocks, and its use may not be known.
+// A shared tier has no count of blocks, and its use may not be known.
 std::string DurableText(const json& tiers) {
   if (tiers.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"durable tier", "used", "of", "latency", "pace",

@@ -1,4 +1,4 @@
-// The `aquifer` program. What a subcommand does is in the file of its name.
+// The `aquifer` program. Each subcommand is in the file of its name.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/temporary_directory.h"

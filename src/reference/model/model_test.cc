@@ -479,7 +479,7 @@ class CheckpointTest : public testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(CheckpointTest, AWrongTensorIsRefusedByName) {
+TEST_F(CheckpointTest, AWrongCheckpointIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("config.json"));
   Write(config_, "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("there is no tensor model.embed_tokens.weight"));
@@ -499,7 +499,7 @@ TEST_F(CheckpointTest, AWrongTensorIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("kv_heads must divide heads"));
 }
 
-TEST_F(CheckpointTest, TooMuchMemoryIsRefusedBeforeItIsTaken) {
+TEST_F(CheckpointTest, ACheckpointThatCallsForTooMuchIsRefusedBeforeItIsRead) {
   Write(R"({"vocab_size":4294967304})", "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("vocab_size is 4294967304"));
   Write(R"({"vocab_size":1048576,"hidden_size":1048576,"head_dim":64})", "{}", 0);
