@@ -114,7 +114,7 @@ class HttpTest : public testing::Test {
   std::string admin_socket() const { return path("node.admin.sock"); }
   std::string Log() const { return TextOf(path("log")); }
 
-  // Waits until the log has the text, or the node has ended.
+  // Returns true once the log has the text, and false if the node has ended.
   bool LogSays(const std::string& text) const {
     while (Log().find(text) == std::string::npos) {
       siginfo_t ended{};

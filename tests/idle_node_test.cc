@@ -108,7 +108,7 @@ class IdleNode : public testing::Test {
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();
     ASSERT_TRUE(Settles());
   }
-  // Waits until the node has prepared its memory.
+  // Returns true once the node has prepared its memory.
   bool Settles() {
     Pool before;
     for (int looks = 0, same = 0; looks < 600; ++looks) {

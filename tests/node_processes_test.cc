@@ -111,8 +111,8 @@ size_t MappedExtents() {
   return count;
 }
 
-// Looks every 10 ms. It counts looks and not time: on a stalled machine, this process then gets as
-// many looks as ever.
+// Returns true if it holds at last. It looks every 10 ms, and counts looks and not time: on a
+// stalled machine, this process then gets as many looks as ever.
 bool Eventually(const std::function<bool()>& holds, int looks = 1000) {
   for (int i = 0; i < looks; ++i) {
     if (holds()) return true;

@@ -157,7 +157,8 @@ class HandClient {
     return answered;
   }
 
-  // Also commits a reservation that it has aborted before; the node answers that as well.
+  // Returns false if the node has left a request unanswered. It also commits a reservation that it
+  // has aborted before, which the node answers as well.
   bool Reserve(const Chain& chain) {
     ReserveCall call;
     call.chain = Call(chain);

@@ -7,7 +7,7 @@
 // Every call takes a request that the caller owns, returns at once, and answers by filling the
 // request in. done() and completed() change only inside Poll() and Wait(), on the caller's thread,
 // so no lock is needed. Until done(), the caller must not move the request or the memory that its
-// spans point to, and reads only the answers of the first completed() operations. Operations of one
+// spans point to. It reads only the answers of the first completed() operations. Operations of one
 // request complete in the order given. A caller can therefore copy the first blocks while the last
 // are still being read.
 //

@@ -282,7 +282,7 @@ void RemoteCache::Cancel(Request* request) {
 
 // ---- Notes ----
 
-// Hints and reports do not queue up when the node is slow.
+// Returns true if a hint or report can be sent. They do not queue up when the node is slow.
 bool RemoteCache::TakeNote() {
   if (session_ == nullptr) return false;
   Link* const link = session_->link();

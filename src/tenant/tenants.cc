@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxTenants = 4096;
 
-// Names go into metrics, logs and paths.
+// Returns true if the name can go into metrics, logs and paths.
 bool NameIsFine(std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes || name.starts_with('.')) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {

@@ -70,7 +70,8 @@ void EpollWaiter::Unwatch(uint64_t watch) {
 
 void EpollWaiter::Remove(Polled* polled) { std::erase(polled_, polled); }
 
-// Polls one object at a time, in turn, so that no task of the owner gets long.
+// Handles one descriptor or polls one object at a time, in turn, so that no task of the owner gets
+// long. Returns false if there was nothing to do.
 bool EpollWaiter::Poll() {
   if (HearOne()) return true;
   if (++polls_ % kPollsBetweenClocks == 0 &&

@@ -341,8 +341,8 @@ void ThreadEngine::SkipPresent(Sequence* sequence, size_t block_tokens) {
   }
 }
 
-// Waits for a block that is on its way, but not for longer than it takes to compute it. The drive
-// may be slow, and the blocks behind it come meanwhile.
+// Returns true if the sequence waits for a block that is on its way. It waits no longer than
+// computing the block takes: the drive may be slow, and the blocks behind it come meanwhile.
 bool ThreadEngine::WaitsForRecall(Sequence* sequence) {
   const Recall* const recall = sequence->recall.get();
   if (recall == nullptr || recall->done()) return false;

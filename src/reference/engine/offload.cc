@@ -419,10 +419,10 @@ bool Offload::FillSlots(Storing* storing) {
   return true;
 }
 
-// Waits and tries again. If a block is left out, the blocks behind it are useless. So the store
-// waits for memory that is being made or freed, and for another engine that fills the block, which
-// may die. Blocks that the cache has are not written again. The pages are held meanwhile, so the
-// wait has an end. It ends soon if requests wait for pages.
+// Returns true if the store waits and tries again. If a block is left out, the blocks behind it are
+// useless. So the store waits for memory that is being made or freed, and for another engine that
+// fills the block, which may die. Blocks that the cache has are not written again. The pages are
+// held meanwhile, so the wait has an end. It ends soon if requests wait for pages.
 bool Offload::Pause(Storing* storing) {
   if (storing->without_slot == 0) return false;
   if (Now() - storing->began_nanos >

@@ -96,7 +96,7 @@ Status ExplainTransport(HttpFailure failure, const std::string& words, const std
                                          : "look into the server's log");
 }
 
-// An answer to HEAD has no room for an error code.
+// Returns true if the server asks for fewer requests. An answer to HEAD has no room for a code.
 bool AsksToSlowDown(int http_status, const std::string& code) {
   return http_status == 429 || code.starts_with("SlowDown") || (http_status == 503 && code.empty());
 }
@@ -119,7 +119,7 @@ std::optional<int64_t> DateOf(const S3Request& answered) {
   return ParseHttpDate(date->second);
 }
 
-// An answer that ends among its headers looks like an empty one.
+// Returns true if the answer ended among its headers, and so only looks like an empty one.
 bool LostItsHeaders(const S3Request& answered) {
   const auto& headers = answered.answer_headers;
   return answered.http_status / 100 == 2 &&

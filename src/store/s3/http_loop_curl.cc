@@ -126,7 +126,8 @@ bool WasConnected(CURL* easy) {
   return micros > 0;
 }
 
-// libcurl has one code for all failures of a handshake, with OpenSSL's message.
+// Returns true if the message is that of a server without TLS. libcurl has one code for all
+// failures of a handshake, with OpenSSL's message.
 bool SpeaksNoTls(std::string_view words) {
   return words.find("wrong version number") != std::string_view::npos ||
          words.find("packet length too long") != std::string_view::npos;

@@ -246,7 +246,7 @@ Status Unavailable(const std::string& what, const std::string& next_step) {
   return {Code::kUnavailable, fmt::format("{}; next step: {}", what, next_step)};
 }
 
-// versitygw has a code of its own for it, with 404.
+// Returns true if the server does not know the access key. versitygw has a code of its own for it.
 bool IsUnknownKey(const std::string& code) {
   return code == "InvalidAccessKeyId" || code == "XAdminUserNotFound";
 }

@@ -18,7 +18,7 @@ Status Wrong(std::string_view text, std::string_view why) {
   return {Code::kInvalid, fmt::format("'{}' is no endpoint: {}", text, why)};
 }
 
-// Judges by the name alone: "127.example.com" is no loopback address.
+// Returns true if the host's name is a loopback address; "127.example.com" is none.
 bool IsLoopback(std::string_view host) {
   const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
   return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));

@@ -188,7 +188,8 @@ class KeyDirectory final : public KeyStore {
     return Status();
   }
 
-  // Some filesystems have no second names for a file; they may still refuse to replace one.
+  // Returns true if `from` became `to`, which was not there. A filesystem without second names for
+  // a file may still refuse to replace one.
   bool LinkOrMove(const std::string& from, const std::string& to) const {
     const int directory = directory_.get();
     if (linkat(directory, from.c_str(), directory, to.c_str(), 0) == 0) return true;
@@ -225,7 +226,7 @@ class KeyDirectory final : public KeyStore {
     AQ_RETURN_IF_ERROR(WriteAll(file, std::vector<std::byte>(bytes), name));
     return fsync(file) == 0 ? Status() : Failed("sync", name, errno);
   }
-  // The leftover of a dead writer may be a second name of the value that it wrote.
+  // Returns false if the file has a second name: a dead writer's leftover may be one of its value.
   bool IsOnlyName(const std::string& name) const {
     struct stat facts{};
     return fstatat(directory_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 &&

@@ -1,7 +1,7 @@
 // The promises of include/aquifer/cache.h, as one suite of tests that every implementation runs:
 //
-//   INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour, testing::Values(CacheFactory{...}),
-// CacheFactoryName);
+//     INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour, testing::Values(CacheFactory{...}),
+//                              CacheFactoryName);
 //
 // The tests are in cache_behaviour_*.cc, by theme, and use only the public headers. A program that
 // instantiates them must link the library whole, because nothing else refers to the tests: LINK

@@ -149,7 +149,7 @@ bool FakeGpu::MayCopy(const GpuCopy& copy) {
   return to && from;
 }
 
-// This function does not know where the engine's pages are.
+// Returns true if the launch uses only pinned tables and slots. The engine's pages are not checked.
 bool FakeGpu::MayMove(const MoveLaunch& launch) {
   const bool tables =
       KnowsTable(launch.pieces, launch.piece_count) &&

@@ -59,7 +59,7 @@ class RawClient {
   // The head of the next answer; reader() then stands behind it.
   std::optional<AnswerHead> Answer();
   FrameReader& reader() { return *reader_; }
-  // Waits until the answer to this request is done, however many frames it takes.
+  // Returns true if the answer to this request came to its end, however many frames it took.
   bool AwaitDone();
 
   void Register(const Layout& layout);
