@@ -179,7 +179,11 @@ def measure(setup, tokens, gbps):
         forward(model, ids[:, 4096:4097], warm)
     del warm
     more = {}
-    computed = median_ms(lambda: forward(model, ids, DynamicCache()), 3 if tokens <= REPEATED_TOKENS else 1)
+    rounds = 3 if tokens <= REPEATED_TOKENS else 1
+    computed = median_ms(lambda: forward(model, ids, DynamicCache()), rounds)
+    # The defaults compute with continued()'s attention. It takes 279 ms for 8192 tokens where torch's own choice takes 252,
+    # so only this is the same work.
+    computed_alike = median_ms(lambda: continued(model, ids, DynamicCache()), rounds)
 
     cache = recall.cache()
     more["computed_and_stored"], _ = timed(lambda: forward(model, ids, cache))
@@ -218,7 +222,9 @@ def measure(setup, tokens, gbps):
     del cache
     setup.restart()
     setup.teach()
-    usual_nvme, usual_nvme_tokens = setup.usual_ms(ids)
+    usual_nvme, usual_nvme_tokens = setup.usual_ms(ids)  # While the memory that the lessons were stored into is pinned.
+    await_pins(sum(LESSONS))
+    after_pins, _ = setup.usual_ms(ids)
 
     link = tokens * TOKEN_BYTES / 1e6 / gbps
     peers = {"computed": computed, "torch.load": min(more["torch_load_read"], more["torch_load_mmap"])}
@@ -227,11 +233,12 @@ def measure(setup, tokens, gbps):
                  statistics.median(took for took, _ in again), 1.0 if tokens >= GOAL_TOKENS else 0.0, peers,
                  ", ".join(f"{name}={value}" for name, value in FORCED.items()), link=link, decode_step=step, **more)
     usual_ms, usual_tokens = (statistics.median(column) for column in zip(*usual))
-    yield row_of("ttft-defaults", tokens, computed, "the same prompt computed", usual_ms, 1.0, {}, "defaults",
-                 recalled_tokens=usual_tokens)
+    yield row_of("ttft-defaults", tokens, computed_alike, "the same prompt computed, with the same attention", usual_ms,
+                 1.0, {"computed, with torch's own choice of attention": computed}, "defaults", recalled_tokens=usual_tokens)
     # A recall that does not pay is computed, and is as fast as computing; one measurement is off by so much.
-    yield row_of("ttft-defaults-nvme", tokens, computed, "the same prompt computed", usual_nvme, 0.95, {}, "defaults",
-                 recalled_tokens=usual_nvme_tokens)
+    yield row_of("ttft-defaults-nvme", tokens, computed_alike, "the same prompt computed, with the same attention",
+                 usual_nvme, 0.95, {"computed, with torch's own choice of attention": computed}, "defaults",
+                 recalled_tokens=usual_nvme_tokens, after_pins=after_pins)
 
 
 def main():

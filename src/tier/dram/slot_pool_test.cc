@@ -645,7 +645,7 @@ TEST_F(SlotPoolTest, OfALargeStockTheFirstExtentsAreMadeAtOnceAndTheOthersAsTick
   EXPECT_EQ(extents_.outstanding(), 8u + 10u);
 }
 
-TEST_F(SlotPoolTest, WhatIsTakenIsMadeAgainAtOnceHoweverSlowThePace) {
+TEST_F(SlotPoolTest, AnExtentThatIsTakenIsReplacedAtOnceHoweverSlowThePace) {
   Make({.capacity_bytes = 100 * kExtent,
         .extent_bytes = kExtent,
         .ready_extents = UINT32_MAX,
