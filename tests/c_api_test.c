@@ -453,7 +453,7 @@ static void RefusesNonsense(Engine* engine) {
   CHECK_INVALID(aquifer_request_fetched(engine->request, 0, &fetched, 1));
   aquifer_counts counts = {.size = sizeof(counts)};
   CHECK_INVALID(aquifer_request_counts(engine->request, &counts));
-  /* What the cache itself refuses is an answer. */
+  /* A refusal by the cache itself is an answer. */
   match.chain = engine->chain;
   match.chain.layout = 4711;
   CHECK_OK(aquifer_match(engine->cache, engine->request, &match));
@@ -542,7 +542,7 @@ static void DescribesTensors(Tensors* tensors) {
   aquifer_tensor_map_free(map);
   aquifer_tensor_map_free(NULL);
 
-  /* What is wrong is named, and nothing is made. */
+  /* The mistake is named, and nothing is made. */
   aquifer_tensors wrong = tensors->all;
   wrong.family = 10;
   CHECK_INVALID(aquifer_map_tensors(&wrong, &map));

@@ -178,7 +178,7 @@ class Mount {
     return 0;
   }
 
-  // What the tier says it has must be what was stored under that name.
+  // Counts the blocks that the tier says it has and that nobody stored under that name.
   size_t ForgedEntries(const std::vector<BlockMeta>& blocks) {
     size_t forged = 0;
     tier_->Enumerate([&](const BlockMeta& meta) {

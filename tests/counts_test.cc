@@ -1,4 +1,4 @@
-// What a fetch costs besides time: allocations, copies and system calls. From memory none of them
+// The cost of a fetch besides time: allocations, copies and system calls. From memory none of them
 // may grow with the number of blocks in the steady state; from NVMe each has a small bound per
 // block.
 #include <dlfcn.h>
@@ -334,7 +334,7 @@ TEST(CountsTest, AFetchFromMemoryMakesNoSystemCallPerBlock) {
                            large);
   RecordProperty("system_calls_per_batch_of_256", fmt::format("{:.2f}", large));
   // A batch is a match, a fetch and a release. Each may wake the owner and be woken by it: tracing
-  // slows both down so much that they sleep in between. What matters is that blocks add nothing.
+  // slows both down so much that they sleep in between. Only the blocks must add nothing.
   EXPECT_LE(small, 32.0);
   EXPECT_LE(large, 48.0);  // How often they sleep varies; a call for each block would be 256 more.
 }

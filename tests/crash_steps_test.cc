@@ -1,5 +1,5 @@
 // The whole cache, stopped after every single step of its I/O: once as if the process had died,
-// once as if the machine had lost power. What was acknowledged before must hold after the restart,
+// once as if the machine had lost power. Acknowledged blocks must be there after the restart,
 // also when that restart is interrupted itself.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
   const Layout layout_ = LayoutOfBytes(kBlockBytes);
 };
 
-TEST_P(CrashStepsTest, WhatWasAcknowledgedHoldsWhereverTheDiskStops) {
+TEST_P(CrashStepsTest, AcknowledgedBlocksHoldWhereverTheDiskStops) {
   uint64_t steps = 0;
   {
     Facts facts;

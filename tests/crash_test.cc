@@ -29,7 +29,7 @@ constexpr const char* kChildFlag = "--crash-child";
 
 struct Workload {
   uint64_t nvme_bytes = 0;
-  uint64_t chains_per_run = 0;  // What one child stores at most.
+  uint64_t chains_per_run = 0;  // One child stores so many at most.
 };
 // Every directory sees a few runs, and all that they store fits into a part of the cap: nothing has
 // to be reclaimed, so nothing may be missing.
@@ -80,7 +80,7 @@ int RunChild(const std::string& directory, const Workload& workload, uint64_t fi
   return 0;
 }
 
-// What is known about the chains of one directory.
+// Keeps what is known about the chains of one directory.
 class Ledger {
  public:
   void Note(const std::string& line, uint64_t first) {
@@ -171,7 +171,7 @@ class CrashTest : public testing::Test {
   Ledger ledger_;
 };
 
-TEST_F(CrashTest, WhatWasFlushedSurvivesAKillAndWhatWasDeletedStaysDeleted) {
+TEST_F(CrashTest, FlushedBlocksSurviveAKillAndDeletedOnesStayDeleted) {
   const int kills = ByTestLevel(5, 40, 500);
   size_t served = 0;
   std::optional<ScratchDirectory> directory;

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 struct Outcome {
   std::vector<bool> correct;  // Of each question.
-  std::string said;           // What was no JSON.
+  std::string said;           // The lines that were no JSON.
   int status = 0;
 };
 

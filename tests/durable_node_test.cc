@@ -1,5 +1,5 @@
-// What outlives a node, over real stores of every kind: nodes in processes of their own that are
-// killed, several at once on one store, and stores that fail under them.
+// Blocks that outlive a node, over real stores of every kind: nodes in processes of their own that
+// are killed, several at once on one store, and stores that fail under them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ class SharedRedis final : public SharedStore {
   void Start() override { server_.Start(); }
 
  private:
-  // What it has is on its disk at once: it is to be killed.
+  // Its values are on its disk at once, for it is to be killed.
   RedisServer server_{{.arguments = {"--appendonly", "yes", "--appendfsync", "always"},
                        .user = {},
                        .password = {}}};
@@ -189,7 +189,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
                            << store_->tier();
   }
 
-  // What the only tenant stores is not durable, unless a session says so.
+  // Blocks of the only tenant are not durable, unless a session says so.
   void LetTenantBeOfNoClass() {
     token_ = "a token";
     WriteSecret(
@@ -361,7 +361,7 @@ TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
     const auto fetch = host.engine->Fetch(chain, {}, kDefaultTimeoutNanos);
     const Recalled meanwhile = host.engine->CheckAndRelease(chain, {}, *fetch);
     EXPECT_EQ(meanwhile.wrong, 0u) << name;
-    EXPECT_LT(meanwhile.right, kBlocks) << name;  // Else the fault was none.
+    EXPECT_LT(meanwhile.right, kBlocks) << name;  // The fault took effect.
     store_->network()->Set({});
     ExpectRecalled(host, 7);
     host.Kill();
@@ -483,8 +483,8 @@ TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 8)), 0u);
 }
 
-// It comes again, with the same prompt, before the other node has heard that it was deleted. What
-// that one drops then is the old one's.
+// It comes again, with the same prompt, before the other node has heard that it was deleted. That
+// node then drops the old one's blocks alone.
 TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHadBefore) {
   if (GetParam().name != "Directory" || !GetParam().encrypted) GTEST_SKIP();
   std::vector<Host> hosts(2);
@@ -505,7 +505,7 @@ TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHa
   }
   ASSERT_TRUE(Eventually([&] { return Flush(hosts[0]).ok(); }));
   EXPECT_TRUE(hosts[1].node->AwaitLine("the data key of tenant local is gone"));
-  // What it erases for itself goes, once whatever it was to erase before was tried.
+  // Blocks that it erases for itself go, once the erasures from before were tried.
   ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 9)), kBlocks);
   EXPECT_TRUE(Eventually([&] { return Flush(hosts[1]).ok(); }));
   const Status evicted = hosts[1].engine->Evict(ChainOf(hosts[1], 9))->status;

@@ -1,4 +1,4 @@
-// What happens to drives in real life: full, read-only, in another process's hands, files removed
+// Drives as they are in real life: full, read-only, in another process's hands, files removed
 // by somebody. The cache goes on with memory, answers every fetch, and takes the drive back by
 // itself when it can be used again.
 #include <fcntl.h>
@@ -281,7 +281,7 @@ TEST_P(SharedDirectoryTest, ASecondProcessWaitsInMemoryForTheFirstToEnd) {
   EXPECT_TRUE(second.engine->Flush().ok());
 }
 
-TEST_P(SharedDirectoryTest, WhatCannotBeLookedAtIsNotSaidToBeDeleted) {
+TEST_P(SharedDirectoryTest, BlocksThatCannotBeLookedAtAreNotSaidToBeDeleted) {
   auto holder = ChildProcess::Start({kHoldFlag, scratch_.path()});
   ASSERT_EQ(holder->ReadLine(std::chrono::seconds(30)), "holding");
   Opened second(scratch_.path());

@@ -265,7 +265,7 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
     if (content.contains("application/json")) {
       Check(content["application/json"]["schema"], document, json::parse(response.body), path);
     }
-    // What the other method is told.
+    // The answer to the other method.
     const HeardResponse wrong = AskAdmin(get ? PostText(path, "{}") : GetText(path));
     EXPECT_EQ(wrong.status, 405);
     const bool probe = path == "/healthz" || path == "/readyz";
@@ -273,7 +273,7 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
   }
 }
 
-TEST_F(HttpTest, WhatEnginesDidIsCountedAndCanBePinnedPrestagedAndEvicted) {
+TEST_F(HttpTest, BlocksOfEnginesAreCountedAndCanBePinnedPrestagedAndEvicted) {
   Start();
   auto cache = Connect({.socket = socket()}, {});
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
@@ -351,7 +351,7 @@ TEST_F(HttpTest, SessionsAreListedByNamesThatAreTextWhateverEnginesCallThem) {
               HasSubstr("--after 'x'\\''; touch " + path("pasted") + "; echo '\\'''\n"));
 }
 
-TEST_F(HttpTest, WhatADurableTierHadIsAHitInEveryView) {
+TEST_F(HttpTest, ABlockThatADurableTierHadIsAHitInEveryView) {
   const std::string config = fmt::format(
       "[[tier]]\nname = \"shared\"\nkind = \"posix\"\ndirectory = \"{}\"\nsize = \"1GiB\"\n",
       path("shared"));
@@ -417,7 +417,7 @@ TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(path("shared")), HasSubstr("2MiB"),
                                  HasSubstr("It works: every byte came back")));
   EXPECT_THAT(Ctl({"tiers"}).out, AllOf(HasSubstr("shared"), HasSubstr("in service")));
-  // What only the store has counted.
+  // The store alone counts these.
   EXPECT_THAT(
       Ask(GetText("/metrics")).body,
       HasSubstr("aquifer_durable_events_total{tier=\"shared\",event=\"store_removes\"} 24\n"));
@@ -439,7 +439,7 @@ TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
   EXPECT_EQ(report.at("failed"), "writing 4 KiB");
   EXPECT_THAT(report.at("trouble").get<std::string>(), HasSubstr("absent"));
 
-  // What a tenant stored is gone with its key.
+  // A tenant's blocks are gone with its key.
   AwaitKey();
   auto cache = Connect({.socket = socket()}, {});
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
@@ -527,7 +527,7 @@ TEST_F(HttpTest, WithoutATokenTheAdministratorIsAnsweredOnTheSocketAlone) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(HttpTest, WhatIsConfiguredForATenantIsShownBeforeItComes) {
+TEST_F(HttpTest, ATenantsConfigurationIsShownBeforeItComes) {
   std::ofstream(path("tenants.toml"))
       << "[[tenant]]\nname = \"a\"\ntoken_sha256 = \"" << std::string(64, '1')
       << "\"\ndram_ceiling = \"64MiB\"\nttl = \"1h\"\npriority = -2\n";
@@ -673,7 +673,7 @@ TEST_F(HttpTest, CtlAsksAndActs) {
   EXPECT_THAT(Ctl({"status"}).out, HasSubstr("draining"));
 }
 
-// What comes out of a terminal until it holds `text`.
+// Returns the output of a terminal until it holds `text`.
 std::string ReadUntil(int terminal, const std::string& text) {
   std::string all;
   char chunk[4096];
@@ -751,7 +751,7 @@ TEST_F(HttpTest, CtlSaysWhatIsWrongAndWhatToDo) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--for"));
   EXPECT_EQ(Ctl({"pin", "--session", "a", "--for", "soon"}).status, 2);
-  // What was written, not what would have been sent.
+  // The error has the text as it was written, not as it would have been sent.
   const std::string key(64, '0');
   EXPECT_THAT(Ctl({"pin", "--session", "a", "--for", "20000d"}).err,
               HasSubstr("--for: '20000d' is too long; give at most 3650d"));

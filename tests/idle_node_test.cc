@@ -52,7 +52,7 @@ uint64_t StatusBytes(pid_t pid, const std::string& field) {
   return 0;
 }
 
-// What a process has mapped of the pool, and how much of that is really there.
+// The part of the pool that a process has mapped, and how much of that is really there.
 struct Pool {
   uint64_t mapped_bytes = 0;
   uint64_t resident_bytes = 0;
@@ -107,7 +107,7 @@ class IdleNode : public testing::Test {
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();
     ASSERT_TRUE(Settles());
   }
-  // What it prepares is there.
+  // Returns true once the memory that it prepares is there.
   bool Settles() {
     Pool before;
     for (int looks = 0, same = 0; looks < 600; ++looks) {

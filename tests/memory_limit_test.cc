@@ -270,7 +270,7 @@ TEST_F(MemoryLimit, ANodeThatIsKilledAndStartedAgainKillsNobody) {
     EXPECT_THAT(Ask(other.get(), "store"), testing::StartsWith("stored "));
     EXPECT_EQ(group_->Kills(), kills) << "in life " << life;
   }
-  // What was leased is what it was, and with it gone there is room again.
+  // Leased blocks are unchanged, and with them gone there is room again.
   EXPECT_EQ(Ask(holder.get(), "release"), fmt::format("{} right, 0 wrong", blocks));
   const auto last = StartEngine();
   EXPECT_EQ(Ask(last.get(), "fill"), "full");

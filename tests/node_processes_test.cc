@@ -184,7 +184,7 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
   const Chain reserved = NumberedChain(engine().layout(), 2);
   // The reservation is void: somebody else can store what it was to hold.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(reserved) == reserved.size(); }));
-  // What it has leased is as good for others as ever.
+  // The blocks that it has leased are as good for others as ever.
   EXPECT_EQ(engine().Recall(stored), Recalled{.right = stored.size()});
   // A deletion does not take the memory away from a reader that may go on.
   EXPECT_TRUE(engine().Evict(stored)->status.ok());
@@ -194,7 +194,7 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
 
   child->Signal(SIGCONT);
   child->EndInput();
-  // What it had leased is still what it was, and its memory comes back without it having to die.
+  // Its leased blocks are unchanged, and their memory comes back without it having to die.
   EXPECT_EQ(child->ReadLine(seconds(30)), fmt::format("{} right", stored.size()));
   EXPECT_TRUE(NothingIsLent());
 }
@@ -300,7 +300,7 @@ TEST_F(NodeProcess, KilledUnderLoadCostsMissesOnly) {
   }
 }
 
-TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
+TEST_F(NodeProcess, LeasedBlocksStayAsTheyWereAndTheRestIsUnmapped) {
   ASSERT_NO_FATAL_FAILURE(StartNode());
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
   const Chain kept = NumberedChain(engine().layout(), 1);
@@ -325,7 +325,7 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   EXPECT_EQ(engine().Matched(kept), 0u);
 }
 
-// Who waits sleeps until something is counted.
+// A client that waits sleeps until something is counted.
 TEST_F(NodeProcess, KilledBehindItsAnswerIsAnAnswerThatIsCounted) {
   ASSERT_NO_FATAL_FAILURE(StartNode());
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
@@ -363,7 +363,7 @@ TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
   child_->Signal(SIGCONT);
   ASSERT_TRUE(Back());
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = chain.size()});
-  // What the fetch was lent after all is not lent any more.
+  // The slots lent to the fetch after all are not lent any more.
   EXPECT_TRUE(engine().Eventually([this] { return engine().Counter("lent_slots") == 0; }));
 }
 

@@ -50,7 +50,7 @@ constexpr int64_t kHandTimeoutNanos = kDefaultTimeoutNanos;
 constexpr std::chrono::milliseconds kLook{10};
 constexpr int kLooks = 2 * kDefaultTimeoutNanos / 10'000'000;  // The deadline and as much again.
 
-// What one client has got out of it.
+// The share of one client.
 struct Share {
   std::atomic<size_t> tries = 0;
   std::atomic<size_t> rounds = 0;  // In which it stored something and recalled something.

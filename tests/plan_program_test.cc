@@ -246,7 +246,7 @@ TEST_F(PlanProgram, ALastLineThatBrokeOffIsToldAndATraceIsNotReplacedByItsPage) 
   EXPECT_GT(std::filesystem::file_size(trace), lines.size());
 }
 
-TEST_F(PlanProgram, WhatCannotBeWrittenIsAnError) {
+TEST_F(PlanProgram, APageThatCannotBeWrittenIsAnError) {
   const std::string trace =
       Write("trace.jsonl",
             R"({"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]})"
@@ -391,8 +391,8 @@ TEST_F(PlanProgram, ALineOfGigabytesIsRefusedInBoundedMemory) {
 
 // ---- A node's recording ----
 
-// What an engine does: conversations that share how they begin, each of which grows by what the
-// user says and by what the model makes of it.
+// An engine's work: conversations that begin alike, each of which grows by the user's words and the
+// model's answers.
 class Talker {
  public:
   Talker(TestEngine* engine, uint64_t seed)

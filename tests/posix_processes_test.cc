@@ -225,7 +225,7 @@ class PosixProcessesTest : public testing::Test {
     children_.clear();
   }
 
-  // What is left, read by one more process, when nobody else is there.
+  // Reads all blobs that are left in one more process, when nobody else is there.
   void CheckWhatIsLeft() {
     Result<std::unique_ptr<BlobStore>> store = NewPosixStore(OptionsFor(directory()));
     ASSERT_TRUE(store.ok());

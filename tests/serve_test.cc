@@ -313,7 +313,7 @@ TEST_F(ServeTenants, ASignalChangesThemAndAMistakeChangesNothing) {
   EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8});
 }
 
-// Who is in already, with what does not count any more.
+// Clients are connected already, with a token or user that does not count any more.
 TEST_F(ServeTenants, AChangedTokenOrUserEndsTheConnectionsThatShowedAnother) {
   const uid_t self = ::geteuid();
   WriteTenants({{"token", "old"}, {"user", "u", fmt::format("uids = [{}]", self)}, {"same", "s"}});
@@ -366,7 +366,7 @@ TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   EXPECT_EQ(SocketMode(), 0666u) << "the tenants' users cannot come to it";
 }
 
-// Else their blocks would lie on drives in plain, against what the file says.
+// Their blocks would lie on drives in plain, against the tenants' file.
 TEST_F(ServeTenants, ANodeThatEncryptsNothingTakesNoTenantsThatAreToBeEncrypted) {
   WriteConfig("");
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", scratch_.Sub("drive:300MiB")}));
@@ -424,7 +424,8 @@ TEST_F(ServeTenants, ANodeThatEncryptsTakesNoConfigurationWithoutThat) {
   EXPECT_EQ(Knock("blue", "b"), "let in");
 }
 
-// A cleaner of /tmp took it. Who has the rest of a reload and hears of none has the wrong rules.
+// A cleaner of /tmp took it. The rest of the reload counts nevertheless: without it the rules are
+// wrong.
 TEST_F(ServeTenants, ASocketThatIsGoneKeepsNothingOfAReloadBack) {
   if (!HttpIsBuilt()) GTEST_SKIP() << "this build has no HTTP";
   http_ = "127.0.0.1:0";
@@ -593,7 +594,7 @@ TEST_F(Serve, TellsSystemdWhenItServesReloadsAndEnds) {
   EXPECT_EQ(node_->Wait(), 0);
 }
 
-TEST_F(Serve, WhatWasStoredIsThereAfterATermAndANewStart) {
+TEST_F(Serve, StoredBlocksAreThereAfterATermAndANewStart) {
   const std::string nvme = scratch_.Sub("nvme") + ":1GiB";
   const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 100});
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", nvme}));
@@ -629,7 +630,7 @@ class ServeRecording : public Serve {
   const std::string trace_ = scratch_.Sub("trace");
 };
 
-TEST_F(ServeRecording, WhatEnginesAskForIsRecordedAlsoOfObservers) {
+TEST_F(ServeRecording, RequestsOfEnginesAreRecordedAlsoThoseOfObservers) {
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
   const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 12});
   const Chain prompt(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 8});

@@ -1,4 +1,4 @@
-// What engines of one node share, and what they cannot see of each other: node, engines and
+// Engines of one node share blocks, and cannot see certain things of each other: node, engines and
 // strangers are processes of their own.
 //
 // Out of scope: a process of the same user can open another's descriptors through /proc/PID/fd, or
@@ -349,7 +349,7 @@ class Sharing : public testing::Test {
   std::unique_ptr<ChildProcess> node_;
 };
 
-// What is counted: for each block, whether the reader's bytes are the very memory (object and
+// Counts for each block whether the reader's bytes are the very memory (object and
 // offset) that the writer wrote, so that there is nothing between them that could be a copy; how
 // much memory of its own each of the three processes took; and how many bytes any of them read or
 // wrote with a system call.

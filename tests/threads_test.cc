@@ -39,7 +39,7 @@ struct Totals {
   std::atomic<uint64_t> lost{0};  // Operations without one of the answers they may have.
 };
 
-// What one thread does. Half of the chains fork off a common one, so that threads share blocks.
+// The work of one thread. Half of the chains fork off a common one, so that threads share blocks.
 class Worker {
  public:
   Worker(Cache* cache, const Layout& layout, uint64_t seed, Totals* totals)
