@@ -46,7 +46,7 @@ class ResidencyFixture : public ::testing::Test {
 
   static Key KeyOf(uint32_t position) {
     Key key{};
-    key[0] = static_cast<std::byte>(position + 1);
+    key.bytes[0] = static_cast<std::byte>(position + 1);
     return key;
   }
   BlockName NameOf(uint32_t position) const {
