@@ -89,6 +89,7 @@ Status Core::BuildDram() {
                                           .keep_available_bytes = cache.keep_available_bytes,
                                           .ready_extents = options_.ready_extents,
                                           .paced_by_cores = options_.paced_by_cores,
+                                          .pace_clock = environment_.clock,
                                           .hash_seed = environment_.random->Next64()},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));

@@ -100,7 +100,8 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
 }
 
-// Its blocks may be written again, to another drive. What it has of them is dead, also after a restart.
+// Its blocks may be written again, to another drive. What it has of them is dead, also after a
+// restart.
 TEST(NvmeHealthTest, ADriveThatIsAwayForLongIsDetachedAndItsBlocksMayBeWrittenElsewhere) {
   for (const bool restart : {false, true}) {
     NvmeHarness harness(Small(), 2);

@@ -79,8 +79,8 @@ class NvmeTier : public Tier {
   virtual const NvmeRecovery& recovery() const = 0;
   // In the order in which they were given.
   virtual std::vector<NvmeDriveState> Drives() const = 0;
-  // Returns true if every drive has been read, none is detached, and the listener was told: no block
-  // can come to light any more.
+  // Returns true if every drive has been read, none is detached, and the listener was told: no
+  // block can come to light any more.
   virtual bool AllRead() const = 0;
   // Returns true if the block's drive is detached. The tier still knows the record, which counts
   // again when the drive is back; until then, a write of the block goes to another drive and
