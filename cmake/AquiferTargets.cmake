@@ -2,7 +2,7 @@
 # short names; LINK is for what is not ours. tools/check-layers reads DEPS as text, so write them
 # out: no variables.
 
-# aquifer_library(tier  SRCS dram_tier.cc nvme_tier.cc  DEPS base block io  [LINK OpenSSL::Crypto])
+# aquifer_library(tier  SRCS dram_pool.cc nvme_tier.cc  DEPS base block io  [LINK OpenSSL::Crypto])
 # makes aquifer_tier and its alias aquifer::tier. Without SRCS it is header-only.
 function(aquifer_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS;LINK")
@@ -27,7 +27,7 @@ function(aquifer_library name)
   set_property(GLOBAL PROPERTY AQUIFER_DEPS_OF_${name} "${arg_DEPS}")
 endfunction()
 
-# aquifer_test(dram_tier_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
+# aquifer_test(dram_pool_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
 #              [LABELS slow] [TIMEOUT 120] [ENV NAME=value])
 # makes a GoogleTest program with a main of its own, and one ctest entry. It also carries the name
 # of its folder as a label. LABELS release-only keeps it out of the sanitizer builds; threads says
@@ -52,7 +52,7 @@ function(aquifer_test name)
   aquifer_register_test(${name} "${arg_LABELS}" "${arg_TIMEOUT}" "${arg_ENV}")
 endfunction()
 
-# aquifer_bench(dram_tier_bench  DEPS tier  [SRCS ...] [LINK ...]) makes a Google Benchmark program.
+# aquifer_bench(dram_pool_bench  DEPS tier  [SRCS ...] [LINK ...]) makes a Google Benchmark program.
 function(aquifer_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS;LINK")
   aquifer_reject_leftovers("aquifer_bench(${name})" "${arg_UNPARSED_ARGUMENTS}")

@@ -191,13 +191,12 @@ Result<std::unique_ptr<EvictionOrder>> Core::NewOrder(uint32_t max_blocks, uint8
 
 Status Core::Build() {
   const CacheOptions& cache = options_.cache;
-  AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
-                                          .extent_bytes = options_.extent_bytes,
-                                          .keep_available_bytes = cache.keep_available_bytes,
-                                          .ready_extents = options_.ready_extents,
-                                          .hash_seed = environment_.random->Next64()},
-                                         environment_.extents, environment_.workers,
-                                         environment_.owner, environment_.clock));
+  AQ_ASSIGN_OR_RETURN(dram_,
+                      NewDramPool({.capacity_bytes = cache.dram_bytes,
+                                   .extent_bytes = options_.extent_bytes,
+                                   .keep_available_bytes = cache.keep_available_bytes,
+                                   .ready_extents = options_.ready_extents},
+                                  environment_.extents, environment_.workers, environment_.owner));
   dram_->on_wanted_back = [this](uint32_t extent) {
     residency_->Withhold(extent);
     if (on_extent_wanted) on_extent_wanted(extent);

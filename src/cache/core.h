@@ -38,7 +38,7 @@
 #include "policy/prefill_model.h"
 #include "policy/tier_speed.h"
 #include "policy/worth.h"
-#include "tier/dram_tier.h"
+#include "tier/dram_pool.h"
 #include "tier/nvme_tier.h"
 
 namespace aquifer {
@@ -199,7 +199,7 @@ class Core final : private TierListener, private LoadWaiter {
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
   uint64_t extent_bytes() const {
-    return dram_->dram_usage().extent_bytes - dram_->dram_usage().making_bytes;
+    return dram_->usage().extent_bytes - dram_->usage().making_bytes;
   }
   bool pool_complete() const;
   // Faults the rest of the pool in, in the background: somebody is going to store.
@@ -509,7 +509,7 @@ class Core final : private TierListener, private LoadWaiter {
   const CacheEnvironment environment_;
   std::vector<TenantOptions> tenants_;  // As SetTenants() was told.
   Catalog catalog_;
-  std::unique_ptr<DramTier> dram_;
+  std::unique_ptr<DramPool> dram_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Eraser> eraser_;

@@ -168,7 +168,7 @@ CacheStats Core::StatsOf(uint16_t tenant) const {
 
 CacheStats Core::StatsOfAll(uint16_t tenant) const {
   CacheStats stats;
-  const DramUsage dram = dram_->dram_usage();
+  const DramUsage dram = dram_->usage();
   stats.tiers.push_back({.tier = TierKind::kDram,
                          .in_service = true,
                          .capacity_bytes = options_.cache.dram_bytes,
