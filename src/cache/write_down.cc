@@ -98,7 +98,7 @@ void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
   } else {
     Put(item);
   }
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::Put(const Item& item) {
@@ -344,7 +344,7 @@ void WriteDown::Pump() {
     ++busy;
     bytes_under_way += write->bytes;
   }
-  if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
+  if (!aside_.empty() && !flushes_.empty()) TakeBackFlushed();
   // What is under way cannot be evicted, like what is held.
   const uint64_t most_bytes = std::min(kMaxInFlightBytes, settings_.max_held_bytes);
   const auto has_room = [&] {
@@ -404,7 +404,7 @@ void WriteDown::Pump() {
     pump_from_ = next->first;
     PumpAt(now);
   }
-  if (!flushes_.empty()) CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::PumpAt(int64_t nanos) {
@@ -427,7 +427,7 @@ void WriteDown::OnDone(WriteBatch* write) {
   CheckBarriersLater();
   eraser_->Pump();
   Pump();
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::Recycle(WriteBatch* write) {
@@ -610,14 +610,7 @@ void WriteDown::SortSome() {
   if (sorting_) return PostToSelf(&WriteDown::SortSome);
   flushes_.WaitUntil(unwritten_.last());  // Their blocks may stand anywhere now.
   Pump();
-  CheckFlushes();
-}
-
-void WriteDown::FinishFlush(uint64_t number, Status status) {
-  const std::optional<FlushWaits::Wait> wait = flushes_.Finish(number);
-  if (!wait) return;
-  if (status.ok()) status = LostSinceLastFlush(wait->tenant, wait->client);
-  wait->on_done(std::move(status));
+  CheckFlushesLater();
 }
 
 Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
@@ -630,38 +623,31 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
                                     "more room");
 }
 
-// Those that are through share one flush of the tier, a slice of them.
-void WriteDown::CheckFlushes() {
-  if (flushes_.empty() || flush_check_posted_) return;
-  if (target_ == nullptr || !target_->in_service()) return FailFlushes();
-  if (sorting_) return;
-  std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
-  if (written.empty()) return;
-  if (written.size() == kFlushSlice) CheckFlushesLater();
-  target_->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
-    for (const uint64_t number : written) {
-      if (*alive) FinishFlush(number, status);
-    }
-  });
-}
-
+// One task for all that want it.
 void WriteDown::CheckFlushesLater() {
-  if (std::exchange(flush_check_posted_, true)) return;
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    flush_check_posted_ = false;
-    CheckFlushes();
-  });
+  if (flushes_.empty() || std::exchange(flush_check_posted_, true)) return;
+  PostToSelf(&WriteDown::CheckFlushes);
 }
 
-void WriteDown::FailFlushes() {
-  for (const uint64_t number : flushes_.TakeAny(kFlushSlice)) {
-    FinishFlush(number, Status(Code::kUnavailable,
-                               "the NVMe tier went out of service; Stats() says of "
-                               "each drive why"));
+// Answers a slice of the flushes that are through; of all, where the tier is out of service.
+void WriteDown::CheckFlushes() {
+  flush_check_posted_ = false;
+  const bool usable = target_ != nullptr && target_->in_service();
+  if (usable && sorting_) return;
+  size_t left = kFlushSlice;
+  for (const uint16_t of : flushes_.Whose()) {
+    const uint64_t oldest = usable ? unwritten_.Oldest(of) : UINT64_MAX;
+    while (left > 0) {
+      const std::optional<FlushWaits::Wait> wait = flushes_.TakeWritten(of, oldest);
+      if (!wait) break;
+      --left;
+      wait->on_done(usable ? LostSinceLastFlush(wait->tenant, wait->client)
+                           : Status(Code::kUnavailable,
+                                    "the NVMe tier went out of service; Stats() says of each "
+                                    "drive why"));
+    }
   }
-  if (!flushes_.empty()) CheckFlushesLater();
+  if (left == 0) CheckFlushesLater();
 }
 
 // --- Barrier

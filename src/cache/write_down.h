@@ -213,11 +213,8 @@ class WriteDown {
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
   // The first behind `sequence` in queue_ that somebody waits for.
   Queue::iterator NextFlushed(uint64_t sequence);
-  void CheckFlushes();
-  // One task for all who want it.
   void CheckFlushesLater();
-  void FailFlushes();
-  void FinishFlush(uint64_t number, Status status);
+  void CheckFlushes();
   void CheckBarriers();
   void CheckBarriersLater();
   void PumpAt(int64_t nanos);

@@ -20,10 +20,10 @@ TEST(NvmePackingTest, SealedBlocksSurviveARestartThatKnowsNoKey) {
   for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
   harness.Restart();
   EXPECT_EQ(harness.tier()->Usage().block_count, 30u);
-  harness.tier()->Enumerate([](const BlockMeta& meta) {
+  for (const BlockMeta& meta : harness.Metas()) {
     EXPECT_NE(meta.data_key_id, DataKeyId{});
     EXPECT_EQ(meta.stored_bytes, 5000u);
-  });
+  }
   for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
 }
 

@@ -139,12 +139,6 @@ std::string NvmeTierImpl::WhyOut() const {
   return why;
 }
 
-void NvmeTierImpl::Enumerate(const std::function<void(const BlockMeta&)>& visit) const {
-  for (const NvmeIndex::EntryId entry : shared_.index.Ordered()) {
-    if (Visible(entry)) visit(shared_.index.Meta(entry));
-  }
-}
-
 bool NvmeTierImpl::Visible(NvmeIndex::EntryId entry) const {
   return !shared_.index.Expired(entry, shared_.clock->UnixSeconds()) &&
          drives_[shared_.index.Place(entry).drive]->in_service();

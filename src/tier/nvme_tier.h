@@ -86,8 +86,9 @@ class NvmeTier : public Tier {
   // here.
   virtual std::optional<BlockMeta> MetaOf(const BlockId& id) const = 0;
 
-  // As Enumerate(), in tasks that each stay short, and then `on_done`. Blocks that come or go
-  // meanwhile may be visited or not.
+  // Calls `visit` for every block that can be read, in an order fixed by the tier's history, with
+  // parents before children; then `on_done`. The calls come in tasks that each stay short. Blocks
+  // that come or go meanwhile may be visited or not.
   virtual void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                                  std::function<void()> on_done) = 0;
 };

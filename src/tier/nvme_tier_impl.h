@@ -76,15 +76,6 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;
   void Erase(Batch<EraseOp>* batch) override;
-  void Cancel(Batch<ReadOp>* batch) override { ledger_.Cancel(batch); }
-  void Cancel(Batch<WriteOp>* batch) override { ledger_.Cancel(batch); }
-
-  // A write is acknowledged only when it survives what it should; nothing is left to do.
-  void Flush(std::function<void(Status)> on_done) override {
-    shared_.executor->Post([on_done = std::move(on_done)] { on_done(Status()); });
-  }
-
-  void Enumerate(const std::function<void(const BlockMeta&)>& visit) const override;
   Status Probe(const BlockId& id) const override;
   uint32_t DeviceOf(const BlockId& id) const override;
   TierUsage Usage() const override;
