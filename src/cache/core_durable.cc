@@ -26,6 +26,7 @@ Status Core::BuildDurable() {
     loader_->Load(ref, DeadlineIn(kLoadToWriteNanos, environment_.clock->NowNanos()), ticket);
   };
   parts.want_on_nvme = [this](BlockRef ref) { write_down_->Want(ref); };
+  parts.promote = [this](BlockRef ref) { write_down_->Promote(ref); };
   parts.walk = [this](size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) {
     return WalkKeys(max, next, keys, whole);
   };

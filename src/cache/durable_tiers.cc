@@ -114,7 +114,8 @@ Status DurableTiers::MakeTier(const DurableTierSource& source) {
                                                          .presence = one->presence.get(),
                                                          .executor = environment_.owner,
                                                          .clock = environment_.clock,
-                                                         .max_bytes = parts_.dram_bytes / 4});
+                                                         .max_bytes = parts_.dram_bytes / 4,
+                                                         .on_arrived = parts_.promote});
   one->eraser = std::make_unique<Eraser>(EraserOptions{.enabled = true,
                                                        .max_remembered = kMaxErasures,
                                                        .max_remembered_per_tenant = kMaxErasures,

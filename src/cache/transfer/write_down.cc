@@ -69,6 +69,12 @@ void WriteDown::Add(BlockRef ref) {
   Enqueue(ref, sequence);
 }
 
+void WriteDown::Promote(BlockRef ref) {
+  if (!settings_.enabled || (chooses_ && !aside_.Admit(ref, Affordable()))) return;
+  Enqueue(ref, unwritten_.NextSequence());
+  PumpSoon();
+}
+
 void WriteDown::OnLost(BlockRef ref) {
   if (settings_.enabled && !residency_->set_aside(ref)) {
     aside_.Add(ref, unwritten_.NextSequence());
@@ -314,7 +320,7 @@ Status WriteDown::AddTo(WriteBatch* write, const Item& item) {
   if (Status charged = renewal ? Status() : residency_->ChargeNvme(item.ref); !charged.ok()) {
     if (charged.code() == Code::kBusy) return charged;
     ++stats_.refused_blocks;
-    losses_.AddRefused(tenant);
+    if (!residency_->in_lasting(item.ref)) losses_.AddRefused(tenant);
     return charged;
   }
   WriteOp& op = write->batch.ops.emplace_back();
