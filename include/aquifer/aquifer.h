@@ -95,8 +95,8 @@ enum {
 /* What became of a block that was to be reserved. */
 enum {
   AQUIFER_REFUSED = 0, /* See `refusal`. */
-  /* It is there already. Write nothing. (What only a drive has that is out of service does not
-   * count: it has to be computed, and may be stored again.) */
+  /* It is there already. Write nothing. (A block that only a drive has counts until that drive has
+   * been out of service for a minute. Then it may be stored again.) */
   AQUIFER_HAVE = 1,
   AQUIFER_BEING_FILLED = 2, /* Another engine fills it, for about `wait_ms` more. */
   AQUIFER_SLOT = 3          /* Write the block into `slot`, then commit or abort. */
@@ -436,9 +436,9 @@ aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
 /* Done with AQUIFER_OK when all that this tenant committed before has reached the tier, and so
  * survives what the tier survives. In a cache without NVMe, AQUIFER_NVME waits for what is to be
  * durable, and is done with AQUIFER_UNAVAILABLE where there is more than that: the message says how
- * many blocks are in memory alone. In one with NVMe, AQUIFER_UNAVAILABLE also where blocks were
- * stored again that a drive has which is out of service, until all drives are in service. Timeout
- * 0: ten seconds. */
+ * many blocks are in memory alone. The blocks of a drive that has been out of service for a minute
+ * count as lost until it is back: DRAM's copies of them are written to other drives, for which a
+ * flush waits. Timeout 0: ten seconds. */
 aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
                            int64_t timeout_nanos);
 

@@ -159,8 +159,8 @@ std::string_view RefusalName(Refusal refusal);
 
 enum class ReserveOutcome : uint8_t {
   kRefused = 0,  // See `refusal`.
-  // It is there already. Write nothing. (What only a drive has that is out of service does not
-  // count: it has to be computed, and may be stored again.)
+  // It is there already. Write nothing. (A block that only a drive has counts until that drive has
+  // been out of service for a minute. Then it may be stored again.)
   kHave = 1,
   kBeingFilled = 2,  // Another engine fills it, for about `wait_ms` more.
   kSlot = 3,         // Write the block into `slot`, then Commit or Abort.
@@ -216,8 +216,8 @@ struct CommitRequest : Request {
 // where a durable tier has to say, after a restart, whether some are of a session that is to be
 // durable, and none can.
 //
-// In a cache with NVMe, kUnavailable also where blocks were stored again that a drive has which is
-// out of service, until all drives are in service.
+// The blocks of a drive that has been out of service for a minute count as lost until it is back:
+// DRAM's copies of them are written to other drives, for which a flush waits.
 struct FlushRequest : Request {
   TierKind tier = TierKind::kNvme;
   int64_t timeout_nanos = 10 * kDefaultTimeoutNanos;

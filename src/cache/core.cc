@@ -451,8 +451,8 @@ void Core::Detach(ClientNumber client, std::function<void()> on_done) {
 
 SlotPlace Core::PlaceOf(ClientNumber client, uint64_t id, bool reservation) {
   const Loan* const loan = FindLoan(client, id, reservation);
-  if (loan == nullptr || (loan->ref == kNoBlock && loan->refill == 0)) return {};
-  return dram_->PlaceOf(SlotOf(*loan));
+  if (loan == nullptr || loan->ref == kNoBlock) return {};
+  return dram_->PlaceOf(residency_->at(loan->ref).slot);
 }
 
 ExtentInfo Core::OfferExtent(uint32_t extent) {

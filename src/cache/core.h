@@ -64,6 +64,8 @@ struct CoreOptions {
   int64_t reopen_nanos = 1'000'000'000;   // How often a drive that would not open is tried again.
   // Drives that have not opened by then come later: the cache starts without them.
   int64_t open_wait_nanos = 5'000'000'000;
+  // A drive that has been out of service for so long is detached: its blocks leave the index.
+  int64_t detach_nanos = 60'000'000'000;
 };
 
 using ClientNumber = uint32_t;
@@ -255,11 +257,10 @@ class Core final : private TierListener, private LoadWaiter {
     uint32_t first_generation = 0;  // Of its names, at random: an earlier client's hardly is one.
     JobList jobs{};                 // Its requests and hints under way.
   };
-  // A lease or a reservation, and with that a lease of the index's entry, so that it outlives
-  // them; a refill's reservation holds its Refill instead.
+  // A lease or a reservation, and with that a lease of the index's entry, so that the entry
+  // outlives them.
   struct Loan {
     BlockRef ref = kNoBlock;
-    uint32_t refill = 0;  // That it is a reservation of, and `ref` is kNoBlock then; 0: of none.
     ClientNumber client = 0;
     uint32_t name = 0;  // The client's for it.
     bool reservation = false;
@@ -272,23 +273,13 @@ class Core final : private TierListener, private LoadWaiter {
   };
   // A block that is being written by the ranks of one engine.
   struct Filling {
-    BlockRef ref = kNoBlock;  // kNoBlock: it is free, or a Refill's.
+    BlockRef ref = kNoBlock;  // kNoBlock: it is free.
     uint32_t engine = 0;
     LaneSums sums;
     uint32_t covered_heads = 0;
     std::vector<std::pair<uint32_t, uint32_t>> ranges;  // Sorted, disjoint.
     int64_t since_nanos = 0;
     int64_t touched_nanos = 0;  // When a rank last took or gave back a part of it.
-  };
-  // A block that only a drive out of service has, while it is stored again: the same, but into a
-  // slot beside its entry (core_refill.cc).
-  struct Refill {
-    Filling filling;
-    NewBlock block;
-    SlotId slot = kNoSlot;          // kNoSlot: it is the block's by now.
-    BlockRef published = kNoBlock;  // That block, held for the ranks that may still touch it.
-    uint32_t loans = 0;
-    bool open = false;  // Else it is over, and only waits for the ranks to let go.
   };
   struct Session {
     BlockName head;
@@ -328,6 +319,7 @@ class Core final : private TierListener, private LoadWaiter {
   uint64_t NvmeToSpare(uint16_t tenant) const;
   void OnRewritten(uint64_t bytes) override { write_down_->ChargeBudget(bytes); }
   void OnFound() override;
+  void OnDetached() override;
   void OnHealth(bool in_service, const Status& why) override;
 
   // LoadWaiter, for blocks that were brought to DRAM only to be written anew.
@@ -352,13 +344,15 @@ class Core final : private TierListener, private LoadWaiter {
   // Deletes what a drive was found to have of it, and not what is being written of it now.
   void EraseFound(const BlockName& name);
   BlockId IdOf(const BlockName& name) const;
-  // Every drive has been read and its blocks are in the index: none can come to light any more.
+  // Returns true if every drive has been read, none is detached, and their blocks are in the index:
+  // none can come to light any more.
   bool nvme_known() const { return nvme_ == nullptr || found_all_; }
   // As far as is known, also before this has heard of all that the tier found.
   bool MayBeOnNvme(const BlockId& id) const {
     return !nvme_known() || (nvme_ != nullptr && nvme_->Probe(id).code() != Code::kNotFound);
   }
   void OnTakenOver();
+  void DetachSome();
   bool nvme_usable() const { return nvme_ready_ && nvme_->in_service(); }
 
   // Durable tiers.
@@ -383,9 +377,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool DropJobs(size_t max);
   // True: some reservations were overdue, and there may be more.
   bool LookForOverdue();
-  // Make at most `*max` of them void, and take those off it.
+  // Makes at most `*max` of them void, and takes those off it.
   void VoidOverdueFillings(int64_t limit_nanos, size_t* max);
-  void VoidOverdueRefills(int64_t limit_nanos, size_t* max);
 
   // Requests.
   template <class J, class R>
@@ -423,11 +416,10 @@ class Core final : private TierListener, private LoadWaiter {
   void VoidFilling(BlockRef ref);
 
   // Fillings.
-  void BeginFilling(Filling* filling, uint32_t engine);
   void NewFilling(BlockRef ref, uint32_t engine);
   void FreeFilling(BlockRef ref);
   Filling& filling(BlockRef ref) { return fillings_[residency_->at(ref).owner_data - 1]; }
-  // Who writes the block now, wherever to; null: nobody.
+  // The fill under way of the block; null: there is none.
   const Filling* FillingOf(const BlockName& name) const;
   double FillWaitMs(const Filling& filling) const;
   void NoteFilled(const Filling& filling);
@@ -437,26 +429,8 @@ class Core final : private TierListener, private LoadWaiter {
   void VoidReservation(const Loan& loan);
   // Why nothing can be committed to it any more. `whole`: all of the block was.
   static Status WhyNotOpen(bool whole);
-  // Where the block is, or is to be written to.
-  SlotId SlotOf(const Loan& loan) const;
 
-  // Refills, by their numbers from 1.
-  Refill& refill_at(uint32_t number) { return refills_[number - 1]; }
-  const Refill& refill_at(uint32_t number) const { return refills_[number - 1]; }
-  uint32_t FindRefill(const BlockName& name) const;  // An open one; 0: there is none.
-  uint32_t NewRefill(const NewBlock& block, uint32_t engine, SlotId slot);
-  uint64_t LendRefill(ClientNumber client, uint32_t number);
-  void EndRefillLoan(uint32_t number);
-  void VoidRefill(uint32_t number);
-  void CloseRefill(Refill* refill);
-  void EndRefillIfUnused(uint32_t number);
-  void CommitRefill(Loan* loan, CommitOp* op);
-  Status PublishRefill(Refill* refill, const Checksum& checksum);
-  void ShortenExpiry(BlockRef ref, uint32_t unix_seconds);
   void ChangeExpiry(BlockRef ref, uint32_t unix_seconds);
-  // kUnavailable where the tenant (FlushWaits::kEveryone: any) has stored blocks again that a drive
-  // has which may not be back yet. Forgets all of them once every drive is in service.
-  Status FlushedDespiteRefills(uint16_t tenant);
 
   // Adds the op's heads; `complete` when every head is there.
   static Status Cover(Filling* filling, uint32_t heads, const CommitOp& op, bool* complete);
@@ -538,6 +512,8 @@ class Core final : private TierListener, private LoadWaiter {
   bool find_again_ = false;   // There are more since that began.
   bool finding_all_ = false;  // Every drive had been read when it began.
   bool found_all_ = false;    // And it has ended.
+  bool detaching_ = false;    // A detached drive's blocks are leaving the index.
+  size_t detach_cursor_ = 0;  // How far.
   // All of their blocks were deleted while a drive had not been read.
   std::set<uint16_t> forgotten_tenants_;
   // The whole index is being looked through for what is theirs, to be deleted. Once for each.
@@ -582,14 +558,8 @@ class Core final : private TierListener, private LoadWaiter {
   uint64_t lent_ = 0;  // Loans in use.
   size_t overdue_cursor_ = 0;
   size_t filling_cursor_ = 0;
-  size_t refill_cursor_ = 0;
   std::deque<Filling> fillings_;
   std::vector<uint32_t> free_fillings_;
-  std::deque<Refill> refills_;
-  std::vector<uint32_t> free_refills_;
-  std::map<BlockName, uint32_t> open_refills_;
-  // Tenants that have stored blocks again since all drives were last seen in service.
-  std::set<uint16_t> tenants_stored_again_;
   double average_fill_ms_ = 20;
   std::map<uint16_t, TenantSessions> sessions_;  // By tenant.
   size_t session_count_ = 0;

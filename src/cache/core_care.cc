@@ -461,10 +461,10 @@ bool EvictJob::DropNextOfSession() {
     link = *gone;
   }
   lost_track_ = !link.has_value();
-  // Of one that is gone a durable tier may have it, or the drive that it was found on while it was
-  // being filled.
+  // A durable tier may have a block that is gone from here, or a drive: one that is detached, or
+  // that the block was found on while it was being filled.
   const bool elsewhere =
-      ref != kNoBlock || core().durable_ != nullptr || core().found_busy_.contains(walk_);
+      ref != kNoBlock || core().durable_ != nullptr || core().MayBeOnNvme(core().IdOf(walk_));
   if (!DropOne(ref) && elsewhere) EraseElsewhere(walk_);
   if (!link) return false;
   own_ = std::exchange(walk_.key, link->parent);

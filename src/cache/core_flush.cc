@@ -70,7 +70,6 @@ void FlushJob::Run() {
   if (path_ != Path::kNvme || cursor_ > 0) return FlushDurable();
   flush_ = core().write_down_->Flush(tenant(), client(), [this, run = run()](Status status) {
     if (this->run() != run) return;
-    if (status.ok()) status = core().FlushedDespiteRefills(tenant());
     if (status.ok() && WantsDurable()) return FlushDurable();
     Finish(std::move(status));
   });
@@ -144,14 +143,11 @@ void DrainJob::Run() {
 }
 
 void DrainJob::DrainNvme() {
-  if (!core().nvme_usable()) {
-    return DrainDurable(core().FlushedDespiteRefills(FlushWaits::kEveryone));
-  }
+  if (!core().nvme_usable()) return DrainDurable(Status());
   core().write_down_->HottestFirst();
   flush_ =
       core().write_down_->FlushAll(tenant(), client(), [this, run = run()](const Status& status) {
-        if (this->run() != run) return;
-        DrainDurable(status.ok() ? core().FlushedDespiteRefills(FlushWaits::kEveryone) : status);
+        if (this->run() == run) DrainDurable(status);
       });
 }
 

@@ -12,6 +12,8 @@
 namespace aquifer {
 namespace {
 
+constexpr size_t kDetachSlice = 256;
+
 // All that write-down, loads (512, or 32 a drive) and deletions (1024) have under way at once:
 // nobody is refused for another's sake.
 uint32_t QueuedOps(size_t drives) {
@@ -49,6 +51,7 @@ Status Core::BuildNvme() {
                    .sync = cache.nvme_sync,
                    .max_queued_ops = QueuedOps(disks_.size()),
                    .max_block_bytes = LargestNvmeBlock(cache),
+                   .detach_nanos = options_.detach_nanos,
                    .meter = environment_.meter,
                    .packer = environment_.packer},
                   borrowed, this, environment_.workers, environment_.owner, environment_.clock,
@@ -132,6 +135,32 @@ void Core::OnTakenOver() {
   // What a crash kept from the durable tiers is written now.
   if (durable_ != nullptr) durable_->SweepSoon();
   if (on_ready_) std::exchange(on_ready_, nullptr)(Status());
+}
+
+// Nobody can read the blocks of a detached drive, and engines are to store them again. The drive
+// brings them back as one does that opens late.
+void Core::OnDetached() {
+  found_all_ = false;
+  detach_cursor_ = 0;
+  if (!std::exchange(detaching_, true)) DetachSome();
+}
+
+void Core::DetachSome() {
+  const Index& index = residency_->index();
+  const size_t end = std::min<size_t>(detach_cursor_ + kDetachSlice, index.ref_limit());
+  for (; detach_cursor_ < end; ++detach_cursor_) {
+    const auto ref = static_cast<BlockRef>(detach_cursor_);
+    if (!index.Exists(ref) || index.at(ref).state != BlockState::kResident) continue;
+    if (!index.at(ref).in_tier(kTierNvme) || !nvme_->Detached(residency_->IdOf(ref))) continue;
+    residency_->LeaveNvme(ref, Leave::kLostByTier);
+    if (residency_->InDramAndNotOnNvme(ref)) write_down_->Add(ref);
+  }
+  write_down_->PumpSoon();
+  detaching_ = detach_cursor_ < index.ref_limit();
+  if (!detaching_) return;
+  environment_.owner->Post([this, alive = alive_] {
+    if (*alive) DetachSome();
+  });
 }
 
 // A block that NVMe held over a restart.

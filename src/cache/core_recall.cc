@@ -171,13 +171,8 @@ void MatchJob::Run() {
   Finish();
 }
 
-// This host has no more of it, unless the next is being stored again.
+// This host has no more of it.
 void MatchJob::EndHere() {
-  const size_t next = asked().have + matched_;
-  if (next < asked().chain.keys.size() && core().FindRefill(NameOf(next)) != 0) {
-    AddFillingRun(next);
-    return Finish();
-  }
   if (!WorthAsking()) return Finish();
   further_ = true;
   further_begin_ = matched_;

@@ -66,7 +66,6 @@ uint64_t Core::Lend(ClientNumber client, BlockRef ref, bool reservation) {
   }
   Loan& loan = loans_[number];
   loan.ref = leased ? ref : BlockRef{kNoBlock};
-  loan.refill = 0;
   loan.client = client;
   loan.reservation = reservation;
   loan.used = true;
@@ -123,7 +122,6 @@ void Core::EndLoan(Loan* loan) {
   loan->next = free_loan_;
   free_loan_ = loan->number;
   if (loan->ref != kNoBlock) residency_->Unlease(loan->ref);
-  if (loan->refill != 0) EndRefillLoan(loan->refill);
 }
 
 size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
@@ -157,17 +155,20 @@ void Core::NewFilling(BlockRef ref, uint32_t engine) {
     number = free_fillings_.back();
     free_fillings_.pop_back();
   }
-  BeginFilling(&fillings_[number], engine);
-  fillings_[number].ref = ref;
+  Filling& filling = fillings_[number];
+  filling.ref = ref;
+  filling.engine = engine;
+  filling.sums = {};
+  filling.covered_heads = 0;
+  filling.ranges.clear();
+  filling.since_nanos = environment_.clock->NowNanos();
   residency_->SetOwnerData(ref, number + 1);
 }
 
-void Core::BeginFilling(Filling* filling, uint32_t engine) {
-  filling->engine = engine;
-  filling->sums = {};
-  filling->covered_heads = 0;
-  filling->ranges.clear();
-  filling->since_nanos = environment_.clock->NowNanos();
+const Core::Filling* Core::FillingOf(const BlockName& name) const {
+  const BlockRef ref = residency_->index().Find(name);
+  if (ref == kNoBlock || residency_->at(ref).state != BlockState::kFilling) return nullptr;
+  return &fillings_[residency_->at(ref).owner_data - 1];
 }
 
 void Core::FreeFilling(BlockRef ref) {
@@ -224,19 +225,14 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   }
   // The layout is in every key: only a client that makes keys up gets here.
   if (ref != kNoBlock && residency_->at(ref).layout != layout) return refused(Refusal::kFull);
-  uint32_t refill = FindRefill(name);
-  if (refill != 0 && refill_at(refill).block.layout != layout) return refused(Refusal::kFull);
-  const bool resident = ref != kNoBlock && residency_->at(ref).state == BlockState::kResident;
-  const Filling* const known = FillingOf(name);
-  const bool own = known != nullptr && known->engine == borrower.engine;
-  // A rank gets the slot that its engine has, also where the drive is back by now.
-  if (resident && Reachable(ref) && !(refill != 0 && own)) {
+  if (ref != kNoBlock && residency_->at(ref).state == BlockState::kResident) {
     Count(borrower.tenant, &CoreCounters::reserve_have);
     op.outcome = ReserveOutcome::kHave;
     return op;
   }
   if (draining_) return refused(Refusal::kDraining);
-  if (known != nullptr && !own) {
+  const Filling* const known = ref == kNoBlock ? nullptr : &filling(ref);
+  if (known != nullptr && known->engine != borrower.engine) {
     Count(borrower.tenant, &CoreCounters::reserve_being_filled);
     op.outcome = ReserveOutcome::kBeingFilled;
     op.wait_ms = FillWaitMs(*known);
@@ -246,29 +242,19 @@ ReserveOp Core::ReserveOne(ClientNumber client, const ReserveRequest& request, s
   if (known == nullptr) {
     const Result<SlotId> slot = residency_->TakeSlot(borrower.tenant, block_bytes);
     if (!slot.ok()) return refused(WhyNoSlot(slot.status().code()));
-    const NewBlock block = BlockToFill(client, request, i);
-    if (resident) {
-      refill = NewRefill(block, borrower.engine, *slot);
-    } else {
-      const Result<BlockRef> added = residency_->AddFilling(block, *slot);
-      if (!added.ok()) {
-        residency_->FreeSlot(borrower.tenant, *slot);
-        return refused(Refusal::kFull);
-      }
-      ref = *added;
-      NewFilling(ref, borrower.engine);
+    const Result<BlockRef> added = residency_->AddFilling(BlockToFill(client, request, i), *slot);
+    if (!added.ok()) {
+      residency_->FreeSlot(borrower.tenant, *slot);
+      return refused(Refusal::kFull);
     }
+    ref = *added;
+    NewFilling(ref, borrower.engine);
   }
-  if (refill != 0) {
-    op.reservation = LendRefill(client, refill);
-  } else {
-    filling(ref).touched_nanos = environment_.clock->NowNanos();
-    op.reservation = Lend(client, ref, true);
-  }
+  filling(ref).touched_nanos = environment_.clock->NowNanos();
+  op.reservation = Lend(client, ref, true);
   if (op.reservation == 0) return refused(Refusal::kTooMany);
   op.outcome = ReserveOutcome::kSlot;
-  const Loan& loan = *FindLoan(client, op.reservation, true);
-  op.slot = residency_->SlotBytes(SlotOf(loan)).first(block_bytes);
+  op.slot = residency_->SlotBytes(residency_->at(ref).slot).first(block_bytes);
   Count(borrower.tenant, &CoreCounters::reserved);
   return op;
 }
@@ -335,7 +321,6 @@ void Core::CommitOne(ClientNumber client, CommitOp* op) {
     op->status = Status(Code::kInvalid, "no such reservation");
     return;
   }
-  if (loan->refill != 0) return CommitRefill(loan, op);
   const BlockRef ref = loan->ref;
   const BlockEntry& entry = residency_->at(ref);
   if (entry.state != BlockState::kFilling) {
@@ -381,24 +366,14 @@ void Core::VoidFilling(BlockRef ref) {
 }
 
 bool Core::IsOpen(const Loan& loan) const {
-  if (!loan.reservation) return false;
-  if (loan.refill != 0) return refill_at(loan.refill).open;
-  return residency_->at(loan.ref).state == BlockState::kFilling;
+  return loan.reservation && residency_->at(loan.ref).state == BlockState::kFilling;
 }
 
-void Core::VoidReservation(const Loan& loan) {
-  loan.refill != 0 ? VoidRefill(loan.refill) : VoidFilling(loan.ref);
-}
+void Core::VoidReservation(const Loan& loan) { VoidFilling(loan.ref); }
 
 Status Core::WhyNotOpen(bool whole) {
   return Status(Code::kInvalid, whole ? "every head was committed already"
                                       : "the reservation is void: another rank gave it up");
-}
-
-SlotId Core::SlotOf(const Loan& loan) const {
-  if (loan.refill == 0) return residency_->at(loan.ref).slot;
-  const Refill& refill = refill_at(loan.refill);
-  return refill.published == kNoBlock ? refill.slot : residency_->at(refill.published).slot;
 }
 
 // One rank's word is enough: what it did not write, nobody else will.
@@ -474,7 +449,6 @@ bool Core::LookForOverdue() {
     if (clients_[loan.client].attached) clients_[loan.client].sink->OnOverdue();
   }
   VoidOverdueFillings(limit, &max);
-  VoidOverdueRefills(limit, &max);
   return max < kOverdueVoids;
 }
 
@@ -486,17 +460,6 @@ void Core::VoidOverdueFillings(int64_t limit_nanos, size_t* max) {
     if (filling.ref == kNoBlock || filling.touched_nanos > limit_nanos) continue;
     Count(residency_->at(filling.ref).tenant, &CoreCounters::overdue);
     VoidFilling(filling.ref);
-    --*max;
-  }
-}
-
-void Core::VoidOverdueRefills(int64_t limit_nanos, size_t* max) {
-  for (size_t step = 0; step < std::min(kOverdueSlice, refills_.size()) && *max > 0; ++step) {
-    refill_cursor_ = (refill_cursor_ + 1) % refills_.size();
-    const Refill& refill = refills_[refill_cursor_];
-    if (!refill.open || refill.filling.touched_nanos > limit_nanos) continue;
-    Count(refill.block.name.tenant, &CoreCounters::overdue);
-    VoidRefill(static_cast<uint32_t>(refill_cursor_) + 1);
     --*max;
   }
 }

@@ -139,6 +139,11 @@ std::string NvmeTierImpl::WhyOut() const {
   return why;
 }
 
+bool NvmeTierImpl::Detached(const BlockId& id) const {
+  const NvmeIndex::EntryId entry = shared_.index.Find(id);
+  return entry != NvmeIndex::kNone && drives_[shared_.index.Place(entry).drive]->detached();
+}
+
 bool NvmeTierImpl::Visible(NvmeIndex::EntryId entry) const {
   return !shared_.index.Expired(entry, shared_.clock->UnixSeconds()) &&
          drives_[shared_.index.Place(entry).drive]->in_service();
