@@ -221,6 +221,7 @@ void DurableLoader::OnRead(ReadBatch* read, size_t i) {
       if (!again) break;
       queue_.push_front(id);  // Someone with more time joined after it was submitted.
       return RetrySoon();
+    case Code::kUnavailable:  // Nor is it promised to the next request.
     case Code::kNotFound:
     case Code::kCorrupt:
       parts_.presence->Remember(id, false);

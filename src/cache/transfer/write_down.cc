@@ -224,10 +224,10 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
-// What has no record on that drive can be written meanwhile. They come back one by one, so that
+// What waits for no such drive or key can be written meanwhile. They come back one by one, so that
 // trying them takes little, however many they are.
 void WriteDown::PutOff(const Item& item) {
-  std::ignore = residency_->SetStale(item.ref);
+  if (residency_->at(item.ref).in_tier(kTierNvme)) std::ignore = residency_->SetStale(item.ref);
   const int64_t now = clock_->NowNanos();
   const int64_t last = put_off_.empty() ? now : put_off_.rbegin()->first;
   put_off_.emplace(std::max(now + kPauseNanos, last + kPutOffNanos), item);
@@ -479,7 +479,9 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
       again.held_bytes = 0;
     }
     const bool replaces = op.replace && residency_->at(item.ref).in_tier(kTierNvme);
-    if (replaces && op.status.code() == Code::kUnavailable) {
+    // Its drive is away, or its tenant's key: others can be written meanwhile.
+    const bool only_this = replaces || (target_ != nullptr && target_->in_service());
+    if (only_this && op.status.code() == Code::kUnavailable) {
       budget_.RefundBytes(now, op.source.size());
       PutOff(again);
     } else {

@@ -210,7 +210,8 @@ class WriteDown {
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
-  // The same after a while: the drive of its old record is out of service.
+  // The same after a while: the drive of its old record is out of service, or its tenant's key
+  // cannot be had.
   void PutOff(const Item& item);
   void TakeUp(int64_t now);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);

@@ -69,6 +69,7 @@ class KeyService final : public KeySource {
   SharedDataKey KeyOf(const TenantId& tenant) override;
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
+  bool Missing(const TenantId& tenant) override;
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
@@ -96,8 +97,9 @@ class KeyService final : public KeySource {
   void Run();
   // A key that somebody asked for. One that cannot be read keeps no other one waiting.
   struct Wanted {
-    bool make = false;        // Where there is none.
-    int64_t pause_nanos = 0;  // Before it is tried again.
+    bool make = false;  // Where there is none.
+    int64_t since_nanos = 0;
+    int64_t pause_nanos = 0;  // Before it is tried again; 0: it has not failed yet.
     int64_t try_at = 0;
   };
   using AllWanted = std::map<TenantId, Wanted>;

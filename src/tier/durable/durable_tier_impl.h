@@ -147,7 +147,7 @@ class DurableTierImpl final : public DurableTier {
   // Only who writes makes a key where there is none.
   Status TakeKey(const BlockId& id, DurableState* state);
   Status TakeKey(const BlockId& id, DurableWrite* write);
-  Status WithoutKey();
+  Status WithoutKey(const TenantId& tenant);
   // The tenant is known to have no key: so it has no block that can be named.
   bool IsKeyless(const TenantId& tenant) const;
   // Settles what is not yet, and cancels it at the store.
