@@ -195,7 +195,8 @@ Status Core::Build() {
                       NewDramPool({.capacity_bytes = cache.dram_bytes,
                                    .extent_bytes = options_.extent_bytes,
                                    .keep_available_bytes = cache.keep_available_bytes,
-                                   .ready_extents = options_.ready_extents},
+                                   .ready_extents = options_.ready_extents,
+                                   .paced_by_cores = options_.paced_by_cores},
                                   environment_.extents, environment_.workers, environment_.owner));
   dram_->on_wanted_back = [this](uint32_t extent) {
     residency_->Withhold(extent);

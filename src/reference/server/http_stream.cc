@@ -85,7 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool ending_ = false;     // The answer is whole; what is queued is still to be written.
   bool keep_alive_ = true;
   bool without_body_ = false;  // It asked for the head alone.
-  bool in_chunks_ = true;      // Else pieces end with the connection: HTTP/1.0.
+  bool in_chunks_ = true;      // False: they end with the connection, as in HTTP/1.0.
   bool closing_ = false;       // That was the last answer.
   bool over_ = false;
   bool watching_ = false;  // A read is under way that tells when the peer goes.
@@ -95,7 +95,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void()> on_hang_up_;
 };
 
-// What the handler holds. It may be used from any thread and when the connection is gone.
+// The handler holds it. It may be used from any thread and when the connection is gone.
 class Answer final : public HttpAnswer {
  public:
   Answer(std::shared_ptr<net::io_context> context, std::weak_ptr<Connection> connection,
@@ -222,7 +222,7 @@ void Connection::Handle() {
 }
 
 // Between requests this waits for the next one; while one is answered it waits for the peer to go.
-// What it sends meanwhile is kept for later, and with too much of it it is hung up on.
+// Bytes that it sends meanwhile are kept for later; a peer that sends too many is hung up on.
 void Connection::WatchPeer() {
   if (buffer_.max_size() - buffer_.size() < kReadBytes) return Drop();
   watching_ = true;
@@ -368,7 +368,7 @@ class BeastStreamServer final : public HttpStreamServer {
   uint16_t port() const override { return port_; }
 
  private:
-  // What a library throws is not the end of the server.
+  // An exception of a library is not the end of the server.
   void Run() {
     while (!context_->stopped()) {
       try {

@@ -1,6 +1,6 @@
 // HTTP/1.1 for answers that come piece by piece. It reads requests, hands them to a handler, writes
-// what that answers, now or later, and tells it when the peer hangs up. What requests mean is the
-// handler's business.
+// what that answers, now or later, and tells it when the peer hangs up. The meaning of requests is
+// the handler's business.
 //
 // One thread does all of it and never waits. Connections, bytes and times are bounded; a peer that
 // does not read what it is sent is hung up on.
@@ -25,8 +25,8 @@ struct HttpCall {
   std::string body{};
 };
 
-// The answer to one request. Any thread; nothing of it waits. What comes after the end, or after
-// the peer has gone, is dropped.
+// The answer to one request. Any thread; nothing of it waits. Pieces after the end, or after the
+// peer has gone, are dropped.
 class HttpAnswer {
  public:
   virtual ~HttpAnswer() = default;
