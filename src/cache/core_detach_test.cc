@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "testing/cache/core_refill_fixture.h"
+#include "testing/cache/core_absent_drive_fixture.h"
 
 namespace aquifer {
 namespace {
 
-class CoreDetachTest : public CoreRefillFixture {
+class CoreDetachTest : public CoreAbsentDriveFixture {
  protected:
   static constexpr size_t kLong = 32;
 
@@ -91,17 +91,20 @@ TEST_F(CoreDetachTest, OtherBytesStoredAgainCountWhenTheDriveIsBack) {
 }
 
 TEST_F(CoreDetachTest, ADetachedDriveBringsItsBlocksBack) {
-  ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), /*reading=*/true));
-  world_->Advance(60 * kSecond);
-  EXPECT_EQ(Counter("blocks"), 0u);
-  EXPECT_EQ(Bytes(1), 0u);
-  EXPECT_EQ(Counter("dropped_by_tier"), kBlocks + 1);
-  BringDriveBack();
-  EXPECT_EQ(Recall(chain_), kBlocks);
-  EXPECT_TRUE(Flush().ok());
-  EXPECT_EQ(Counter("blocks"), kBlocks + 1);
-  EXPECT_EQ(Counter("quarantined_bytes"), 0u);
-  ExpectNoDamage();
+  for (const bool reading : {false, true}) {
+    SCOPED_TRACE(reading ? "its reads hang" : "it was not read");
+    ASSERT_NO_FATAL_FAILURE(StoreAndLoseDrive(SmallCache(), reading));
+    world_->Advance(60 * kSecond);
+    EXPECT_EQ(Counter("blocks"), reading ? kBlocks : other_.size()) << "gone, but for their reads";
+    EXPECT_EQ(Bytes(1), 0u);
+    EXPECT_EQ(Counter("dropped_by_tier"), kBlocks + 1);
+    BringDriveBack();
+    EXPECT_EQ(Recall(chain_), kBlocks);
+    EXPECT_TRUE(Flush().ok());
+    EXPECT_EQ(Counter("blocks"), kBlocks + 1);
+    EXPECT_EQ(Counter("quarantined_bytes"), 0u);
+    ExpectNoDamage();
+  }
 }
 
 // What DRAM has of them may go to any other drive.

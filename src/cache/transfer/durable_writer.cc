@@ -32,8 +32,6 @@ uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
 DurableWriter::DurableWriter(const DurableWriterParts& parts)
     : parts_(parts), budget_(parts.budget) {}
 
-DurableWriter::~DurableWriter() { *alive_ = false; }
-
 // --- What waits
 
 void DurableWriter::Add(BlockRef ref) { Enqueue(ref, false, false); }
@@ -190,9 +188,7 @@ void DurableWriter::ReleaseSomeHolds() {
   releasing_ = next != queue_.end() && parts_.tier != nullptr && !parts_.tier->in_service();
   if (!releasing_) return;
   release_cursor_ = next->first;
-  parts_.executor->Post([this, alive = alive_] {
-    if (*alive) ReleaseSomeHolds();
-  });
+  tasks_.Post([this] { ReleaseSomeHolds(); });
 }
 
 // --- Writing
@@ -283,8 +279,7 @@ void DurableWriter::Pump() {
 void DurableWriter::PumpAt(int64_t nanos) {
   if (timer_nanos_ <= nanos) return;
   timer_nanos_ = nanos;
-  parts_.executor->PostAt(nanos, [this, nanos, alive = alive_] {
-    if (!*alive) return;
+  tasks_.PostAt(nanos, [this, nanos] {
     if (timer_nanos_ == nanos) timer_nanos_ = INT64_MAX;
     Pump();
   });
@@ -494,15 +489,11 @@ FlushWaits::Id DurableWriter::AddFlush(uint16_t of, FlushWaits::Wait wait) {
 
 // One task for all that want it.
 void DurableWriter::CheckFlushesLater() {
-  if (flushes_.empty() || std::exchange(flush_check_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (*alive) CheckFlushes();
-  });
+  if (!flushes_.empty()) flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
 // Answers a slice of the flushes that are through; of all, where the tier is out of service.
 void DurableWriter::CheckFlushes() {
-  flush_check_posted_ = false;
   const bool usable = parts_.tier != nullptr && parts_.tier->in_service();
   size_t left = kFlushSlice;
   for (const uint16_t of : flushes_.Whose()) {
@@ -542,12 +533,7 @@ void DurableWriter::Barrier(uint16_t tenant, std::function<void(Status)> on_done
 }
 
 void DurableWriter::CheckBarriersLater() {
-  if (std::exchange(barrier_check_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (!*alive) return;
-    barrier_check_posted_ = false;
-    CheckBarriers();
-  });
+  barrier_check_.Post(&tasks_, [this] { CheckBarriers(); });
 }
 
 void DurableWriter::CheckBarriers() {

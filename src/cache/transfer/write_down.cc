@@ -53,8 +53,6 @@ WriteDown::WriteDown(const WriteDownSettings& settings, Residency* residency, Er
               .take_back = [this](BlockRef ref, uint64_t sequence) { Enqueue(ref, sequence); },
               .on_taken_back = [this] { Pump(); }}) {}
 
-WriteDown::~WriteDown() { *alive_ = false; }
-
 void WriteDown::SetTarget(Tier* target) {
   target_ = target;
   Pump();
@@ -175,9 +173,7 @@ void WriteDown::TakeBackFlushed() {
 }
 
 void WriteDown::PostToSelf(void (WriteDown::*step)()) {
-  executor_->Post([this, step, alive = alive_] {
-    if (*alive) (this->*step)();
-  });
+  tasks_.Post([this, step] { (this->*step)(); });
 }
 
 // Half of what the tenant can have: the rest must stay evictable, or a slow drive stops all stores.
@@ -416,8 +412,7 @@ void WriteDown::Pump() {
 void WriteDown::PumpAt(int64_t nanos) {
   if (timer_nanos_ <= nanos) return;
   timer_nanos_ = nanos;
-  executor_->PostAt(nanos, [this, nanos, alive = alive_] {
-    if (!*alive) return;
+  tasks_.PostAt(nanos, [this, nanos] {
     if (timer_nanos_ == nanos) timer_nanos_ = INT64_MAX;
     Pump();
   });
@@ -633,13 +628,11 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
 
 // One task for all that want it.
 void WriteDown::CheckFlushesLater() {
-  if (flushes_.empty() || std::exchange(flush_check_posted_, true)) return;
-  PostToSelf(&WriteDown::CheckFlushes);
+  if (!flushes_.empty()) flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
 // Answers a slice of the flushes that are through; of all, where the tier is out of service.
 void WriteDown::CheckFlushes() {
-  flush_check_posted_ = false;
   const bool usable = target_ != nullptr && target_->in_service();
   if (usable && sorting_) return;
   size_t left = kFlushSlice;
@@ -672,11 +665,10 @@ void WriteDown::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
 }
 
 void WriteDown::CheckBarriersLater() {
-  if (!std::exchange(barrier_check_posted_, true)) PostToSelf(&WriteDown::CheckBarriers);
+  barrier_check_.Post(&tasks_, [this] { CheckBarriers(); });
 }
 
 void WriteDown::CheckBarriers() {
-  barrier_check_posted_ = false;
   uint64_t oldest = next_batch_;
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);

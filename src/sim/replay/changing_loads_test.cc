@@ -1,5 +1,5 @@
-// The learned order against LRU on loads that it has no reason to know: conversations of random
-// kinds that give way to others abruptly, again and again.
+// The learned order against LRU, on loads that it cannot foresee: conversations of random kinds
+// that change abruptly, again and again.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,15 +22,15 @@ namespace {
 constexpr uint32_t kTokensPerBlock = 512;
 constexpr uint32_t kUnseen = UINT32_MAX;
 
-// How a load is while it lasts.
+// The character of a load while it lasts.
 struct Kind {
   double starts_per_second = 1;
   double gap_seconds = 1;  // Between two turns.
-  bool even = false;       // All gaps are the same; else only their mean is.
+  bool even = false;       // With true, all gaps are the same; otherwise only their mean is.
   uint64_t most_turns = 1;
   uint64_t most_first = 1;  // Blocks of a first turn.
   uint64_t least_added = 1;
-  uint64_t most_added = 1;  // Blocks of a later one.
+  uint64_t most_added = 1;  // Blocks of a later turn.
 };
 
 class Load {
@@ -91,7 +91,7 @@ class Load {
     for (uint32_t& block : blocks) block = next_block_++;
     return blocks;
   }
-  // In the order in which they first come, as a trace has it.
+  // Numbers blocks in the order in which they first come, as a trace has it.
   uint32_t NumberOf(uint32_t block) {
     if (numbers_.size() <= block) numbers_.resize(size_t{block} + 1, kUnseen);
     if (numbers_[block] == kUnseen) numbers_[block] = seen_++;
@@ -140,8 +140,9 @@ uint64_t Hits(const ReplayTrace& trace, const char* policy, uint32_t capacity,
   return outcome->hits;
 }
 
-// A tenth of a point of all that is asked for, and what it takes to find out that it is behind: LRU
-// cannot give back at once what was evicted against its advice, which is a part of the capacity.
+// Allows a tenth of a point of all requests, and the time to notice that the order is behind. LRU
+// cannot give back at once the blocks that were evicted against its advice, which are a part of the
+// capacity.
 TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   const auto seeds = ByTestLevel<uint64_t>(2, 4, 60);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -156,7 +157,7 @@ TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   }
 }
 
-// Below DRAM, where the learned order is not held against LRU: a point.
+// Below DRAM, where the learned order is not held against LRU: one point.
 TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   const auto seeds = ByTestLevel<uint64_t>(2, 6, 60);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -168,8 +169,8 @@ TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   }
 }
 
-// Objects that all come back after the same time, which LRU has just room for: nothing tells that
-// they will before the first does.
+// Objects that all come back after the same time, for which LRU has just room. Nothing shows that
+// they will, before the first one does.
 TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {
   constexpr uint32_t kObjects = 1000, kBlocks = 4, kRounds = 4;
   ReplayTrace trace;
@@ -199,8 +200,8 @@ TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {
   }
 }
 
-// Prompts that come back within a second, or at the same time, among others that never do: what
-// engines do that wait looks like it, and is no request.
+// Prompts that come back within a second, or at the same time, among others that never do. Engines
+// that poll look like this, and their polls are no requests.
 TEST(FastLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   constexpr uint32_t kHot = 50, kBlocks = 4, kRequests = 20'000;
   for (const int64_t nanos_between : {0, 50'000, 1'000'000, 10'000'000}) {

@@ -12,16 +12,16 @@ namespace aquifer {
 namespace {
 
 constexpr uint32_t kNoParent = UINT32_MAX;
-constexpr size_t kMaxAsked = 256;  // As a node does it: a slice at a time.
+constexpr size_t kMaxAsked = 256;  // A slice at a time, as a node does.
 
-// Names as a cache's keys would give them: well mixed, and never 0.
+// Names like a cache's keys: well mixed, and never 0.
 uint64_t NameOf(uint32_t block) {
   uint64_t z = (uint64_t{block} + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   return (z ^ (z >> 31)) | 1;
 }
 
-// One tier: an order, and who is a leaf in it. Refs are the blocks' numbers.
+// One tier: an order, with the count of blocks below each block. Refs are the blocks' numbers.
 class ReplayTier {
  public:
   ReplayTier(std::unique_ptr<EvictionOrder> order, const std::vector<uint32_t>* parents)
@@ -44,7 +44,7 @@ class ReplayTier {
     CountChild((*parents_)[block], 1);
   }
 
-  // The block that left; kNoVictim: nothing is there.
+  // Returns the evicted block, or kNoVictim if there is none.
   uint32_t EvictOne() {
     const uint32_t victim = order_->Victim(uint16_t{0});
     if (victim == kNoVictim) return kNoVictim;
@@ -64,7 +64,7 @@ class ReplayTier {
 
   const std::unique_ptr<EvictionOrder> order_;
   const std::vector<uint32_t>* const parents_;
-  std::vector<uint32_t> children_;  // By block: of those that are there.
+  std::vector<uint32_t> children_;  // By block: how many of its children are there.
 };
 
 std::vector<uint32_t> ParentsOf(const ReplayTrace& trace) {
@@ -138,7 +138,7 @@ class OrderPolicy : public ReplayPolicy {
 // DRAM above NVMe, as a node has them. A block's copy on NVMe stays when it is brought up again.
 // All that is stored is written, or the part that is likeliest to return; the rest is set aside, in
 // DRAM alone, until it is used again or a block that goes on from it is written
-// (cache/set_aside.h).
+// (cache/transfer/set_aside.h).
 class TwoTierPolicy final : public OrderPolicy {
  public:
   TwoTierPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
