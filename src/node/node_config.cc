@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "net/default_socket.h"
+#include "net/local_protocol.h"
 #include "settings/size_text.h"
 #include "settings/toml_value.h"
 #include "tenant/token.h"
@@ -26,7 +27,6 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLeastDramBytes = 64 * kMiB;    // One extent.
 constexpr uint64_t kLeastDriveBytes = 257 * kMiB;  // Four segments of 64 MiB, and a little.
 constexpr uint64_t kSegmentUnit = 4096;
-constexpr size_t kMaxDrives = 16;  // What the protocol can report (docs/formats/local.md).
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
@@ -99,10 +99,10 @@ Status SetSocket(const std::string& path, NodeConfig* config) {
 Status CheckDrives(const NodeConfig& config) {
   if (!config.nvme_directories.has_value()) return Status();
   std::vector<std::string> sorted = *config.nvme_directories;
-  if (sorted.size() > kMaxDrives) {
+  if (sorted.size() > kMaxStatsDrives) {
     return Invalid(
         fmt::format("nvme.directories: {} directories are too many; at most {} are possible",
-                    sorted.size(), kMaxDrives));
+                    sorted.size(), kMaxStatsDrives));
   }
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cache/environment.h"
+#include "net/local_protocol.h"
 #include "settings/size_text.h"
 #include "store/bucket.h"
 #include "store/redis_slots.h"
@@ -23,6 +24,8 @@ constexpr uint64_t kLeastDirectoryBytes = 1024 * kMiB;  // Eight grants of 128 M
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxEndpoints = 64;
 constexpr size_t kMaxTextBytes = 255;
+// A client is told of DRAM, of NVMe and of every durable tier.
+static_assert(2 + kMaxDurableTiers <= kMaxStatsTiers);
 constexpr std::array<std::string_view, 3> kKinds = {"posix", "redis", "object"};
 
 // ---- Texts ----
