@@ -21,6 +21,7 @@ struct HttpRequest {
       fetch_site{};  // Sec-Fetch-Site: a browser says where it was sent from.
   std::optional<std::string> content_type{};
   std::optional<std::string> authorization{};
+  std::string accept{};  // Empty: none was given.
   bool repeated_header = false;  // One of these was there twice: somebody plays with parsers.
   std::string body{};
 

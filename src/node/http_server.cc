@@ -135,6 +135,7 @@ class Session : public std::enable_shared_from_this<Session> {
     request_.origin = Header(http::field::origin);
     request_.content_type = Header(http::field::content_type);
     request_.authorization = Header(http::field::authorization);
+    request_.accept = std::string(message[http::field::accept]);
     if (const auto site = message.find("Sec-Fetch-Site"); site != message.end()) {
       request_.fetch_site = std::string(site->value());
     }

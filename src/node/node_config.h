@@ -14,6 +14,7 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/sha256.h"
+#include "node/node_log.h"
 #include "node/tier_config.h"
 
 namespace aquifer {
@@ -74,6 +75,9 @@ struct NodeConfig {
 
   EvictionPolicy policy = EvictionPolicy::kLearned;
 
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+
   int64_t drain_seconds = 20;  // Kubernetes gives 30 by default, systemd 90.
   int64_t overdue_seconds = 60;
   uint32_t worker_threads = CacheOptions{}.worker_threads;
@@ -105,6 +109,8 @@ struct NodeOverrides {
   std::optional<std::string> dram{};
   std::vector<std::string> nvme{};  // "DIR" or "DIR:SIZE", one a drive; or "off" alone.
   std::optional<std::string> record{};
+  std::optional<std::string> log_level{};
+  std::optional<std::string> log_format{};
 };
 
 // An option of `aquifer serve`: where its value goes, and its line of help.
@@ -132,6 +138,9 @@ struct ReloadChanges {
   std::vector<std::string> need_restart;
 };
 ReloadChanges CompareForReload(const NodeConfig& running, const NodeConfig& next);
+
+// Takes over from `next` what a reload can change.
+void CopyReloadable(const NodeConfig& next, NodeConfig* running);
 
 // Every key that the file may have ("dram.size", "tier.name"), in the order of the documentation.
 std::vector<std::string> NodeConfigKeys();

@@ -201,6 +201,13 @@ std::string_view TierName(TierKind tier) {
   return kNames[static_cast<size_t>(tier)];
 }
 
+// A durable tier has one drive, with the tier's name. Several tiers are durable, so that the kind
+// does not tell them apart.
+std::string_view NameOf(const TierStats& tier) {
+  const bool named = tier.tier == TierKind::kDurable && !tier.drives.empty();
+  return named ? std::string_view(tier.drives.front().directory) : TierName(tier.tier);
+}
+
 void WriteRows(const CacheStats& stats, PrometheusText* text) {
   std::map<std::string_view, uint64_t> values;
   for (const auto& [name, value] : stats.counters) values.emplace(name, value);
@@ -348,7 +355,7 @@ void WriteTiers(const CacheStats& stats, PrometheusText* text) {
   const auto gauge = [&stats, text](std::string_view name, std::string_view help, auto value) {
     text->Family(name, kGauge, help);
     for (const TierStats& tier : stats.tiers)
-      text->Sample({{"tier", TierName(tier.tier)}}, value(tier));
+      text->Sample({{"tier", NameOf(tier)}}, value(tier));
   };
   gauge("aquifer_tier_in_service", "1: the tier can be used",
         [](const TierStats& tier) { return uint64_t{tier.in_service}; });
@@ -425,9 +432,10 @@ void WriteNode(const NodeSnapshot& snapshot, PrometheusText* text) {
   text->Family("aquifer_connections", kGauge, "Connections of engines");
   text->Sample({{"state", "open"}}, snapshot.server.open);
   text->Sample({{"state", "lingering"}}, snapshot.server.lingering);
-  text->Family("aquifer_connections_total", kCounter, "What became of connections of engines");
+  text->Family("aquifer_connection_events_total", kCounter, "What became of connections of engines");
   text->Sample({{"event", "accepted"}}, snapshot.server.accepted);
   text->Sample({{"event", "turned_away"}}, snapshot.server.turned_away);
+  text->Sample({{"event", "goodbye"}}, snapshot.server.goodbyes);
   text->Sample({{"event", "cut_off"}}, snapshot.server.cut_off);
   text->Family("aquifer_reservations_refused_total", kCounter,
                "Blocks that could not be stored, by why");
@@ -454,8 +462,8 @@ void WriteProcess(const ProcessUsage& process, PrometheusText* text) {
 
 }  // namespace
 
-std::string MetricsText(const NodeSnapshot& snapshot) {
-  PrometheusText text;
+std::string MetricsText(const NodeSnapshot& snapshot, MetricsFormat format) {
+  PrometheusText text(format);
   WriteNode(snapshot, &text);
   WriteTenants(Labelled(snapshot.tenants), &text);
   WriteTiers(snapshot.core.stats, &text);

@@ -40,6 +40,9 @@ struct KeyServiceOptions {
   // called, on any thread while the service is there. On the thread that found out.
   std::function<void(const TenantId&, std::function<void()> on_dropped)> on_forgotten{};
   std::function<void(const std::string&)> log{};  // Any thread; may be empty.
+  // A store that this node has not used before may be on its way. For so long after the start what
+  // fails is shown by figures() and not logged.
+  int64_t patience_nanos = 0;
   Clock* clock = SystemClock();
   Random* random = SystemRandom();
 };
@@ -125,6 +128,8 @@ class KeyService final : public KeySource {
   int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
   int64_t read_marks_at_ AQ_GUARDED_BY(mutex_) = 0;
   KeyFigures figures_ AQ_GUARDED_BY(mutex_);
+  const int64_t log_from_;                       // Failures before are not logged.
+  std::string logged_ AQ_GUARDED_BY(mutex_);     // The last trouble that was.
   std::thread thread_;
 };
 
