@@ -18,12 +18,12 @@
 
 #include "aquifer/cache.h"
 #include "cache/environment.h"
-#include "node/http_routes.h"
+#include "node/api/http_routes.h"
 #include "testing/chain.h"
-#include "testing/http_peer.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/served_node.h"
-#include "testing/test_engine.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 
 namespace aquifer {
 namespace {

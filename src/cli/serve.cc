@@ -18,12 +18,12 @@
 #include "base/clock.h"
 #include "base/detached_task.h"
 #include "cli/commands.h"
-#include "node/http_server.h"
-#include "node/node_config.h"
-#include "node/node_log.h"
-#include "node/node_plan.h"
+#include "node/api/http_server.h"
+#include "node/config/node_config.h"
+#include "node/config/node_log.h"
+#include "node/config/node_plan.h"
 #include "node/process.h"
-#include "node/secret_environment.h"
+#include "node/config/secret_environment.h"
 
 namespace aquifer {
 namespace {

@@ -16,9 +16,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/descriptor.h"
-#include "net/default_socket.h"
-#include "node/encryption.h"
-#include "node/insider.h"
+#include "net/local/default_socket.h"
+#include "node/config/admin_socket.h"
+#include "node/config/encryption.h"
+#include "node/local/insider.h"
 #include "tenant/token.h"
 
 namespace aquifer {
