@@ -254,7 +254,8 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
       {"/v1/tiers/test", R"({"tier":"shared"})"},
       {"/v1/tenants/delete", R"({"tenant":"local"})"},
       {"/v1/keys/rewrap", ""},
-      {"/v1/drain", ""}};
+      {"/v1/drain", ""},
+      {"/v1/undrain", ""}};
   for (const auto& [path, methods] : document.at("paths").items()) {
     SCOPED_TRACE(path);
     ASSERT_EQ(methods.size(), 1u);
@@ -467,6 +468,33 @@ TEST_F(HttpTest, ADrainedNodeIsHealthyAndNotReady) {
   EXPECT_EQ(Ask(GetText("/readyz")).status, 503);
   EXPECT_EQ(Ask(GetText("/healthz")).status, 200);
   EXPECT_EQ(json::parse(Ask(GetText("/v1/status")).body).at("ready"), false);
+}
+
+TEST_F(HttpTest, ADrainedNodeStoresAgainOnceItIsUndrained) {
+  Start();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  EXPECT_EQ(Ctl({"drain"}).status, 0);
+  EXPECT_EQ(engine.Reserve(chain)->ops.at(0).refusal, Refusal::kDraining);
+  EXPECT_THAT(Ctl({"undrain"}).out, HasSubstr("blocks are stored again"));
+  EXPECT_EQ(Ask(GetText("/readyz")).status, 200);
+  EXPECT_EQ(engine.Store(chain), 4u);
+  EXPECT_THAT(Ctl({"undrain"}).out, HasSubstr("was not draining"));
+  EXPECT_THAT(Log(), HasSubstr("audit: /v1/undrain"));
+}
+
+TEST_F(HttpTest, ATenantThatNobodyHasIsNotDeletedAndNotMade) {
+  std::ofstream(path("master")) << std::string(64, 'a');
+  ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
+  Start(fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", path("master"), path("keys")));
+  const Outcome outcome = Ctl({"tenants", "delete", "acmee", "--yes"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("there is no tenant 'acmee'"));
+  EXPECT_THAT(Ctl({"tenants"}).out, testing::Not(HasSubstr("acmee")));
+  // Where a store may have something of it.
+  EXPECT_EQ(Ctl({"tenants", "delete", "acmee", "--yes", "--force"}).status, 0);
 }
 
 TEST_F(HttpTest, WrongCallsAreToldWhatIsWrong) {

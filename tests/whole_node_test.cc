@@ -21,6 +21,7 @@
 #include "node/api/http_routes.h"
 #include "testing/chain.h"
 #include "testing/node/http_peer.h"
+#include "testing/node/raw_client.h"
 #include "testing/scratch_directory.h"
 #include "testing/cache/served_node.h"
 #include "testing/cache/test_engine.h"
@@ -154,6 +155,13 @@ TEST_F(WholeNode, CountsAGoodbyeAndAClientThatIsCutOffApart) {
   cache_.reset();
   EXPECT_TRUE(has("aquifer_connection_events_total{event=\"goodbye\"} 1"));
   EXPECT_THAT(metrics(), HasSubstr("aquifer_connection_events_total{event=\"cut_off\"} 0\n"));
+  {
+    RawClient rude(scratch_.Sub("node.sock"));
+    rude.Enter();
+    rude.HangUp();
+    EXPECT_TRUE(has("aquifer_connection_events_total{event=\"cut_off\"} 1"));
+  }
+  EXPECT_THAT(metrics(), HasSubstr("aquifer_connection_events_total{event=\"goodbye\"} 1\n"));
 }
 
 TEST_F(WholeNode, ServesOpenMetricsToWhomItAsks) {

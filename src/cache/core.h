@@ -179,6 +179,10 @@ class Core final : private TierListener, private LoadWaiter {
   bool SessionKeys(std::string_view tenant, const std::string& session, size_t max,
                    std::optional<BlockName>* next, std::vector<Key>* keys) const;
   bool draining() const { return draining_; }
+  // Blocks are stored again after a drain. A drain that is under way still ends as it would.
+  void Undrain() { draining_ = false; }
+  // Returns true if a client, a block or the configuration has named this tenant.
+  bool HasTenant(std::string_view name) const { return catalog_.FindTenant(name).has_value(); }
   static constexpr size_t kSnapshotSlice = 256;
 
   // ---- For those who lend memory to other processes ----
@@ -365,8 +369,12 @@ class Core final : private TierListener, private LoadWaiter {
   Status BuildDurable();
   // See SessionNotesParts::walk.
   bool WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const;
+  bool MayLeaveHost(uint16_t tenant) const {
+    return catalog_.tenant(tenant).options.may_leave_host;
+  }
   bool IsDurableTenant(uint16_t tenant) const {
-    return catalog_.tenant(tenant).options.durability == Durability::kDurable;
+    return catalog_.tenant(tenant).options.durability == Durability::kDurable &&
+           MayLeaveHost(tenant);
   }
 
   void Tick();

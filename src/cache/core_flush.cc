@@ -46,6 +46,11 @@ bool FlushJob::WantsDurable() const {
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
+  if (flush.tier == TierKind::kDurable && !core().MayLeaveHost(tenant())) {
+    return Finish(Status(Code::kInvalid,
+                         "this tenant's blocks may not leave the host, by its durability in the "
+                         "tenants file; flush to NVMe"));
+  }
   if (counting_) return CountOthers();
   if (!Usable()) {
     const TierKind tier = path_ == Path::kNvme ? TierKind::kNvme : TierKind::kDurable;
@@ -135,8 +140,10 @@ void FlushJob::Drop() {
 // --- Drain
 
 void DrainJob::Run() {
-  core().draining_ = true;
-  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(asked().timeout_nanos));
+  if (!std::exchange(timer_set_, true)) {
+    core().draining_ = true;  // Once: Undrain() may come while this runs.
+    WakeAt(DeadlineIn(asked().timeout_nanos));
+  }
   DurableTiers* const durable = core().durable_.get();
   // What NVMe held over a restart is looked at by and by: here somebody waits for it.
   if (durable != nullptr && durable->lasting_usable() && durable->SweepMore()) return RunAgain();

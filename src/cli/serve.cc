@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/detached_task.h"
 #include "cli/commands.h"
-#include "node/api/http_server.h"
+#include "net/http/http_server.h"
 #include "node/config/node_config.h"
 #include "node/config/node_log.h"
 #include "node/config/node_plan.h"

@@ -303,6 +303,10 @@ Status NodeProcess::StartHttp() {
     server = StartHttpServer(options, api_.get());
     if (server.ok()) Log("warning: there is no HTTP but for aquifer ctl: " + why);
   }
+  if (!server.ok() && options.address) {
+    return Status(server.status().code(), server.status().message() +
+                                              "; choose another address with --http, or --http off");
+  }
   if (!server.ok()) return server.status();
   http_ = std::move(*server);
   api_->SetAddress(http_->address());

@@ -13,7 +13,7 @@
 
 #include "aquifer/status.h"
 #include "node/api/http_api.h"
-#include "node/api/http_server.h"
+#include "net/http/http_server.h"
 #include "node/local/node.h"
 #include "node/config/node_config.h"
 #include "node/config/node_log.h"

@@ -1,6 +1,7 @@
 // A node's life: what starts it, what a reload changes, and how it ends.
 #include "node/process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,16 +9,13 @@
 
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 
 #include "aquifer/cache.h"
 #include "base/descriptor.h"
-#include "testing/chain.h"
 #include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

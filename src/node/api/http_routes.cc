@@ -352,6 +352,7 @@ constexpr HttpRoute kRoutes[] = {
     {"GET", "/v1/keys", HttpNeed::kAdministration, HttpPlace::kReading, &KeysCall},
     {"POST", "/v1/keys/rewrap", HttpNeed::kAdministration, HttpPlace::kActing, &KeysRewrapCall},
     {"POST", "/v1/drain", HttpNeed::kAdministration, HttpPlace::kActing, &DrainCall},
+    {"POST", "/v1/undrain", HttpNeed::kAdministration, HttpPlace::kReading, &UndrainCall},
 };
 
 }  // namespace

@@ -428,13 +428,6 @@ constexpr NodeOption kOptions[] = {
 
 }  // namespace
 
-bool HttpAddress::loopback() const { return host == "::1" || host.starts_with("127."); }
-
-std::string HttpAddress::Text() const {
-  const bool six = host.find(':') != std::string::npos;
-  return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
-
 Status AtKey(const KeyPlaces& places, std::string_view key, const Status& status) {
   if (status.ok()) return status;
   return WithPlace(places, Status(status.code(), fmt::format("{}: {}", key, status.message())));

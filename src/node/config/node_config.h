@@ -14,6 +14,7 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/crypto/sha256.h"
+#include "net/http/http_address.h"
 #include "node/config/node_log.h"
 #include "node/config/tier_config.h"
 
@@ -31,17 +32,6 @@ struct SizeChoice {
 // What is done to bytes that leave DRAM. kAuto: encrypted whenever there is a master key, and a
 // node with a tenants file does not start without one; kOn: no node does.
 enum class Encryption : uint8_t { kAuto, kOn, kOff };
-
-// Where HTTP is served; a numeric address.
-struct HttpAddress {
-  std::string host = "127.0.0.1";  // "::1" without brackets.
-  uint16_t port = 9470;            // 0: any that is free.
-
-  bool loopback() const;
-  std::string Text() const;  // "127.0.0.1:9470", "[::1]:9470"
-
-  friend bool operator==(const HttpAddress&, const HttpAddress&) = default;
-};
 
 // Where each key that is set was written: "aquifer.toml:7", or "--dram". For messages of whoever
 // finds later that this host cannot do it; what is configured is the same wherever it is written.

@@ -371,7 +371,12 @@ TEST(NodeConfigTest, TheExampleShowsEveryKeyOnceAndWhichCanBeReloaded) {
   next.drain_seconds = 1;
   next.record_file = next.tenants_file = next.master_key_file = "/x";
   next.admin_token_sha256 = Sha256Digest{};
+  next.log_level = LogLevel::kError;
+  next.log_format = LogFormat::kJson;
   EXPECT_EQ(CompareForReload(NodeConfig{}, next).applied, reloadable);
+  NodeConfig running;
+  CopyReloadable(next, &running);
+  EXPECT_EQ(running, next);
 }
 
 }  // namespace

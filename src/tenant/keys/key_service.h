@@ -84,6 +84,11 @@ class KeyService final : public KeySource {
   // no key here until then.
   Status Destroy(const TenantId& tenant, const std::function<void()>& drop = {});
   Result<size_t> Rewrap() { return keys_.Rewrap(); }
+  // Returns false if the key store has no key of the tenant. Waits for the store, and returns true
+  // where that cannot be told.
+  bool MayHaveKey(const TenantId& tenant) {
+    return keys_.Get(tenant).status().code() != Code::kNotFound;
+  }
   // Reads all known keys again now.
   Status Refresh();
 

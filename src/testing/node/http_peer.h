@@ -29,6 +29,8 @@ class HttpPeer {
   bool Send(std::string_view bytes);
   // None: the connection is over, or a minute has passed.
   std::optional<HeardResponse> Receive();
+  // All that comes until this has come, or the connection is over.
+  std::string ReceiveUntil(std::string_view text);
   // All that comes until the connection is over.
   std::string ReceiveAll();
   // Until then what comes is thrown away. False: a minute has passed.
