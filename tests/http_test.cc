@@ -488,7 +488,8 @@ TEST_F(HttpTest, ADrainedNodeStoresAgainOnceItIsUndrained) {
 TEST_F(HttpTest, ATenantThatNobodyHasIsNotDeletedAndNotMade) {
   std::ofstream(path("master")) << std::string(64, 'a');
   ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
-  Start(fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", path("master"), path("keys")));
+  Start(
+      fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", path("master"), path("keys")));
   const Outcome outcome = Ctl({"tenants", "delete", "acmee", "--yes"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("there is no tenant 'acmee'"));

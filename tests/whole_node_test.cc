@@ -19,12 +19,12 @@
 #include "aquifer/cache.h"
 #include "cache/environment.h"
 #include "node/api/http_routes.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/node/http_peer.h"
 #include "testing/node/raw_client.h"
 #include "testing/scratch_directory.h"
-#include "testing/cache/served_node.h"
-#include "testing/cache/test_engine.h"
 
 namespace aquifer {
 namespace {
@@ -48,13 +48,12 @@ class WholeNode : public testing::Test {
           i, scratch_.Sub(fmt::format("store{}", i)));
     }
     config.close();
-    const std::vector<std::string> arguments = {
-        "--config", scratch_.Sub("aquifer.toml"),
-        "--nvme",   scratch_.Sub("nvme") + ":512MiB",
-        "--dram",   "128MiB",
-        "--record", scratch_.Sub("trace.jsonl"),
-        "--http",   "off",
-        "--socket", scratch_.Sub("node.sock")};
+    const std::vector<std::string> arguments = {"--config", scratch_.Sub("aquifer.toml"),
+                                                "--nvme",   scratch_.Sub("nvme") + ":512MiB",
+                                                "--dram",   "128MiB",
+                                                "--record", scratch_.Sub("trace.jsonl"),
+                                                "--http",   "off",
+                                                "--socket", scratch_.Sub("node.sock")};
     node_.emplace(AQUIFER_PROGRAM_PATH, arguments);
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();
     auto cache = Connect({.socket = scratch_.Sub("node.sock")}, {});
@@ -79,7 +78,8 @@ TEST_F(WholeNode, AnswersEveryRequestOfAClient) {
   EXPECT_EQ(engine.Store(chain), 4u);
   EXPECT_EQ(engine.Matched(chain), 4u);
   EXPECT_EQ(engine.Fetch(chain)->status.code(), Code::kOk);
-  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme, TierKind::kPeer, TierKind::kDurable}) {
+  for (const TierKind tier :
+       {TierKind::kDram, TierKind::kNvme, TierKind::kPeer, TierKind::kDurable}) {
     FlushRequest flush;
     flush.tier = tier;
     flush.timeout_nanos = 60 * kDefaultTimeoutNanos;
@@ -102,7 +102,8 @@ TEST_F(WholeNode, AnswersEveryRequestOfAClient) {
   forecast.chain = engine.Slice(chain);
   forecast.session = "one";
   cache_->Hint(forecast);
-  cache_->ReportPrefill({.layout = engine.handle(), .tokens = 16, .context_tokens = 0, .milliseconds = 1});
+  cache_->ReportPrefill(
+      {.layout = engine.handle(), .tokens = 16, .context_tokens = 0, .milliseconds = 1});
   const CacheStats stats = engine.Stats();
   EXPECT_EQ(stats.tiers.size(), 2 + kMaxDurableTiers);
   std::set<std::string> names;

@@ -400,8 +400,9 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
         ->check(CLI::IsMember({"delete"}));
     command->add_option("NAME", options->name, "The tenant to delete");
     command->add_flag("--yes", options->yes, "That is really meant");
-    command->add_flag("--force", options->force,
-                      "Also a tenant that this node does not know: durable tiers may have blocks of it");
+    command->add_flag(
+        "--force", options->force,
+        "Also a tenant that this node does not know: durable tiers may have blocks of it");
   }
   if ((action.takes & kRewrap) != 0) {
     command->add_option("ACTION", options->action, "What to do instead of showing them")

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "client/find_node.h"
+#include "net/http/http_server.h"
 #include "net/local/default_socket.h"
 #include "net/local/frame_socket.h"
 #include "net/stream/host_port.h"
 #include "node/api/http_routes.h"
-#include "net/http/http_server.h"
 #include "node/config/admin_socket.h"
 
 namespace aquifer {
@@ -133,10 +133,11 @@ Result<HttpReceived> NodeClient::Exchange(const std::string& method, const std::
   if (received.ok() || !HttpIsBuilt()) return received;
   const std::string& why = received.status().message();
   if (received.status().code() == Code::kInvalid) {
-    return Status(Code::kUnavailable,
-                  fmt::format("{} belongs to another user; run this as that user or as root, or use "
-                              "--http with --token-file",
-                              where_));
+    return Status(
+        Code::kUnavailable,
+        fmt::format("{} belongs to another user; run this as that user or as root, or use "
+                    "--http with --token-file",
+                    where_));
   }
   if (received.status().code() != Code::kNotFound) {
     return Status(Code::kUnavailable,

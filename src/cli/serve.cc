@@ -22,8 +22,8 @@
 #include "node/config/node_config.h"
 #include "node/config/node_log.h"
 #include "node/config/node_plan.h"
-#include "node/process.h"
 #include "node/config/secret_environment.h"
+#include "node/process.h"
 
 namespace aquifer {
 namespace {
@@ -98,8 +98,9 @@ void SayWhyItEnds(const std::string& message) {
   if (TheLog()->format() == LogFormat::kText) {
     return fmt::print(stderr, "aquifer serve: {}\n", message);
   }
-  fmt::print(stderr, "{}\n", LogLine(LogFormat::kJson, SystemClock()->UnixSeconds(), std::nullopt,
-                                     "error: " + message));
+  fmt::print(
+      stderr, "{}\n",
+      LogLine(LogFormat::kJson, SystemClock()->UnixSeconds(), std::nullopt, "error: " + message));
 }
 
 Status Serve(const NodeOverrides& overrides) {
@@ -115,8 +116,9 @@ Status Serve(const NodeOverrides& overrides) {
   const NodeHost host = ThisHost();
   AQ_ASSIGN_OR_RETURN(NodePlan plan, PlanNode(config, host));
   const std::string socket = plan.socket;
-  NodeProcess process({.overrides = overrides, .host = host, .version = AQUIFER_VERSION, .log = TheLog()},
-                      std::move(plan), std::move(environment));
+  NodeProcess process(
+      {.overrides = overrides, .host = host, .version = AQUIFER_VERSION, .log = TheLog()},
+      std::move(plan), std::move(environment));
   AQ_RETURN_IF_ERROR(process.Start());
   NotifySupervisor("READY=1");
   TheLog()->Write("ready on " + socket);

@@ -109,9 +109,9 @@ Status NodeProcess::Start() {
                            DescribePlan(plan_, options_.overrides.config.value_or("")));
   AQ_RETURN_IF_ERROR(StartKeys(masters));
   AQ_ASSIGN_OR_RETURN(
-      stores_,
-      NodeStores::New(plan_.config.tiers, environment_, keys_.get(),
-                      plan_.config.tiers.empty() ? std::string() : StateDirectoryOf(options_.host)));
+      stores_, NodeStores::New(
+                   plan_.config.tiers, environment_, keys_.get(),
+                   plan_.config.tiers.empty() ? std::string() : StateDirectoryOf(options_.host)));
   AQ_RETURN_IF_ERROR(StartHttp());
   return StartNode();
 }
@@ -169,7 +169,7 @@ Result<Admission> NodeProcess::Admit(const Hello& hello, const PeerCredentials& 
   if (!tenant.ok()) {
     options_.log->WriteFor(
         peer.uid, fmt::format("audit: denied a client of process {}, user {}: {}", peer.pid,
-                                 peer.uid, DenialName(denial)));
+                              peer.uid, DenialName(denial)));
     return tenant.status();
   }
   return Admission{
@@ -209,7 +209,8 @@ Status NodeProcess::StartKeys(const std::vector<SecretKey>& masters) {
   HideMemory();
   AQ_ASSIGN_OR_RETURN(const KeyPlace place, PlaceOfKeys(plan_.config, options_.host));
   Result<std::unique_ptr<KeyStore>> store =
-      OpenKeys(plan_.config, place, MemoryOfKeys(options_.host, plan_.socket), environment_, options_.log->sink());
+      OpenKeys(plan_.config, place, MemoryOfKeys(options_.host, plan_.socket), environment_,
+               options_.log->sink());
   if (!store.ok()) return AtKey(plan_.config.places, "key_store", store.status());
   KeyServiceOptions options;
   const auto before = MemoryOfKeys(options_.host, plan_.socket).Recall();
@@ -304,8 +305,9 @@ Status NodeProcess::StartHttp() {
     if (server.ok()) Log("warning: there is no HTTP but for aquifer ctl: " + why);
   }
   if (!server.ok() && options.address) {
-    return Status(server.status().code(), server.status().message() +
-                                              "; choose another address with --http, or --http off");
+    return Status(
+        server.status().code(),
+        server.status().message() + "; choose another address with --http, or --http off");
   }
   if (!server.ok()) return server.status();
   http_ = std::move(*server);

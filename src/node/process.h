@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "aquifer/status.h"
-#include "node/api/http_api.h"
 #include "net/http/http_server.h"
-#include "node/local/node.h"
+#include "node/api/http_api.h"
 #include "node/config/node_config.h"
 #include "node/config/node_log.h"
 #include "node/config/node_plan.h"
 #include "node/config/node_stores.h"
-#include "node/local/recorder.h"
 #include "node/config/secret_environment.h"
+#include "node/local/node.h"
+#include "node/local/recorder.h"
 #include "node/local/storage_watch.h"
 #include "node/local/tenant_drop.h"
 #include "tenant/keys/key_service.h"

@@ -1,5 +1,5 @@
-// All that is wrong with a configuration: its author hears of everything at once, not of one mistake
-// at each start.
+// All that is wrong with a configuration: its author hears of everything at once, not of one
+// mistake at each start.
 #pragma once
 
 #include <cstddef>

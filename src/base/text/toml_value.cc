@@ -227,8 +227,8 @@ Status ReadTable(const TomlValue& table, std::span<const TomlKey> keys,
   if (!table.is_table()) return table.Wrong("this must be a table");
   Mistakes mistakes;
   for (const auto& [name, value] : table.table()) {
-    const auto known = std::find_if(keys.begin(), keys.end(),
-                                    [&name = name](const TomlKey& key) { return key.name == name; });
+    const auto known = std::find_if(
+        keys.begin(), keys.end(), [&name = name](const TomlKey& key) { return key.name == name; });
     if (known != keys.end()) {
       mistakes.Add(known->read(value));
       continue;

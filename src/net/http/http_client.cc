@@ -24,8 +24,7 @@ bool WasClosed(beast::error_code error) {
 }
 
 Status Failed(beast::error_code error) {
-  return Status(error == beast::error::timeout ? Code::kLate : Code::kUnavailable,
-                error.message());
+  return Status(error == beast::error::timeout ? Code::kLate : Code::kUnavailable, error.message());
 }
 
 }  // namespace
@@ -87,8 +86,8 @@ class HttpClient::Connection {
       }
       if (failed) return Failed(failed);
       if (received.body.size() > call.max_answer_bytes) {
-        return Status(Code::kUnavailable, fmt::format("the answer has more than {} bytes",
-                                                      call.max_answer_bytes));
+        return Status(Code::kUnavailable,
+                      fmt::format("the answer has more than {} bytes", call.max_answer_bytes));
       }
     }
     keep_ = parser.get().keep_alive();
@@ -158,12 +157,12 @@ HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
 Result<HttpReceived> HttpClient::Ask(const HttpCall& call) {
   const auto end = std::chrono::steady_clock::now() + call.limit;
   const bool six = place_.host.find(':') != std::string::npos;
-  const std::string host = !place_.socket.empty()
-                               ? "localhost"
-                               : fmt::format("{}:{}", six ? "[" + place_.host + "]" : place_.host,
-                                             place_.port);
-  // A server may have closed the connection that was kept, which shows when it is used. What changes
-  // something is not sent twice, so it has a new one.
+  const std::string host =
+      !place_.socket.empty()
+          ? "localhost"
+          : fmt::format("{}:{}", six ? "[" + place_.host + "]" : place_.host, place_.port);
+  // A server may have closed the connection that was kept, which shows when it is used. What
+  // changes something is not sent twice, so it has a new one.
   const bool repeatable = call.method == "GET" || call.method == "HEAD";
   while (true) {
     std::unique_ptr<Connection> connection = std::move(connection_);

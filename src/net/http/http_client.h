@@ -1,5 +1,5 @@
-// Asks an HTTP/1.1 server, by TCP or on a Unix socket. One request at a time; the connection is kept
-// for the next one, and made anew where the server has closed it.
+// Asks an HTTP/1.1 server, by TCP or on a Unix socket. One request at a time; the connection is
+// kept for the next one, and made anew where the server has closed it.
 //
 // One thread at a time. Each call waits.
 #pragma once
@@ -51,8 +51,9 @@ class HttpClient {
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) noexcept;
 
-  // kNotFound: nobody listens there. kInvalid: this user may not connect. kLate: the limit has passed. kUnavailable:
-  // the connection failed, or this build has no HTTP. Messages say what happened, for a person.
+  // kNotFound: nobody listens there. kInvalid: this user may not connect. kLate: the limit has
+  // passed. kUnavailable: the connection failed, or this build has no HTTP. Messages say what
+  // happened, for a person.
   Result<HttpReceived> Ask(const HttpCall& call);
 
  private:

@@ -231,15 +231,14 @@ void Connection::GoOnReading() {
 void Connection::WatchPeer() {
   if (over_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes) return;
   watching_ = true;
-  stream_.async_read_some(
-      buffer_.prepare(kReadBytes),
-      [self = shared_from_this()](beast::error_code error, size_t bytes) {
-        self->watching_ = false;
-        const bool makes_way = error == net::error::operation_aborted && !self->over_;
-        if (error && !makes_way) return self->Drop();
-        self->buffer_.commit(bytes);
-        self->GoOnReading();
-      });
+  stream_.async_read_some(buffer_.prepare(kReadBytes), [self = shared_from_this()](
+                                                           beast::error_code error, size_t bytes) {
+    self->watching_ = false;
+    const bool makes_way = error == net::error::operation_aborted && !self->over_;
+    if (error && !makes_way) return self->Drop();
+    self->buffer_.commit(bytes);
+    self->GoOnReading();
+  });
 }
 
 void Connection::ReadHeader() {
@@ -351,8 +350,8 @@ void Connection::Handle() {
   self_ = shared_from_this();
   const uint64_t number = ++number_;
   if (!pieces_) WatchPeer();
-  const auto limit = handler_->Handle(
-      std::move(request_), std::make_shared<Answer>(context_, weak_from_this(), number));
+  const auto limit = handler_->Handle(std::move(request_),
+                                      std::make_shared<Answer>(context_, weak_from_this(), number));
   if (limit.count() <= 0) return;
   late_.expires_after(limit);
   late_.async_wait([self = shared_from_this(), number](beast::error_code error) {

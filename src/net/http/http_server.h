@@ -1,5 +1,6 @@
-// HTTP/1.1 on a TCP address and on a Unix socket: reads requests, hands them to a handler and writes
-// what it answers, at once, later or piece by piece. What requests mean is the handler's business.
+// HTTP/1.1 on a TCP address and on a Unix socket: reads requests, hands them to a handler and
+// writes what it answers, at once, later or piece by piece. What requests mean is the handler's
+// business.
 //
 // A server has one thread, which does nothing but this and never waits. Whoever connects is
 // distrusted: connections, bytes and times are bounded. When there are too many connections, the
@@ -53,8 +54,11 @@ class HttpHandler {
   // All on the server's thread; none waits.
   //
   // The header is there. With an answer, the body is not read.
-  virtual std::optional<HttpResponse> Screen(const HttpRequest& /*request*/) { return std::nullopt; }
-  // Returns true if Handle() is to be called before the body is there, which it takes by ReadBody().
+  virtual std::optional<HttpResponse> Screen(const HttpRequest& /*request*/) {
+    return std::nullopt;
+  }
+  // Returns true if Handle() is to be called before the body is there, which it takes by
+  // ReadBody().
   virtual bool TakesPieces(const HttpRequest& /*request*/) { return false; }
   // Answers now or later. Returns how long the peer is kept waiting for the first of it: after that
   // it is told so. 0: for ever.

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "node/config/admin_socket.h"
 #include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
 
@@ -333,9 +332,9 @@ TEST_F(HttpServerTest, TwoServersDoNotShareAnAddressOrASocket) {
 TEST_F(HttpServerTest, ABodyIsTakenAndAnsweredPieceByPiece) {
   Start({.max_body_bytes = 10});  // Of whole bodies.
   HttpPeer peer(port());
-  ASSERT_TRUE(peer.Send(
-      "POST /pieces HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-      "5\r\nfirst\r\n"));
+  ASSERT_TRUE(
+      peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                "5\r\nfirst\r\n"));
   std::string heard = peer.ReceiveUntil("first");
   EXPECT_THAT(heard, HasSubstr("Transfer-Encoding: chunked"));  // Before the rest was sent.
   const std::string large(300'000, 'y');
@@ -352,8 +351,8 @@ TEST_F(HttpServerTest, AHandlerHearsThatThePeerIsGone) {
   Start();
   {
     HttpPeer peer(port());
-    ASSERT_TRUE(peer.Send(
-        "POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
+    ASSERT_TRUE(
+        peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
     peer.ReceiveUntil("first");
   }
   while (!handler_.hung_up()) std::this_thread::yield();
@@ -362,8 +361,8 @@ TEST_F(HttpServerTest, AHandlerHearsThatThePeerIsGone) {
 TEST_F(HttpServerTest, ABodyWhosePiecesDoNotComeIsCutOff) {
   Start({.body = milliseconds(50)});
   HttpPeer peer(port());
-  ASSERT_TRUE(peer.Send(
-      "POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
+  ASSERT_TRUE(
+      peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
   EXPECT_TRUE(peer.WaitForEnd());
   while (!handler_.hung_up()) std::this_thread::yield();
 }

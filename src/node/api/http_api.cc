@@ -187,8 +187,7 @@ void HttpApi::AnswerHealth(bool readiness, const std::shared_ptr<HttpAnswer>& an
       });
 }
 
-void HttpApi::Run(const HttpRoute& route, HttpRequest request,
-                  std::shared_ptr<HttpAnswer> answer) {
+void HttpApi::Run(const HttpRoute& route, HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   const bool reads = route.place == HttpPlace::kReading;
   const MutexLock lock(&mutex_);
   int& running = reads ? reading_ : acting_;
@@ -198,7 +197,8 @@ void HttpApi::Run(const HttpRoute& route, HttpRequest request,
                   stopped_ ? "the node is ending" : "the node is starting; ask again in a moment"));
   }
   if (running == (reads ? kMaxReading : kMaxActing)) {
-    return answer->Reply(HttpError(503, "busy", "too many calls are under way; ask again in a moment"));
+    return answer->Reply(
+        HttpError(503, "busy", "too many calls are under way; ask again in a moment"));
   }
   ++running;
   (reads ? readers_ : actors_)

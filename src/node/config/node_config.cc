@@ -12,12 +12,12 @@
 #include <system_error>
 #include <utility>
 
-#include "net/local/default_socket.h"
-#include "net/protocol/local_protocol.h"
 #include "base/text/mistakes.h"
 #include "base/text/setting_readers.h"
 #include "base/text/size_text.h"
 #include "base/text/toml_value.h"
+#include "net/local/default_socket.h"
+#include "net/protocol/local_protocol.h"
 #include "tenant/token.h"
 
 namespace aquifer {
@@ -420,8 +420,9 @@ constexpr NodeOption kOptions[] = {
      nullptr, &O::nvme},
     {"--record", "FILE", "Write a trace of requests, with no content, to this file; or off",
      &O::record, nullptr},
-    {"--log-level", "LEVEL", "Leave out of the log what is below: info, warning or error (default: info)",
-     &O::log_level, nullptr},
+    {"--log-level", "LEVEL",
+     "Leave out of the log what is below: info, warning or error (default: info)", &O::log_level,
+     nullptr},
     {"--log-format", "FORMAT", "How lines of the log are written: text or json (default: text)",
      &O::log_format, nullptr},
 };

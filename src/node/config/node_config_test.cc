@@ -55,9 +55,9 @@ tls = true
 )");
   for (const char* const line :
        {"n.toml:1: socket: 'here'", "n.toml:2: polcy: there is no such key; did you mean 'policy'?",
-        "n.toml:3: overdue: ", "n.toml:5: dram.size: ", "n.toml:6: dram.sync: 'sync' belongs in [nvme]",
-        "n.toml:10: tier[0].size: ", "n.toml:11: tier[0].tls: 'tls' is for tiers of kind redis",
-        "needs 'directory'"}) {
+        "n.toml:3: overdue: ", "n.toml:5: dram.size: ",
+        "n.toml:6: dram.sync: 'sync' belongs in [nvme]", "n.toml:10: tier[0].size: ",
+        "n.toml:11: tier[0].tls: 'tls' is for tiers of kind redis", "needs 'directory'"}) {
     EXPECT_THAT(refusal, HasSubstr(line));
   }
   EXPECT_EQ(std::count(refusal.begin(), refusal.end(), '\n'), 7) << refusal;
@@ -66,10 +66,11 @@ tls = true
 TEST(NodeConfigTest, MistakesOfTheFileAndOfTheCommandLineAreToldTogether) {
   const ScratchDirectory scratch;
   std::ofstream(scratch.Sub("n.toml")) << "overdue = 0\n";
-  const auto config = LoadNodeConfig({.config = scratch.Sub("n.toml"), .http = "x", .dram = "1KiB"});
+  const auto config =
+      LoadNodeConfig({.config = scratch.Sub("n.toml"), .http = "x", .dram = "1KiB"});
   ASSERT_FALSE(config.ok());
-  EXPECT_THAT(config.status().message(),
-              AllOf(HasSubstr("n.toml:1: overdue: "), HasSubstr("\n--http: "), HasSubstr("\n--dram: ")));
+  EXPECT_THAT(config.status().message(), AllOf(HasSubstr("n.toml:1: overdue: "),
+                                               HasSubstr("\n--http: "), HasSubstr("\n--dram: ")));
 }
 
 TEST(NodeConfigTest, AnEmptyFileIsTheDefaults) { EXPECT_EQ(Parsed(""), NodeConfig{}); }

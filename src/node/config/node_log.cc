@@ -68,12 +68,14 @@ std::string LogLine(LogFormat format, int64_t unix_seconds, std::optional<uid_t>
 
 NodeLog::NodeLog(LineLogOptions options, Clock* clock)
     : clock_(clock),
-      lines_((options.left_out_line =
-                  [clock, format = format_](uint64_t count) {
-                    return LogLine(*format, clock->UnixSeconds(), std::nullopt,
-                                   fmt::format("warning: {} lines of the log were left out", count));
-                  },
-              options),
+      lines_((
+                 options.left_out_line =
+                     [clock, format = format_](uint64_t count) {
+                       return LogLine(
+                           *format, clock->UnixSeconds(), std::nullopt,
+                           fmt::format("warning: {} lines of the log were left out", count));
+                     },
+                 options),
              clock) {}
 
 void NodeLog::Set(LogLevel least, LogFormat format) {

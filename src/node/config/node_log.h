@@ -48,7 +48,8 @@ class NodeLog {
   LogFormat format() const { return *format_; }
 
   void Write(std::string_view line) { WriteFor(std::nullopt, line); }
-  // A line that a user of the host caused, who may cause as many as they like. None: the node itself.
+  // A line that a user of the host caused, who may cause as many as they like. None: the node
+  // itself.
   void WriteFor(std::optional<uid_t> user, std::string_view line);
 
   // What the node uses: a block of lines at start, or one JSON line with a field for each name.

@@ -427,17 +427,16 @@ LogTable DescribePlan(const NodePlan& plan, const std::string& file) {
   add("config", file.empty() ? "defaults" : file);
   add("socket", plan.socket);
   add("http", plan.http.has_value() ? plan.http->Text() : "off");
-  add("dram", fmt::format("{}{}, {} of memory always left to others",
-                                   SizeText(plan.cache.dram_bytes), InParentheses(plan.dram_reason),
-                                   SizeText(plan.cache.keep_available_bytes)));
+  add("dram",
+      fmt::format("{}{}, {} of memory always left to others", SizeText(plan.cache.dram_bytes),
+                  InParentheses(plan.dram_reason), SizeText(plan.cache.keep_available_bytes)));
   add("nvme", NvmeText(plan));
   add("policy", config.policy == EvictionPolicy::kLru ? "lru" : "learned");
-  add("tenants", config.tenants_file.empty()
-                              ? fmt::format("one, local, for user {} only", plan.uid)
-                              : config.tenants_file);
+  add("tenants", config.tenants_file.empty() ? fmt::format("one, local, for user {} only", plan.uid)
+                                             : config.tenants_file);
   add("admin", config.admin_token_sha256.has_value()
-                            ? "by token, or by the node's own user on " + admin
-                            : "by the node's own user, on " + admin);
+                   ? "by token, or by the node's own user on " + admin
+                   : "by the node's own user, on " + admin);
   for (const TierConfig& tier : config.tiers) add("tier", DescribeTier(tier));
   add("encryption", EncryptionText(plan));
   add("workers", fmt::format("{}", plan.cache.worker_threads));

@@ -51,7 +51,7 @@ struct NodePlan {
   uid_t uid = 0;                    // The node's own user.
   std::string dram_reason;          // "of 22.1GiB available"
   std::string nvme_reason;
-  bool encrypted = false;  // There is a master key; known once it was looked for.
+  bool encrypted = false;             // There is a master key; known once it was looked for.
   std::vector<std::string> warnings;  // What works, but not as one might expect.
 };
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "node/config/admin_socket.h"
 #include "testing/scratch_directory.h"
 
 namespace aquifer {
@@ -354,13 +355,20 @@ TEST_F(NodePlanTest, TheDescriptionNamesEverythingThatIsUsed) {
                           HasSubstr("encryption   off, because there is no master key")));
   NodePlan encrypted = Plan();
   encrypted.encrypted = true;
-  EXPECT_THAT(Described(encrypted), HasSubstr("encryption   on, with the master key in the environment"));
+  EXPECT_THAT(Described(encrypted),
+              HasSubstr("encryption   on, with the master key in the environment"));
   config_ = NodeConfig{};
   config_.nvme_directories = std::vector<std::string>();
   config_.http.reset();
   EXPECT_THAT(Described(Plan(), ""),
               AllOf(HasSubstr("config       defaults"), HasSubstr("nvme         off"),
                     HasSubstr("http         off")));
+}
+
+TEST(AdminSocketTest, TheAdministratorsSocketIsBesideTheNodes) {
+  EXPECT_EQ(AdminSocketBeside("/run/aquifer/node.sock"), "/run/aquifer/node.admin.sock");
+  EXPECT_EQ(AdminSocketBeside("/run/user/1/aquifer.sock"), "/run/user/1/aquifer.admin.sock");
+  EXPECT_EQ(AdminSocketBeside("/tmp/x"), "/tmp/x.admin.sock");
 }
 
 TEST(NodeHostTest, ThisHostIsDescribed) {

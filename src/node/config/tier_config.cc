@@ -8,13 +8,13 @@
 #include <map>
 #include <utility>
 
-#include "cache/environment.h"
-#include "net/protocol/local_protocol.h"
 #include "base/text/mistakes.h"
 #include "base/text/setting_readers.h"
 #include "base/text/size_text.h"
-#include "store/s3/bucket.h"
+#include "cache/environment.h"
+#include "net/protocol/local_protocol.h"
 #include "store/redis/redis_slots.h"
+#include "store/s3/bucket.h"
 #include "store/s3/s3_endpoints.h"
 
 namespace aquifer {
@@ -284,9 +284,8 @@ Result<std::vector<TierConfig>> ReadTiers(const TomlValue& list) {
     if (!read.ok()) continue;
     TierConfig& tier = *read;
     if (const auto [at, added] = seen.emplace("name " + tier.name, element.where()); !added) {
-      mistakes.Add(
-          element.Wrong(fmt::format("tier '{}' is there already, at {}; give each its own name",
-                                    tier.name, at->second)));
+      mistakes.Add(element.Wrong(fmt::format(
+          "tier '{}' is there already, at {}; give each its own name", tier.name, at->second)));
     }
     const std::string place = fmt::format("{} {}", StoreKindName(tier.kind), PlaceOf(tier));
     if (const auto [at, added] = seen.emplace(place, element.where()); !added) {

@@ -151,8 +151,8 @@ class Reply {
   // The client is gone, or the engine ends.
   void Cancelled() {
     if (begun_) return answer_->End();
-    answer_->Reply(ErrorOf(
-        {.status = 503, .message = "the engine is shutting down", .type = "server_error"}));
+    answer_->Reply(
+        ErrorOf({.status = 503, .message = "the engine is shutting down", .type = "server_error"}));
   }
 
   OpenAiRequest request_;
@@ -275,18 +275,17 @@ class EngineServer final : public OpenAiServer, private HttpHandler {
       return answer->Reply({.body = R"({"status":"ok"})"});
     }
     if (call.path == "/metrics") {
-      return answer->Reply({.content_type = "text/plain; version=0.0.4",
-                            .body = MetricsText(engine_->figures())});
+      return answer->Reply(
+          {.content_type = "text/plain; version=0.0.4", .body = MetricsText(engine_->figures())});
     }
     const json model = {{"id", rules_.model},
                         {"object", "model"},
                         {"created", created_},
                         {"owned_by", "aquifer"},
                         {"max_model_len", engine_->shape().max_positions}};
-    answer->Reply(
-        {.body = Dump(call.path == one_model
-                          ? model
-                          : json{{"object", "list"}, {"data", json::array({model})}})});
+    answer->Reply({.body = Dump(call.path == one_model
+                                    ? model
+                                    : json{{"object", "list"}, {"data", json::array({model})}})});
   }
 
   static void Refuse(const OpenAiError& error, const std::shared_ptr<HttpAnswer>& answer) {

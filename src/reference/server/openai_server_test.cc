@@ -47,7 +47,8 @@ class OpenAiServerTest : public testing::Test {
     auto engine = StartEngine({}, *RandomWeights(shape, 1), tokenizer_.get());
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
-    auto server = StartOpenAiServer({.model = "m", .limits = limits}, engine_.get(), tokenizer_.get());
+    auto server =
+        StartOpenAiServer({.model = "m", .limits = limits}, engine_.get(), tokenizer_.get());
     ASSERT_TRUE(server.ok()) << server.status().ToString();
     server_ = *std::move(server);
   }

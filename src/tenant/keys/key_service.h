@@ -133,8 +133,8 @@ class KeyService final : public KeySource {
   int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
   int64_t read_marks_at_ AQ_GUARDED_BY(mutex_) = 0;
   KeyFigures figures_ AQ_GUARDED_BY(mutex_);
-  const int64_t log_from_;                       // Failures before are not logged.
-  std::string logged_ AQ_GUARDED_BY(mutex_);     // The last trouble that was.
+  const int64_t log_from_;                    // Failures before are not logged.
+  std::string logged_ AQ_GUARDED_BY(mutex_);  // The last trouble that was.
   std::thread thread_;
 };
 
