@@ -1,4 +1,4 @@
-"""What moving blocks costs a GPU's own work: matrix products alone, and while 4 GiB of KV are loaded, or loaded and
+"""The cost of moving blocks for a GPU's own work: matrix products alone, and while 4 GiB of KV are loaded, or loaded and
 stored, again and again.
 
 usage: python bench/gpu_gemm.py

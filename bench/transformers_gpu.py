@@ -69,8 +69,8 @@ def forward(model, ids, cache):
 
 
 def continued(model, ids, cache):
-    """The same from KV that is there, or is recalled. What torch prefers on an H200 gives other bits now and then from one
-    and the same KV; this attention does not."""
+    """The same from KV that is there, or is recalled. The attention that torch prefers on an H200 gives other bits now and
+    then from one and the same KV; this attention does not."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return forward(model, ids, cache)
 
@@ -107,7 +107,7 @@ class Setup:
         return Node(self._socket, dram=self._dram, nvme=[os.path.join(self.directory, "nvme") + ":26GiB"])
 
     def restart(self):
-        """What was stored is on the drive alone, and what the node has learned is gone."""
+        """Leaves the stored blocks on the drive alone, and makes the node forget what it has learned."""
         self.client.flush(timeout=120)
         self._node.close()
         self._node = self._start()
@@ -229,7 +229,7 @@ def measure(setup, tokens, gbps):
     usual_ms, usual_tokens = (statistics.median(column) for column in zip(*usual))
     yield row_of("ttft-defaults", tokens, computed, "the same prompt computed", usual_ms, 1.0, {}, "defaults",
                  recalled_tokens=usual_tokens)
-    # What does not pay is computed, so that it is as fast as computing; one measurement is off by so much.
+    # A recall that does not pay is computed, and is as fast as computing; one measurement is off by so much.
     yield row_of("ttft-defaults-nvme", tokens, computed, "the same prompt computed", usual_nvme, 0.95, {}, "defaults",
                  recalled_tokens=usual_nvme_tokens)
 

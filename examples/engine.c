@@ -1,4 +1,4 @@
-/* What an engine does with Aquifer, in C: it connects to the host's node, looks for a prompt's
+/* An engine that uses Aquifer, in C: it connects to the host's node, looks for a prompt's
  * blocks, stores those that are missing, and reads all of them back. usage: engine [SOCKET] */
 #include <aquifer/aquifer.h>
 #include <stdio.h>

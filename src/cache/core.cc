@@ -195,6 +195,7 @@ Status Core::Build() {
                                           .extent_bytes = options_.extent_bytes,
                                           .keep_available_bytes = cache.keep_available_bytes,
                                           .ready_extents = options_.ready_extents,
+                                          .paced_by_cores = options_.paced_by_cores,
                                           .hash_seed = environment_.random->Next64()},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));

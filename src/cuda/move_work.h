@@ -1,4 +1,4 @@
-// What one launch of the moving kernel is told, and how it finds its way: plain data and arithmetic
+// The arguments of one launch of the moving kernel, and how it finds its way: data and arithmetic
 // that the kernel, and the fake device of the tests, compile alike.
 //
 // A block's bytes are cut into units of 16, the checksum's, and those into tiles. A tile lies in
@@ -143,7 +143,8 @@ AQ_HOST_DEVICE inline MoveKeys KeysLater(const MoveKeys& keys, uint32_t units) {
            k[6] + units * KeyStep<6>(), k[7] + units * KeyStep<7>()}};
 }
 
-// docs/formats/checksum.md; the arithmetic of base/checksum/checksum_kernel.h over words in registers.
+// docs/formats/checksum.md; the arithmetic of base/checksum/checksum_kernel.h over words in
+// registers.
 AQ_HOST_DEVICE inline void AddMoveUnit(const MoveUnit& unit, const MoveKeys& keys, LaneSums* sums) {
   const uint32_t* const w = unit.words;
   const uint32_t* const k = keys.at;

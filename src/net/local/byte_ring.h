@@ -63,7 +63,7 @@ class RingWriter {
   // A frame of so many bytes can be written now. Never in a broken ring.
   bool HasRoom(size_t bytes);
   bool broken() const { return broken_; }
-  // What the reader says to have read, ever; and whether that is everything.
+  // The bytes that the reader says to have read, ever; and whether they are all.
   uint64_t taken_bytes() const { return header_->read.load(std::memory_order_relaxed); }
   bool all_taken() const { return taken_bytes() == written_; }
 

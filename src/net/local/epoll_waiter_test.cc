@@ -79,7 +79,7 @@ TEST_F(EpollWaiterTest, DoesNotHearWhatIsWatchedNoMore) {
   EXPECT_EQ(heard, 1);
 }
 
-TEST_F(EpollWaiterTest, WhatCannotBeWatchedIsAnError) {
+TEST_F(EpollWaiterTest, AFileThatCannotBeWatchedIsAnError) {
   const Descriptor event = Event();
   ASSERT_TRUE(waiter_->Watch(event.get(), EPOLLIN, [](uint32_t) {}).ok());
   const Result<uint64_t> again = waiter_->Watch(event.get(), EPOLLIN, [](uint32_t) {});

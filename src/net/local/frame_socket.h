@@ -41,8 +41,8 @@ class FrameSocket {
   Status Flush();
   size_t unsent_frames() const { return unsent_.size(); }
   uint64_t sent_frames() const { return sent_frames_; }  // Ever, whole and with their descriptors.
-  // What is unsent waits for descriptors to be taken by whoever they were sent to, not for room:
-  // the socket may be writable all the while. Try again after a time.
+  // Unsent frames wait for the other side to take descriptors that it was sent, not for room: the
+  // socket may be writable all the while. Try again after a time.
   bool too_many_descriptors() const { return too_many_descriptors_; }
 
   // The next frame. kNotFound: there is none yet. kUnavailable: the connection is over. kInvalid:
@@ -54,15 +54,15 @@ class FrameSocket {
   size_t bytes_left() const { return input_.size(); }
 
   enum class News : uint8_t { kNone, kBytes, kEnd };
-  // What there is to receive. Nothing is taken, and no descriptor becomes ours.
+  // Tells what there is to receive. Nothing is taken, and no descriptor becomes ours.
   News Look() const;
 
   // The other side sees the end of the stream; what it sends is still received.
   void EndSending();
 
-  // Closes it without ever waiting. What the other side sent and nobody received may hold files
-  // whose closing takes for ever, so a thread of its own does that, and is interrupted when it
-  // takes long; `closing` counts those.
+  // Closes it without ever waiting. Messages that nobody received may hold files whose closing
+  // takes for ever, so a thread of its own closes them, and is interrupted when it takes long;
+  // `closing` counts those.
   static void Discard(FrameSocket socket, const std::shared_ptr<std::atomic<uint32_t>>& closing);
 
  private:

@@ -65,7 +65,7 @@ TEST_F(FrameSocketTest, FramesArriveInOrderWithTheirDescriptors) {
   EXPECT_EQ(::read(reading.get(), &read, 1), 1);
 }
 
-TEST_F(FrameSocketTest, WhatTheOtherSideDoesNotReadIsSentLater) {
+TEST_F(FrameSocketTest, FramesThatTheOtherSideDoesNotReadAreSentLater) {
   size_t sent = 0;
   while (here_->unsent_frames() == 0) ASSERT_TRUE(here_->Send(Frame(++sent, 4000)).ok());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(here_->Send(Frame(++sent, 4000)).ok());
@@ -142,7 +142,7 @@ TEST_F(FrameSocketTest, ADiscardedSocketWithNothingInItIsClosedAtOnce) {
   EXPECT_EQ(closing->load(), 0u);
 }
 
-// Else a few hundred of them would be all that can be closed.
+// Waiting would let a few hundred such files use up all threads that close.
 TEST_F(FrameSocketTest, AFileThatLingersIsNotWaitedForToItsEnd) {
   SlowToClose lingering;
   Descriptor slow = lingering.Take();

@@ -14,8 +14,8 @@ class SharedMemory {
  public:
   // Zeros. kUnavailable when the process has no descriptor or memory left.
   static Result<SharedMemory> New(uint64_t bytes);
-  // What another process made. kInvalid unless it is exactly so long and sealed against shrinking:
-  // touching it could otherwise end this process.
+  // Maps what another process made. kInvalid unless it is exactly so long and sealed against
+  // shrinking: touching it could otherwise end this process.
   static Result<SharedMemory> Map(Descriptor descriptor, uint64_t bytes);
 
   SharedMemory() = default;

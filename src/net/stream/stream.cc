@@ -276,7 +276,7 @@ Result<size_t> Stream::ReceiveTls(std::span<const iovec> parts) {
         got += static_cast<size_t>(read);
         continue;
       }
-      // What has arrived is given first; the failure comes again.
+      // Bytes that have arrived are given first; the failure comes again.
       if (Status failure = TlsFailure(read); !failure.ok() && got == 0) return failure;
       return got;
     }

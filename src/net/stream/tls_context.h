@@ -1,4 +1,4 @@
-// What this process trusts, and how it shows itself, when it connects to servers by TLS (1.2 or
+// The trust of this process, and how it shows itself, when it connects to servers by TLS (1.2 or
 // later). Made once and shared by all connections; any thread may use it.
 #pragma once
 
@@ -33,7 +33,7 @@ class TlsContext {
   SSL_CTX* const context_;
 };
 
-// What OpenSSL complains about on this thread, and forgets.
+// Returns the complaints of OpenSSL on this thread, which it then forgets.
 std::string TakeTlsError();
 
 }  // namespace aquifer

@@ -48,7 +48,7 @@ struct Rebuild {
   std::atomic<bool> done = false;
 
   void Make() {
-    by_value.table = BuildIndexTable(counts, kept_buckets);
+    by_value.table = BuildReuseTable(counts, kept_buckets);
     by_age = RankByAge(by_value.table);
     done.store(true, std::memory_order_release);
   }

@@ -298,8 +298,8 @@ void SortByValue(const std::array<float, kReuseCells>& values,
 
 }  // namespace
 
-IndexTable BuildIndexTable(const ReuseCounts& counts, uint8_t kept_buckets) {
-  IndexTable table;
+ReuseTable BuildReuseTable(const ReuseCounts& counts, uint8_t kept_buckets) {
+  ReuseTable table;
   std::array<std::array<float, kAgeBuckets>, kBlockFamilies> ages{};
   for (size_t family = 0; family < kBlockFamilies; ++family)
     ages[family] = SmoothAges(counts, family);

@@ -7,12 +7,12 @@
 // so there are no delayed labels. The score is a logistic regression over a few features of the
 // request, learned from the same samples; it fills in where a cell has been seen too rarely.
 //
-// What to keep follows from the table that BuildIndexTable() makes of it: for each cell the most
+// What to keep follows from the table that BuildReuseTable() makes of it: for each cell the most
 // hits per second that keeping a block can bring, if one gives it up at the best time from now (a
 // Gittins index). It lets a chain live through the quiet time before its next turn, which ranking
 // by the momentary rate does not. Making it takes a millisecond: a worker's task.
 //
-// Pure numbers. One thread, but for BuildIndexTable(), which any may run.
+// Pure numbers. One thread, but for BuildReuseTable(), which any may run.
 #pragma once
 
 #include <array>
@@ -67,7 +67,7 @@ struct ReuseCounts {
 };
 
 // By cell: class * kAgeBuckets + bucket.
-struct IndexTable {
+struct ReuseTable {
   std::array<float, kReuseCells> value{};    // Hits per second of keeping a block.
   std::array<float, kReuseCells> reuse{};    // How likely it is asked for while it is kept.
   std::array<uint16_t, kReuseCells> rank{};  // By value: 0 goes first.
@@ -75,7 +75,7 @@ struct IndexTable {
 };
 
 // What is kept is gone by the end of the bucket kept_buckets - 1.
-IndexTable BuildIndexTable(const ReuseCounts& counts, uint8_t kept_buckets);
+ReuseTable BuildReuseTable(const ReuseCounts& counts, uint8_t kept_buckets);
 
 class ReuseModel {
  public:

@@ -34,7 +34,7 @@ double SecondsOf(uint8_t bucket) {
 std::array<double, kAgeBuckets> HazardsIn(const ReuseCounts& counts) {
   std::array<double, kAgeBuckets> hazards{};
   for (uint8_t b = 0; b < kAgeBuckets; ++b) {
-    hazards[b] = BuildIndexTable(counts, b + 1).reuse[kClass * kAgeBuckets + b];
+    hazards[b] = BuildReuseTable(counts, b + 1).reuse[kClass * kAgeBuckets + b];
   }
   return hazards;
 }
@@ -45,7 +45,7 @@ TEST(ReuseModelTest, ABlockIsWorthWhatItBringsIfItIsGivenUpAtTheBestTime) {
     // The last bucket has no end: nothing is to be gained in it.
     counts.cells[kClass * kAgeBuckets + kLast] = {.reused = 0, .outlived = 1e9F};
     const std::array<double, kAgeBuckets> hazards = HazardsIn(counts);
-    const IndexTable table = BuildIndexTable(counts, kAgeBuckets);
+    const ReuseTable table = BuildReuseTable(counts, kAgeBuckets);
     for (uint8_t from = 0; from < kLast; ++from) {
       double best = 0;
       double waiting = 1;
@@ -63,7 +63,7 @@ TEST(ReuseModelTest, ABlockIsWorthWhatItBringsIfItIsGivenUpAtTheBestTime) {
 }
 
 TEST(ReuseModelTest, RanksAreInTheOrderOfValues) {
-  const IndexTable table = BuildIndexTable(RandomCounts(4), kAgeBuckets);
+  const ReuseTable table = BuildReuseTable(RandomCounts(4), kAgeBuckets);
   for (size_t i = 1; i < kReuseCells; ++i) {
     ASSERT_LE(table.value[table.at_rank[i - 1]], table.value[table.at_rank[i]]);
     ASSERT_EQ(table.rank[table.at_rank[i]], i);

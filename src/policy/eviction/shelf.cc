@@ -16,7 +16,7 @@ size_t CellOf(const BlockRecord& record) {
 
 }  // namespace
 
-CellRanking RankByAge(const IndexTable& table) {
+CellRanking RankByAge(const ReuseTable& table) {
   CellRanking ranking = {.table = table, .by_age = true};
   for (size_t cell = 0; cell < kReuseCells; ++cell) {
     const size_t younger = kAgeBuckets - 1 - cell % kAgeBuckets;

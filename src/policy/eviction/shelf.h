@@ -1,5 +1,5 @@
 // The blocks of one tenant, priority and weight that may be evicted now, in the order of an
-// IndexTable: a list for each cell that has any, and a bit for each list by the rank of its cell,
+// ReuseTable: a list for each cell that has any, and a bit for each list by the rank of its cell,
 // so that the least valuable block is one look through a hundred words away. When the table is
 // replaced only the bits are made anew.
 //
@@ -19,11 +19,11 @@ namespace aquifer {
 
 // How cells are ranked: by a table's values, or by age alone, which is LRU.
 struct CellRanking {
-  IndexTable table;
+  ReuseTable table;
   bool by_age = false;
 };
 // The ranking by age, with the values of `table`.
-CellRanking RankByAge(const IndexTable& table);
+CellRanking RankByAge(const ReuseTable& table);
 
 // A block that the tier has, by ref. Zeroed memory is none.
 struct ShelvedBlock {

@@ -264,7 +264,7 @@ void ThreadEngine::AdmitWaiting() {
 // False: there are not enough pages yet.
 bool ThreadEngine::Admit(Sequence* sequence) {
   const size_t pages = PagesFor(sequence->tokens.size() + 1);
-  // Who runs needs room to grow; only alone may one take all of it.
+  // A running request needs room to grow; only one alone may take all of it.
   const size_t spare = running_.empty() ? 0 : running_.size() * PagesFor(block_tokens());
   if (pages + spare > pool_.available()) return false;
   const std::span<const Key> keys = RecallableKeys(*sequence);
@@ -315,8 +315,8 @@ void ThreadEngine::BeginRecall(Sequence* sequence) {
 
 void ThreadEngine::AdvanceRecall(Sequence* sequence) {
   if (sequence->recall == nullptr) return;
-  // What was begun to be computed meanwhile stays as it is: a copy that turns out to be damaged has
-  // overwritten its pages by then.
+  // A block that the engine began to compute meanwhile is not wanted: a copy that turns out to be
+  // damaged has overwritten its pages by then.
   const auto wanted = [this, sequence](size_t block) {
     return !sequence->present[block] && block * block_tokens() >= sequence->ready;
   };

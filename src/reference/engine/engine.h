@@ -100,7 +100,7 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // What is open is cancelled.
+  // Cancels open requests.
   virtual ~Engine() = default;
 
   // kInvalid: it can never run, and why. kBusy: too many wait.

@@ -1,4 +1,4 @@
-// What tests of the engine share: a node in this process, engines of a small random model, and
+// Shared by tests of the engine: a node in this process, engines of a small random model, and
 // everything that a request came to.
 #pragma once
 

@@ -78,7 +78,7 @@ TEST_F(EngineTest, AMixtureOfComputedAndRecalledIsTheSameBitsWhereverItIsCut) {
   }
 }
 
-TEST_F(EngineTest, WhatLiesBehindABlockThatIsGoneIsComputed) {
+TEST_F(EngineTest, BlocksBehindOneThatIsGoneAreComputed) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1300, 300, 6), 3);
@@ -223,7 +223,7 @@ TEST_F(EngineTest, ANodeThatDiesInTheMiddleIsAMiss) {
   EXPECT_TRUE(Generate(engine.get(), request).SameBits(computed));
 }
 
-TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
+TEST_F(EngineTest, ARequestThatCanNeverRunIsRefused) {
   const auto weights = *RandomWeights(SmallShape(), 8);
   auto engine = StartWith(Options(false), weights);
   EXPECT_EQ(engine->Submit(Request({}, 1)).status().code(), Code::kInvalid);

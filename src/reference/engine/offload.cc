@@ -272,7 +272,7 @@ void Offload::AskForMore(Recall* recall) {
   }
 }
 
-// What the oldest window has by now. True: it is at its end, so another may follow.
+// Takes what the oldest window has by now. True: it is at its end, so another may follow.
 bool Offload::TakeArrived(Recall* recall, const PageTable& table,
                           const std::function<bool(size_t block)>& wanted,
                           const std::function<void(size_t block, TierKind tier)>& arrived) {
@@ -417,9 +417,9 @@ bool Offload::FillSlots(Storing* storing) {
 }
 
 // A block that is left out makes those behind it useless, so memory that is being made, or freed,
-// is waited for, and so is another engine that fills it: it may die. What is there already is not
-// written again. The pages are held meanwhile, so that has an end, and a near one where requests
-// wait for them.
+// is waited for, and so is another engine that fills it: it may die. A block that is there already
+// is not written again. The pages are held meanwhile, so that has an end, and a near one where
+// requests wait for them.
 bool Offload::Pause(Storing* storing) {
   if (storing->without_slot == 0) return false;
   if (Now() - storing->began_nanos >

@@ -6,10 +6,10 @@
 //     Begin():   match ─► Advance(): fetch what pays, in windows; scatter what has come
 //     Store():   reserve ─► gather into the slots ─► commit, whenever a block is complete
 //
-// Whatever fails, or is late, is a block that the engine computes. What another engine is about to
-// store is waited for, where that is said to take less time than computing it, and then for no
-// longer than that. Without a cache, or while the node is away, everything is a miss. Runs on the
-// engine's thread.
+// Whatever fails, or is late, is a block that the engine computes. A block that another engine is
+// about to store is waited for, where that is said to take less time than computing it, and then
+// for no longer than that. Without a cache, or while the node is away, everything is a miss. Runs
+// on the engine's thread.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ struct OffloadStats {
   int64_t cpu_nanos = 0;  // and what of it this thread had a processor for.
 };
 
-// What is being brought for one sequence.
+// The blocks being brought for one sequence.
 class Recall {
  public:
   // No block will come any more.
@@ -132,7 +132,7 @@ class Offload {
   const OffloadStats& stats() const { return stats_; }
 
  private:
-  // What is prepared for one request.
+  // The blocks staged for one request.
   struct Staging {
     std::vector<Key> keys;
     MatchRequest match;

@@ -1,5 +1,5 @@
-// What the engine does with a cache that is slow, wrong, shared or away: nothing of it changes an
-// answer, and nothing wrong gets into the cache.
+// The engine with a cache that is slow, wrong, shared or away: nothing of it changes an answer, and
+// nothing wrong gets into the cache.
 #include "reference/engine/offload.h"
 
 #include <gmock/gmock.h>
@@ -257,7 +257,7 @@ TEST_F(OffloadTest, ABlockThatIsLateAndDamagedDoesNoHarm) {
   EXPECT_EQ(outcome.figures.recalled_tokens(), 0u);
 }
 
-TEST_F(OffloadTest, WhatARequestThatWaitsForPagesWillNeedComesToDramMeanwhile) {
+TEST_F(OffloadTest, BlocksOfARequestThatWaitsForPagesComeToDramMeanwhile) {
   StartNode();
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -288,7 +288,7 @@ TEST_F(OffloadTest, WhatARequestThatWaitsForPagesWillNeedComesToDramMeanwhile) {
   EXPECT_EQ(recalled.figures.nvme_tokens, 0u);
 }
 
-TEST_F(OffloadTest, WhatAnotherEngineIsAboutToStoreIsWaitedFor) {
+TEST_F(OffloadTest, ABlockThatAnotherEngineIsAboutToStoreIsWaitedFor) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -308,7 +308,7 @@ TEST_F(OffloadTest, WhatAnotherEngineIsAboutToStoreIsWaitedFor) {
   EXPECT_EQ(engine->figures().offload.awaited_blocks, 4u);
 }
 
-TEST_F(OffloadTest, WhatAnotherEngineFillsIsComputedWhereThatIsFasterOrItNeverComes) {
+TEST_F(OffloadTest, ABlockThatAnotherFillsIsComputedWhereThatIsFasterOrItNeverComes) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -397,7 +397,7 @@ TEST_F(OffloadTest, PagesAreNotUsedForSomethingElseBeforeTheirBlocksAreStored) {
 }
 
 // Or a cache that is full would hold up an engine for ten seconds at a time.
-TEST_F(OffloadTest, WhatFindsNoRoomInTheCacheGivesItsPagesToThoseWhoWaitForThem) {
+TEST_F(OffloadTest, BlocksWithoutRoomInTheCacheGiveTheirPagesToRequestsThatWait) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   std::atomic<size_t> reserves = 0;

@@ -35,7 +35,7 @@ constexpr size_t kIsBeginning = kAlways + 4;
 constexpr float kMark = 8;
 constexpr float kBeginningMark = 11.313708F;  // sqrt(128): mark and missing code.
 constexpr float kFirstRms = 0.8660254F;       // sqrt((64 + 64 + 64) / 256)
-constexpr float kRootHeadDim = 11.313708F;    // What scores are divided by.
+constexpr float kRootHeadDim = 11.313708F;    // Scores are divided by it.
 constexpr float kFinalRms = 1.118034F;        // sqrt((64 + 64 + 64 + 64 + 64) / 256)
 
 // Scores, in units of which a softmax takes the power of e. A match of code and kind has 240; one
@@ -54,7 +54,7 @@ constexpr double kTheta = 1e12;
 constexpr size_t kNumberElement = 31;
 constexpr size_t kListedElement = 30;
 constexpr size_t kBeginningElement = 29;
-constexpr float kKeyMark = 4;  // What a key has there.
+constexpr float kKeyMark = 4;  // A key's value there.
 
 constexpr size_t CodeElement(size_t sign) { return sign < 32 ? 32 + sign : 64 + sign; }
 
@@ -129,7 +129,7 @@ LayerWeights LookBackLayer() {
   Sketch key(kHeadDim, kHidden);
   Sketch value(kHeadDim, kHidden);
   Sketch output(kHidden, kHeads * kHeadDim);
-  const float always = kMark / kFirstRms;  // What is left of it when it is normalised.
+  const float always = kMark / kFirstRms;  // Its value when normalised.
   const float strength = kBeforeScore * kRootHeadDim / kKeyMark;
   for (size_t i = 0; i < kBeforeRotations; ++i) {
     const double angle = -std::pow(kTheta, -2.0 * static_cast<double>(i) / kHeadDim);

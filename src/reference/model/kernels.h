@@ -2,7 +2,7 @@
 // to a row. One set of them for each instruction set, chosen once at run time; the source is the
 // same (kernels.inc) and the compiler vectorises it.
 //
-// What they promise, and all of this engine's exactness stands on it: an element of a result is
+// Their promise, on which all of this engine's exactness stands: an element of a result is
 // computed by the same operations in the same order, however many rows are computed with it.
 // Different sets round differently, so a set's name is part of the layout's kv_format.
 //

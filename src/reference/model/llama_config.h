@@ -1,6 +1,6 @@
 // A checkpoint's config.json, as transformers writes it.
 //
-// What it does not know it refuses by name (a bias, another activation, a rotation that is not
+// It refuses by name what it does not know (a bias, another activation, a rotation that is not
 // Llama's): such a model would compute something, and it would be wrong.
 #pragma once
 

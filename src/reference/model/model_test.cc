@@ -1,4 +1,4 @@
-// What the model promises: it is right, and it is the same whatever way a sequence is cut.
+// The model's promises: it is right, and it is the same whatever way a sequence is cut.
 #include "reference/model/model.h"
 
 #include <fmt/format.h>
@@ -444,7 +444,7 @@ TEST(PagePoolTest, KeepsCompleteBlocksUntilTheirPagesAreNeeded) {
   EXPECT_EQ(pool.Adopt(keys, &second), 2u);
   EXPECT_EQ(second.pages, std::vector(pages.begin(), pages.begin() + 4));
   pool.Release(keys, &first);
-  EXPECT_EQ(pool.available(), 4u);  // What the second one has is not to be had.
+  EXPECT_EQ(pool.available(), 4u);  // The second one still has its pages.
   pool.Release(keys, &second);
   EXPECT_EQ(pool.available(), 8u);
   PageTable third;
@@ -479,7 +479,7 @@ class CheckpointTest : public testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(CheckpointTest, WhatIsWrongIsRefusedByName) {
+TEST_F(CheckpointTest, AWrongCheckpointIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("config.json"));
   Write(config_, "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("there is no tensor model.embed_tokens.weight"));
@@ -499,7 +499,7 @@ TEST_F(CheckpointTest, WhatIsWrongIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("kv_heads must divide heads"));
 }
 
-TEST_F(CheckpointTest, WhatCallsForTooMuchIsRefusedBeforeItIsTaken) {
+TEST_F(CheckpointTest, ACheckpointThatCallsForTooMuchIsRefusedBeforeItIsRead) {
   Write(R"({"vocab_size":4294967304})", "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("vocab_size is 4294967304"));
   Write(R"({"vocab_size":1048576,"hidden_size":1048576,"head_dim":64})", "{}", 0);

@@ -25,7 +25,7 @@ class Tokenizer {
   // A whole prompt, with what every text begins with. kInvalid: it has a word that nobody knows.
   virtual Result<std::vector<uint32_t>> Encode(std::string_view text) const = 0;
   virtual Result<std::vector<uint32_t>> EncodeChat(std::span<const ChatMessage> messages) const = 0;
-  // What one generated token adds to the text. Of bytes: it may be part of a character.
+  // Returns the bytes that one generated token adds to the text; they may be part of a character.
   virtual std::string Decode(uint32_t token) const = 0;
   // Whether an answer ends with this token; where it is `silent`, it is no part of the text.
   virtual bool IsEnd(uint32_t token, bool* silent) const = 0;

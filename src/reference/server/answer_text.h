@@ -12,9 +12,10 @@ class AnswerText {
  public:
   explicit AnswerText(std::vector<std::string> stop_words) : stop_words_(std::move(stop_words)) {}
 
-  // What can be shown now. With a stop word, stopped() is true and nothing comes any more.
+  // Returns the text that can be shown now. With a stop word, stopped() is true and nothing comes
+  // any more.
   std::string Append(std::string_view piece);
-  // What was held back.
+  // Returns the text that was held back.
   std::string Finish();
   bool stopped() const { return stopped_; }
 

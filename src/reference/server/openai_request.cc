@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr size_t kMaxStopWords = 4;
 constexpr size_t kDefaultTokens = 16;
 
-// Reads one body. What is wrong is thrown, and caught in ParseOpenAiRequest() alone.
+// Reads one body. It throws mistakes, which ParseOpenAiRequest() alone catches.
 class Reader {
  public:
   Reader(const json& body, const OpenAiRules& rules, const Tokenizer& tokenizer)
@@ -176,7 +176,7 @@ class Reader {
     return Encoded(tokenizer_.EncodeChat(read), "messages");
   }
 
-  // What only this server has.
+  // Reads the fields that only this server has.
   void ReadOwn(GenerateRequest* generate) const {
     const json* const own = Find(body_, "aquifer");
     if (own == nullptr) return;

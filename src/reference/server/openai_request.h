@@ -1,4 +1,4 @@
-// What a client of OpenAI's API asks for, read and checked. Fields that we do not know are ignored,
+// A request of a client of OpenAI's API, read and checked. Fields that we do not know are ignored,
 // as clients send many; those that we know and cannot do are refused by name.
 #pragma once
 

@@ -89,7 +89,7 @@ TEST_F(OpenAiServerTest, AMillionBracketsAreRefused) {
   ExpectError(peer.Receive(), 400);
 }
 
-TEST_F(OpenAiServerTest, WhatIsNoHttpIsRefusedAlsoBehindSomethingThatWas) {
+TEST_F(OpenAiServerTest, BytesThatAreNoHttpAreRefusedAlsoBehindARequest) {
   Start();
   HttpPeer peer(server_->port());
   ASSERT_TRUE(peer.Send(GetText("/health")));

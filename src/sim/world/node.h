@@ -21,7 +21,7 @@
 
 namespace aquifer {
 
-struct NodeOptions {
+struct SimulatedNodeOptions {
   CoreOptions core;
   MemoryDiskOptions disk;            // Its random is the node's own.
   bool reorder_until_sync = false;   // What a power loss finds unsynced may be lost in any order.
@@ -33,12 +33,12 @@ struct NodeOptions {
 
 enum class Death : uint8_t { kProcess, kPower };
 
-class Node {
+class SimulatedNode {
  public:
-  Node(const NodeOptions& options, Scheduler* scheduler);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
+  SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler);
+  ~SimulatedNode();
+  SimulatedNode(const SimulatedNode&) = delete;
+  SimulatedNode& operator=(const SimulatedNode&) = delete;
 
   // Opens the cache; `on_ready` when it serves.
   void Start(std::function<void()> on_ready);
@@ -74,7 +74,7 @@ class Node {
   class TrackedExtents;
   Result<std::unique_ptr<Disk>> OpenDrive(const std::string& directory);
 
-  const NodeOptions options_;
+  const SimulatedNodeOptions options_;
   Scheduler* const scheduler_;
   SeededRandom random_;       // What the cache draws.
   SeededRandom disk_random_;  // What its drives do.

@@ -21,7 +21,7 @@ struct EnginePlan {
 
 struct Scenario {
   uint64_t seed = 0;
-  NodeOptions node;
+  SimulatedNodeOptions node;
   std::vector<Layout> layouts;
   std::vector<EnginePlan> engines;
   int64_t think_nanos = 0;     // An engine's usual pause between two things it does.

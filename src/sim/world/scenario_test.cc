@@ -28,7 +28,7 @@ TEST(ScenarioTest, EveryNodeThatASeedMakesCanBeMade) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const Scenario scenario = MakeScenario(seed);
     Scheduler scheduler;
-    Node node(scenario.node, &scheduler);
+    SimulatedNode node(scenario.node, &scheduler);
     node.Start([] {});  // Wrong options would end the process.
     for (const Fault& fault : scenario.faults) {
       kinds.insert(fault.kind);

@@ -69,7 +69,7 @@ class World {
   Scheduler scheduler_;
   Truth truth_;
   Conversations conversations_;
-  Node node_;
+  SimulatedNode node_;
   Inspector inspector_;
   FloorWatch floor_watch_;
   EngineCounts counts_;

@@ -1,4 +1,4 @@
-// What include/aquifer/cache.h promises, as one suite of tests that any implementation runs:
+// The promises of include/aquifer/cache.h, as one suite of tests that any implementation runs:
 //
 //     INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour, testing::Values(CacheFactory{...}),
 //                              CacheFactoryName);
@@ -40,7 +40,7 @@ inline void PrintTo(const CacheFactory& factory, std::ostream* out) { *out << fa
 class CacheBehaviour : public testing::TestWithParam<CacheFactory> {
  protected:
   static constexpr uint64_t kMiB = uint64_t{1} << 20;
-  // What DRAM is made of: a pool of one extent holds blocks of one tenant and one size.
+  // The size of an extent. A pool of one extent holds blocks of one tenant and one size.
   static constexpr uint64_t kExtentBytes = 64 * kMiB;
 
   CacheBehaviour();

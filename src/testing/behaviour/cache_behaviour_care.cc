@@ -275,7 +275,7 @@ TEST_P(CacheBehaviour, ExpirySurvivesAReopen) {
 
 // --- Flush and drain ---------------------------------------------------------------------------
 
-TEST_P(CacheBehaviour, WhatWasFlushedIsFoundAfterAReopen) {
+TEST_P(CacheBehaviour, FlushedBlocksAreFoundAfterAReopen) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 100);

@@ -195,7 +195,7 @@ TEST_P(CacheBehaviour, ATenantStaysBelowItsCeilingOnNvme) {
     const Chain chain(layout(), {.seed = seed, .blocks = 16, .tenant = "small"});
     small.Store(chain);
     static_cast<void>(small.Flush());  // At the ceiling it may say that not all has got there.
-    // What the tier itself can read, whoever it is charged to: nobody else has any.
+    // All that the tier itself can read, whoever it is charged to: nobody else has any.
     const TierStats nvme = small.StatsOf(TierKind::kNvme);
     EXPECT_LE(small.Counter("nvme_live_blocks") * kMiB, 64 * kMiB);
     EXPECT_LE(nvme.tenant_bytes, 64 * kMiB);

@@ -185,7 +185,7 @@ TEST_P(CacheBehaviour, AFetchAnswersInChainOrder) {
     cache()->Poll();
     EXPECT_GE(fetch.completed(), seen);
     for (; seen < fetch.completed(); ++seen) {
-      // What completed() counts can be used at once, whatever the rest does.
+      // Blocks that completed() counts can be used at once, whatever the rest does.
       EXPECT_TRUE(fetch.ops[seen].status.ok()) << seen << fetch.ops[seen].status.ToString();
       EXPECT_TRUE(IsPayload(chain[seen], 0, fetch.ops[seen].bytes)) << seen;
     }
@@ -259,7 +259,7 @@ TEST_P(CacheBehaviour, ABlockThatItsReaderFoundCorruptIsDroppedAndCounted) {
   EXPECT_EQ(engine().Counter("corrupt_blocks"), before + 1);
   EXPECT_EQ(engine().Recall(chain, {.first = 0, .count = 1}), Recalled{.right = 1});
   EXPECT_EQ(engine().Recall(chain, {.first = 1, .count = 1}), Recalled{.missed = 1});
-  EXPECT_EQ(engine().Recall(chain).wrong, 0u);  // What hung below it may go as well.
+  EXPECT_EQ(engine().Recall(chain).wrong, 0u);  // Blocks below it may go as well.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(chain) == 4; }));  // Again.
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 4});
 }
@@ -302,7 +302,7 @@ TEST_P(CacheBehaviour, ACancelledFetchIsAnsweredAndTheBlocksAreNotLost) {
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 32});
 }
 
-TEST_P(CacheBehaviour, WhatIsOnNvmeIsFetchedThereAndThenInMemory) {
+TEST_P(CacheBehaviour, ABlockOnNvmeIsFetchedFromThereAndThenInMemory) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(256 << 10));
   const Chain chain = MakeChain(1, 20);

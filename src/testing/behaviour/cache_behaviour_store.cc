@@ -45,7 +45,7 @@ TEST_P(CacheBehaviour, AnAbortLeavesNothing) {
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 4});
 }
 
-TEST_P(CacheBehaviour, WhatIsThereAlreadyIsNotStoredAgain) {
+TEST_P(CacheBehaviour, ABlockThatIsThereAlreadyIsNotStoredAgain) {
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 6);
   engine().Store(chain, {.first = 0, .count = 4});
@@ -57,7 +57,7 @@ TEST_P(CacheBehaviour, WhatIsThereAlreadyIsNotStoredAgain) {
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 6});
 }
 
-TEST_P(CacheBehaviour, WhatIsOnNvmeAloneIsThereAlready) {
+TEST_P(CacheBehaviour, ABlockOnNvmeAloneIsThereAlready) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 4);
@@ -425,7 +425,7 @@ TEST_P(CacheBehaviour, AVoidSlotIsNobodyElsesWhileARankMayWriteIt) {
   first.Abort(one);
 }
 
-TEST_P(CacheBehaviour, WhatOneRankStoredWholeAllRanksRecall) {
+TEST_P(CacheBehaviour, AllRanksRecallABlockThatOneRankStoredWhole) {
   Start(LayoutOfHeads());
   const Chain chain = MakeChain(1, 4);
   EXPECT_EQ(engine().Store(chain), 4u);

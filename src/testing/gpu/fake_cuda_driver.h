@@ -6,7 +6,7 @@
 
 namespace aquifer {
 
-// What cuPointerGetAttribute() answers, whatever the address.
+// The answers of cuPointerGetAttribute(), whatever the address.
 struct FakeCudaAnswers {
   int result = 0;  // The driver's number for an error; 0: none.
   uint32_t memory_type = 0;

@@ -25,8 +25,8 @@
 
 namespace aquifer {
 
-// What FakeGpus did, which outlives them. Those of one log are one device: what one of them pins is
-// pinned for all.
+// The acts of FakeGpus, which it outlives. The FakeGpus of one log are one device: what one of them
+// pins is pinned for all.
 struct FakeGpuLog {
   std::string mistake;  // The first; empty: none.
   uint64_t calls = 0;
@@ -71,7 +71,7 @@ class FakeGpu final : public GpuDevice {
   void Drain() override;
 
  private:
-  // What a queue holds: work, or a wait.
+  // An entry of a queue: work, or a wait.
   struct Item {
     std::function<void()> work;
     Mark wait_mark = 0;
@@ -103,7 +103,7 @@ class FakeGpu final : public GpuDevice {
   std::map<uint64_t, uint64_t> sizes_;
 };
 
-// What the kernel does, on the host.
+// The work of the kernel, on the host.
 void RunMove(MoveKind kind, const MoveLaunch& launch);
 
 }  // namespace aquifer

@@ -36,7 +36,7 @@ class RawClient {
   Status TryReceive(std::vector<std::byte>* frame) { return socket_.Receive(frame, true); }
   // The next frame on the socket; empty when it was closed.
   std::vector<std::byte> Receive();
-  // What the node has sent on the socket and nobody has received.
+  // The bytes that the node has sent on the socket and nobody has received.
   size_t BytesToReceive() const;
   bool IsCutOff();
   // The same, and nothing is received.

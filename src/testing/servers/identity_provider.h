@@ -14,7 +14,7 @@ class IdentityProvider {
  public:
   struct Claims {
     std::string audience;
-    std::string policy;  // What the bearer may, as MinIO reads it.
+    std::string policy;  // The bearer's rights, as MinIO reads them.
     int64_t expiry_unix_seconds = 0;
   };
 

@@ -23,7 +23,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// False: there is not all of it yet. What was taken is gone from the input.
+// Takes one question from the front of the input. False: there is not all of it yet.
 bool TakeQuestion(std::string* input, HttpQuestion* question) {
   const size_t end = input->find("\r\n\r\n");
   if (end == std::string::npos) return false;

@@ -628,5 +628,60 @@ TEST_F(SlotPoolTest, TenantsNeverShareAnExtentWhileItLives) {
   }
 }
 
+// --- The pace of a large stock
+
+TEST_F(SlotPoolTest, OfALargeStockTheFirstExtentsAreMadeAtOnceAndTheOthersAsTicksAllow) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 2});
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u);
+  for (int i = 0; i < 80; ++i) {  // Two cores pay for an extent with eight ticks.
+    tier_->Tick();
+    Settle();
+  }
+  EXPECT_EQ(extents_.outstanding(), 8u + 10u);
+}
+
+TEST_F(SlotPoolTest, WhatIsTakenIsMadeAgainAtOnceHoweverSlowThePace) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 1});
+  for (uint64_t taken = 1; taken <= 40; ++taken) {
+    MustAllocate(1, kExtent);
+    Settle();
+    EXPECT_EQ(extents_.outstanding(), taken + 8);
+  }
+}
+
+TEST_F(SlotPoolTest, ManyCoresMakeManyExtentsBetweenTwoTicks) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 128});
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u + 8u);
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u + 16u);
+}
+
+TEST_F(SlotPoolTest, APoolThatWaitsForItsPaceIsLookedAtAtEveryTick) {
+  Make({.capacity_bytes = 9 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 1});
+  for (int i = 0; i < 17; ++i) {
+    tier_->Tick();
+    Settle();
+    EXPECT_EQ(tier_->EaseNanos() > 0, extents_.outstanding() == 9) << i;
+  }
+  EXPECT_EQ(extents_.outstanding(), 9u);
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -131,7 +131,7 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   // Reads a block's pages into `target`. The segment stays as it is until `done`.
   struct ReadRequest {
-    BlockPlace place;
+    RecordPlace place;
     std::span<std::byte> target;
     Status status;
   };
@@ -223,7 +223,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void OnCreated(uint32_t segment, const Status& status);
   void OnOpened(uint32_t segment, const Status& status);
   // The record is dead from now on; its bit is to be written.
-  void Unlist(const BlockPlace& place, uint64_t payload_bytes);
+  void Unlist(const RecordPlace& place, uint64_t payload_bytes);
   // `next_`, if there is one, is open then.
   void SealOpen();
   void SealAll();
