@@ -85,7 +85,7 @@ TEST_F(WholeNode, AnswersEveryRequestOfAClient) {
     flush.timeout_nanos = 60 * kDefaultTimeoutNanos;
     cache_->Flush(&flush);
     engine.Finish(flush);
-    EXPECT_EQ(flush.status.ok(), tier != TierKind::kPeer) << flush.status.ToString();
+    EXPECT_TRUE(flush.status.ok() || tier == TierKind::kPeer) << flush.status.ToString();
   }
   PinRequest pin;
   pin.chain = engine.Slice(chain);

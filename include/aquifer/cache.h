@@ -392,9 +392,6 @@ struct TenantOptions {
   int64_t ttl_seconds = 0;  // 0: blocks do not expire.
   int8_t priority = 0;  // Of blocks of which no hint says another; kLeastPriority to kMostPriority.
   Durability durability = Durability::kNone;  // Of blocks of which no hint says more.
-  // With false no block of the tenant is written to a durable tier, whatever a hint, a flush or the
-  // tier's own setting asks for.
-  bool may_leave_host = true;
 };
 
 enum class NvmeEngine : uint8_t { kAuto, kUring, kThreads };

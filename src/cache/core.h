@@ -370,12 +370,8 @@ class Core final : private TierListener, private LoadWaiter {
   Status BuildDurable();
   // See SessionNotesParts::walk.
   bool WalkKeys(size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) const;
-  bool MayLeaveHost(uint16_t tenant) const {
-    return catalog_.tenant(tenant).options.may_leave_host;
-  }
   bool IsDurableTenant(uint16_t tenant) const {
-    return catalog_.tenant(tenant).options.durability == Durability::kDurable &&
-           MayLeaveHost(tenant);
+    return catalog_.tenant(tenant).options.durability == Durability::kDurable;
   }
 
   void Tick();

@@ -31,13 +31,13 @@ class NodeClient {
   const std::string& where() const { return where_; }  // For people.
 
  private:
-  NodeClient() : http_(HttpPlace{}) {}
+  NodeClient() : http_(HttpServerPlace{}) {}
   Result<HttpReceived> Exchange(const std::string& method, const std::string& target,
                                 const std::string& body, std::chrono::milliseconds limit);
   static Result<nlohmann::json> Understand(const HttpReceived& answer, nlohmann::json* partial);
 
   std::string where_;
-  HttpPlace place_;
+  HttpServerPlace place_;
   HttpClient http_;
   std::string token_;
 };

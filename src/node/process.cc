@@ -208,7 +208,7 @@ void NodeProcess::Drain() {
 
 Status NodeProcess::StartKeys(const std::vector<SecretKey>& masters) {
   if (masters.empty()) return Status();
-  HideMemory();
+  if (!HideMemory()) Log("warning: a core file of this process may hold keys");
   AQ_ASSIGN_OR_RETURN(const KeyPlace place, PlaceOfKeys(plan_.config, options_.host));
   Result<std::unique_ptr<KeyStore>> store =
       OpenKeys(plan_.config, place, MemoryOfKeys(options_.host, plan_.socket), environment_,

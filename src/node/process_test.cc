@@ -60,13 +60,14 @@ class NodeProcessTest : public testing::Test {
   // All that was logged so far.
   std::string Log() {
     // The log's thread writes in its own time.
-    log_.Write("mark");
+    const std::string mark = "mark " + std::to_string(++marks_);
+    log_.Write("error: " + mark);
     std::string text;
-    for (int i = 0; i < 1000 && !text.ends_with(" mark\n"); ++i) {
+    for (int i = 0; i < 5000 && text.find(mark + "\n") == std::string::npos; ++i) {
+      ::usleep(1000);
       std::stringstream all;
       all << std::ifstream(scratch_.Sub("log")).rdbuf();
       text = all.str();
-      if (!text.ends_with(" mark\n")) ::usleep(1000);
     }
     return text;
   }
@@ -80,6 +81,7 @@ class NodeProcessTest : public testing::Test {
   const ScratchDirectory scratch_;
   const Descriptor file_{::open(scratch_.Sub("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600)};
   NodeLog log_{{.descriptor = file_.get()}, SystemClock()};
+  int marks_ = 0;
   NodeOverrides overrides_;
   NodeHost host_;
   std::unique_ptr<NodeProcess> process_;

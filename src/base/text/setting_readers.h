@@ -1,4 +1,4 @@
-// What reads one key of a file, for tables of settings: a row names the key, and the reader with
+// Readers of one key of a file, for tables of settings: a row names the key, and the reader with
 // the member that it sets.
 //
 //     {"sync", &ReadFlag<&NodeConfig::nvme_sync>},

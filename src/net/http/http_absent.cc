@@ -14,7 +14,7 @@ Status NotBuilt() {
 
 class HttpClient::Connection {};
 
-HttpClient::HttpClient(HttpPlace place) : place_(std::move(place)) {}
+HttpClient::HttpClient(HttpServerPlace place) : place_(std::move(place)) {}
 HttpClient::~HttpClient() = default;
 HttpClient::HttpClient(HttpClient&&) noexcept = default;
 HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;

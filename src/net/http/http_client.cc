@@ -37,7 +37,7 @@ class HttpClient::Connection {
   // Until then everything on this connection is to be done.
   void ExpireAt(std::chrono::steady_clock::time_point when) { stream_.expires_at(when); }
 
-  Status Connect(const HttpPlace& place) {
+  Status Connect(const HttpServerPlace& place) {
     beast::error_code error;
     if (!place.socket.empty()) {
       net::local::stream_protocol::socket socket(context_);
@@ -149,7 +149,7 @@ class HttpClient::Connection {
   bool keep_ = false;
 };
 
-HttpClient::HttpClient(HttpPlace place) : place_(std::move(place)) {}
+HttpClient::HttpClient(HttpServerPlace place) : place_(std::move(place)) {}
 HttpClient::~HttpClient() = default;
 HttpClient::HttpClient(HttpClient&&) noexcept = default;
 HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
@@ -161,8 +161,8 @@ Result<HttpReceived> HttpClient::Ask(const HttpCall& call) {
       !place_.socket.empty()
           ? "localhost"
           : fmt::format("{}:{}", six ? "[" + place_.host + "]" : place_.host, place_.port);
-  // A server may have closed the connection that was kept, which shows when it is used. What
-  // changes something is not sent twice, so it has a new one.
+  // A server may have closed the connection that was kept, which shows when it is used. A request
+  // that changes something is not sent twice, so it has a new connection.
   const bool repeatable = call.method == "GET" || call.method == "HEAD";
   while (true) {
     std::unique_ptr<Connection> connection = std::move(connection_);

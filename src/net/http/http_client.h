@@ -18,7 +18,7 @@
 
 namespace aquifer {
 
-struct HttpPlace {
+struct HttpServerPlace {
   std::string socket{};  // Or:
   std::string host{};    // A name or a numeric address, IPv6 without brackets.
   std::string port{};
@@ -46,7 +46,7 @@ struct HttpReceived {
 
 class HttpClient {
  public:
-  explicit HttpClient(HttpPlace place);
+  explicit HttpClient(HttpServerPlace place);
   ~HttpClient();
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) noexcept;
@@ -59,7 +59,7 @@ class HttpClient {
  private:
   class Connection;
 
-  HttpPlace place_;
+  HttpServerPlace place_;
   std::unique_ptr<Connection> connection_;  // Null: none is kept.
 };
 

@@ -64,7 +64,7 @@ class HttpClientTest : public testing::Test {
   ScratchDirectory scratch_;
   Mirror handler_;
   std::unique_ptr<HttpServer> server_;
-  HttpClient client_{HttpPlace{}};
+  HttpClient client_{HttpServerPlace{}};
 };
 
 TEST_F(HttpClientTest, AConnectionIsKeptForTheNextRequest) {

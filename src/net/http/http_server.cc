@@ -129,7 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool ending_ = false;     // All of it is; what is queued is still to be written.
   bool keep_alive_ = true;
   bool without_body_ = false;  // It asked for the head alone.
-  bool in_chunks_ = true;      // Else pieces end with the connection: HTTP/1.0.
+  bool in_chunks_ = true;      // False, of HTTP/1.0: pieces end with the connection.
   bool expects_continue_ = false;
   bool closing_ = false;  // That was the last answer.
   bool over_ = false;
@@ -144,7 +144,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Connection> self_;                // While a request is answered.
 };
 
-// What the handler holds. It may be used from any thread and when the connection is gone.
+// The handler holds this. It may be used from any thread and when the connection is gone.
 class Answer final : public HttpAnswer {
  public:
   Answer(std::shared_ptr<net::io_context> context, std::weak_ptr<Connection> connection,
@@ -227,9 +227,10 @@ void Connection::GoOnReading() {
 }
 
 // Between requests this waits for the next one; while one is answered it waits for the peer to go.
-// What comes meanwhile is kept for later, as far as there is room.
+// Bytes that come meanwhile are kept for later; a peer that sends too many is hung up on.
 void Connection::WatchPeer() {
-  if (over_ || watching_ || buffer_.max_size() - buffer_.size() < kReadBytes) return;
+  if (over_ || watching_) return;
+  if (buffer_.max_size() - buffer_.size() < kReadBytes) return Drop();
   watching_ = true;
   stream_.async_read_some(buffer_.prepare(kReadBytes), [self = shared_from_this()](
                                                            beast::error_code error, size_t bytes) {
@@ -244,6 +245,7 @@ void Connection::WatchPeer() {
 void Connection::ReadHeader() {
   header_.emplace();
   header_->header_limit(limits_.max_header_bytes);
+  header_->body_limit(UINT64_MAX);  // OnHeader() looks at the length.
   without_body_ = false;
   WaitForPeer(limits_.header);
   http::async_read_header(stream_, buffer_, *header_,
@@ -312,6 +314,10 @@ void Connection::OnHeader() {
     return Reply(number_, std::move(*refused));
   }
   if (whole) return Handle();
+  const auto length = header_->content_length();
+  if (length && *length > limits_.max_body_bytes && !handler_->TakesPieces(request_)) {
+    return OnReadError(http::error::body_limit);
+  }
   expects_continue_ ? Encourage() : ReadBody();
 }
 
@@ -398,7 +404,8 @@ void Connection::OnSome(beast::error_code error) {
 
 // ---- The answer
 
-// What is wrong before a handler hears of it; what the peer still sends is not understood any more.
+// The request is wrong before a handler hears of it. Whatever follows it is not understood any
+// more.
 void Connection::Refuse(HttpResponse response) {
   ++number_;
   answering_ = true;
@@ -441,8 +448,6 @@ void Connection::Reply(uint64_t number, HttpResponse response) {
   if (!MayBegin(number)) return;
   begun_ = ending_ = true;
   late_.cancel();
-  // A body that nobody has read stands before the next request.
-  if (pieces_ && !pieces_->is_done()) keep_alive_ = false;
   std::string head = HeadOf(response, fmt::format("Content-Length: {}\r\n", response.body.size()));
   const bool body = !without_body_ && !response.body.empty();
   if (body) queue_.push_back(std::move(response.body));
@@ -454,7 +459,7 @@ void Connection::Begin(uint64_t number, const HttpResponse& head) {
   if (!MayBegin(number)) return;
   begun_ = true;
   late_.cancel();
-  if (!in_chunks_ || (pieces_ && !pieces_->is_done())) keep_alive_ = false;
+  if (!in_chunks_) keep_alive_ = false;
   Push(HeadOf(head, in_chunks_ ? "Transfer-Encoding: chunked\r\n" : ""));
 }
 
@@ -492,6 +497,8 @@ void Connection::WriteNext() {
 
 void Connection::FinishAnswer() {
   const auto held = std::move(self_);
+  // A body that nobody has read stands before the next request.
+  if (pieces_ && !pieces_->is_done()) keep_alive_ = false;
   answering_ = begun_ = ending_ = false;
   on_hang_up_ = nullptr;
   pieces_.reset();
@@ -556,7 +563,7 @@ class BeastServer final : public HttpServer {
   std::optional<HttpAddress> address() const override { return address_; }
 
  private:
-  // What a library throws is not the end of the process.
+  // An exception of a library is not the end of the process.
   void Run() {
     while (!context_->stopped()) {
       try {
@@ -627,8 +634,8 @@ class BeastServer final : public HttpServer {
     return fmt::format("process {} of user {}", peer.pid, peer.uid);
   }
 
-  // Who has asked is answered. Of the others, idle or in the middle of a request, goes whom we have
-  // waited for longest: nobody can keep a probe out with requests that never end.
+  // A peer that has asked is answered. Of the others, idle or in the middle of a request, the one
+  // goes that we have waited for longest: nobody can keep a probe out with requests that never end.
   static bool MakeRoom(const Crowd& crowd) {
     size_t live = 0;
     Connection* slowest = nullptr;

@@ -1,6 +1,6 @@
 // HTTP/1.1 on a TCP address and on a Unix socket: reads requests, hands them to a handler and
-// writes what it answers, at once, later or piece by piece. What requests mean is the handler's
-// business.
+// writes what it answers, at once, later or piece by piece. The handler knows what requests
+// mean.
 //
 // A server has one thread, which does nothing but this and never waits. Whoever connects is
 // distrusted: connections, bytes and times are bounded. When there are too many connections, the
@@ -64,7 +64,7 @@ class HttpHandler {
   // it is told so. 0: for ever.
   virtual std::chrono::milliseconds Handle(HttpRequest request,
                                            std::shared_ptr<HttpAnswer> answer) = 0;
-  // What is told of a request that Handle() does not hear of, or did not answer in time.
+  // The answer to a request that Handle() does not hear of, or did not answer in time.
   virtual HttpResponse Refusal(unsigned status, std::string_view code,
                                std::string_view message) = 0;
 };

@@ -177,7 +177,7 @@ TEST_F(HttpServerTest, TheSocketAnswersNoOtherUser) {
   EXPECT_TRUE(peer.Receive());
 }
 
-TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
+TEST_F(HttpServerTest, GarbageIsRefused) {
   Start();
   for (const char* garbage :
        {"nonsense\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
