@@ -1,4 +1,4 @@
-"""An engine that uses Aquifer, in Python: it asks how much of a prompt's KV is there, loads that into its own
+"""An engine's use of Aquifer, in Python: it asks how much of a prompt's KV is there, loads that into its own
 arrays, computes the rest, and stores it. Needs the package and numpy.
 
     python examples/recall.py             # with a cache in this process

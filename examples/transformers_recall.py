@@ -22,12 +22,12 @@ def main():
     recall = aquifer.transformers.Recall(model, cache)
     text = torch.randint(3, 1000, (1, 1500))
     for turn in (1, 2, 3):
-        kept = recall.cache(session="chat 7")  # A new one: it has nothing of its own.
+        kept = recall.cache(session="chat 7")  # A new cache without any KV of its own.
         text = model.generate(text, attention_mask=torch.ones_like(text), past_key_values=kept, max_new_tokens=20,
                               do_sample=False, pad_token_id=0, eos_token_id=None)
         print(f"turn {turn}: {kept.recalled_tokens} of {text.shape[1] - 20} tokens recalled")
         recall.flush()  # Only so that the next turn, which comes at once, finds all of this one.
-        text = torch.cat([text, torch.randint(3, 1000, (1, 100))], dim=1)  # The user's next words.
+        text = torch.cat([text, torch.randint(3, 1000, (1, 100))], dim=1)  # The user's next text.
     print(recall.statistics)
     recall.close()
 

@@ -99,7 +99,7 @@ class Node:
         self._start()
 
     def _start(self) -> None:
-        # What it says is read from `log`, which is there also when the keeper has taken the folder away.
+        # The node's last words are read from `log`, which is there also when the keeper has taken the folder away.
         with open(self.log, "ab") as log_file, open(self.log, "rb") as log:
             self._process = _Keeper(self._command, self._folder, log_file)
             self._wait_until_ready(log)

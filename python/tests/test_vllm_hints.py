@@ -1,4 +1,4 @@
-"""What a request of vLLM's asks of the cache, and what a user may set: no engine is started."""
+"""Wishes of vLLM's requests, and the settings of a user: no engine is started."""
 import types
 
 import pytest
@@ -49,7 +49,7 @@ def test_params_become_wishes():
     ({"kv_hint": {"actions": [{"action_type": "aquifer.retain", "action_version": "2.0", "payload": {}}]}}, "2.0"),
     ({"kv_hint": {"actions": [{"action_type": "aquifer.retain", "action_version": "1.0",
                                "payload": {"store": "no"}}]}}, "store cannot be 'no'")])
-def test_what_may_have_been_to_limit_storing_and_cannot_be_read_is_not_stored(params, said):
+def test_a_mistake_that_may_have_been_to_limit_storing_keeps_the_request_from_being_stored(params, said):
     wishes = read_wishes(request(params))
     ((_, mistake),) = wishes.mistakes
     assert wishes == Wishes(store=False, mistakes=wishes.mistakes)
@@ -58,7 +58,7 @@ def test_what_may_have_been_to_limit_storing_and_cannot_be_read_is_not_stored(pa
 
 @pytest.mark.parametrize("name, value", [("priority", "high"), ("session", ["x"]), ("pin_seconds", True),
                                          ("return_seconds", -1), ("finished", "yes"), ("durable", 1)])
-def test_what_limits_nothing_and_cannot_be_read_is_left_out_and_told(name, value):
+def test_a_mistake_that_limits_nothing_is_left_out_and_told(name, value):
     wishes = read_wishes(request({"aquifer": {name: value, "ttl_seconds": 60}}))
     ((kind, mistake),) = wishes.mistakes
     assert wishes == Wishes(ttl_seconds=60, mistakes=wishes.mistakes)
@@ -69,7 +69,7 @@ def test_what_limits_nothing_and_cannot_be_read_is_left_out_and_told(name, value
     {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_block_ids": [1]}, {"aquifer": None},
     {"aquifer": {"store": None, "ttl_seconds": None}}, {"aquifer": {}}, {"kv_hint": None},
     {"kv_hint": {"actions": [{"action_type": "kv.dance", "action_version": "9", "payload": 7}]}}])
-def test_what_is_others_and_what_says_nothing_is_no_mistake(params):
+def test_params_of_others_and_empty_values_are_no_mistake(params):
     assert read_wishes(request(params)) == Wishes()
 
 
@@ -139,12 +139,12 @@ def test_one_request_prefetches_so_many_conversations_and_no_more():
     assert read_wishes(request(hints=given)).prefetch == tuple(f"chat {number}" for number in range(16))
 
 
-def test_what_has_no_name_is_not_durable():
+def test_a_request_without_a_session_is_not_durable():
     """By which name would it be found?"""
     assert read_wishes(request({"aquifer": {"durable": True}})) == Wishes()
 
 
-def test_what_a_request_says_itself_goes_before_an_envelope():
+def test_params_go_before_an_envelope():
     given = envelope(("aquifer.retain", "1.0", {"session": "theirs", "priority": 3}))
     wishes = read_wishes(request({"aquifer": {"session": "ours"}}, hints=given))
     assert (wishes.session, wishes.priority) == ("ours", 3)

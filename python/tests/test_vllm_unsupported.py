@@ -28,7 +28,7 @@ GROUPS = [types.SimpleNamespace(layer_names=["layers.0"], kv_cache_spec=spec) fo
 
 
 def engine(groups, **settings):
-    """What vLLM makes a connector of."""
+    """The two configurations of which vLLM makes a connector."""
     transfer = KVTransferConfig(kv_connector="AquiferConnector", kv_role="kv_both", engine_id="by hand",
                                 kv_load_failure_policy="recompute", kv_connector_extra_config=settings)
     parallel = types.SimpleNamespace(tensor_parallel_size=1)
@@ -102,7 +102,7 @@ def test_settings_that_are_wrong_end_the_start_in_any_case(unsupported):
         made(KVConnectorRole.SCHEDULER, unsupported=unsupported, sokcet="x")
 
 
-def test_what_only_a_worker_sees_reaches_the_scheduler_before_the_first_step(told, node):
+def test_a_refusal_that_only_a_worker_can_see_reaches_the_scheduler_before_the_first_step(told, node):
     """Tensors of a shape that nobody knows."""
     scheduling = made(KVConnectorRole.SCHEDULER, GROUPS[:1], socket=node.socket)
     working = made(KVConnectorRole.WORKER, GROUPS[:1], socket=node.socket)
@@ -114,7 +114,7 @@ def test_what_only_a_worker_sees_reaches_the_scheduler_before_the_first_step(tol
     assert len(told) == 1 and "the KV tensor of layers.0" in told[0]
 
 
-def test_what_a_release_of_vllm_has_renamed_is_not_known_either(told, monkeypatch):
+def test_a_release_of_vllm_with_other_names_is_not_known_either(told, monkeypatch):
     def renamed(*_):
         raise AttributeError("'Spec' object has no attribute 'head_size_v'")
     monkeypatch.setattr(connector, "read_shape", renamed)

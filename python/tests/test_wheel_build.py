@@ -1,4 +1,4 @@
-"""What the configure run of a wheel says about GPU code. Nothing is compiled but CMake's own checks."""
+"""The configure run of a wheel, and what it says about GPU code. Nothing is compiled but CMake's own checks."""
 from __future__ import annotations
 
 import pathlib

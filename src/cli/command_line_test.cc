@@ -269,7 +269,7 @@ TEST_F(CommandLineTest, ShellsAreToldWhatCanComeNext) {
   EXPECT_THAT(offered({""}), AllOf(StartsWith("words\n"), HasSubstr("\nbench\tMeasure this"),
                                    HasSubstr("\ndoctor\t"), HasSubstr("\n--version\t")));
   EXPECT_EQ(offered({"benc"}).find('\t'), sizeof("words\nbench") - 1);
-  EXPECT_THAT(offered({"sim", "fuzz", "--leave"}), HasSubstr("--leave-out-faults\t"));
+  EXPECT_THAT(offered({"sim", "trace", "--leave"}), HasSubstr("--leave-out-faults\t"));
   // The program aquifer-bench answers for its options.
   EXPECT_THAT(offered({"bench", ""}),
               AllOf(HasSubstr("\ndram\t"), HasSubstr("\nchecksum\t"), HasSubstr("\n--quick\t")));

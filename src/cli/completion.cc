@@ -28,7 +28,7 @@ _aquifer() {
   {
     read -r kind
     while IFS=$'\t' read -r name help; do COMPREPLY+=("$name"); done
-  } < <("${COMP_WORDS[0]}" --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+  } < <("${COMP_WORDS[0]/#\~/$HOME}" --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
   [[ $kind == words ]] && return
   compopt -o filenames 2>/dev/null
   if [[ $kind == files ]]; then
@@ -44,7 +44,7 @@ constexpr const char* kZshScript = R"(#compdef aquifer
 # zsh completion for aquifer. Use it with: source <(aquifer completion zsh)
 _aquifer() {
   local -a answer choices
-  answer=("${(@f)$("${words[1]}" --complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  answer=("${(@f)$("${words[1]/#\~/$HOME}" --complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   case "${answer[1]}" in
     files) _files ;;
     directories) _files -/ ;;

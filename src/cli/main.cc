@@ -1,9 +1,5 @@
 // The `aquifer` program. Each subcommand is in the file of its name.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -1,10 +1,10 @@
-"""What a request asks of the cache beyond its own blocks, from the three places where an engine's user or an
+"""The wishes that a request has beyond its own blocks, from the three places where an engine's user or an
 orchestrator can say it: `kv_transfer_params` ({"aquifer": {...}}), vLLM's `session_id`, and the envelope of KV hints,
 which is `request.kv_hints` or, through HTTP, `kv_transfer_params["kv_hint"]`. docs/engines/vllm.md lists them.
 
 A hint is never a reason to fail a request. But what cannot be read may have been meant to limit storing ("stor": false),
 and nobody can take back what was stored for ever. So a request with a value that limits storing, or with a name that
-nobody knows, is not stored where that cannot be read, and the mistake is counted and warned of. What only helps
+nobody knows, is not stored where that cannot be read, and the mistake is counted and warned of. A value that only helps
 (session, priority, pinning) is left out, counted and warned of. Other people's params and actions are left alone.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME_CHARACTERS = 32  # A name that is longer resembles none of ours.
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    session: Optional[str] = None  # Whose chain it is,
+    session: Optional[str] = None  # The chain is this conversation's,
     state: SessionState = SessionState.WILL_CONTINUE  # and whether that goes on.
     priority: int = 0
     ttl_seconds: int = 0
@@ -44,7 +44,7 @@ class Wishes:
     prefetch: tuple[str, ...] = ()  # Sessions whose blocks will be wanted soon.
     return_seconds: int = 0  # When it goes on; 0: nobody knows.
     durable: bool = False  # To outlive the node, though the tenant's other blocks do not.
-    # What could not be read, and its kind. Where it may have been to limit storing, `store` is False.
+    # Mistakes, each with its kind. Where one may have been to limit storing, `store` is False.
     mistakes: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -157,7 +157,7 @@ def _lifetime(value: Any) -> Optional[int]:
 
 _NAMES = {"session": _name, "finished": _flag, "priority": _priority, "ttl_seconds": _lifetime,
           "return_seconds": _seconds, "durable": _flag, "pin_seconds": _seconds, "store": _flag}
-_LIMITS = frozenset(("store", "ttl_seconds"))  # What cannot be read of these is not stored.
+_LIMITS = frozenset(("store", "ttl_seconds"))  # A mistake in one of these keeps the request from being stored.
 
 
 def _get(of: Any, name: str) -> Any:
@@ -187,7 +187,7 @@ def _read_envelope(reader: _Reader, envelope: Any) -> list[str]:
 
 
 def _read_action(reader: _Reader, kind: str, version: str, payload: Any, sessions: list[str]) -> None:
-    helps = kind in ("aquifer.pin", "aquifer.prefetch")  # What these say limits nothing.
+    helps = kind in ("aquifer.pin", "aquifer.prefetch")  # These two limit nothing.
     if not (helps or kind == "aquifer.retain") or version.split(".")[0] != "1" or not isinstance(payload, dict):
         reader.wrong(f"action {_shown(kind)}", f"the action {_shown(kind)} of version {version} cannot be read",
                      limits_storing=not helps)
@@ -202,7 +202,7 @@ def _read_action(reader: _Reader, kind: str, version: str, payload: Any, session
 
 
 def _read_params(reader: _Reader, params: dict[Any, Any]) -> None:
-    """What is ours in kv_transfer_params, and what was to be: a limit in the wrong place, or "aquifier"."""
+    """Our part of kv_transfer_params, and mistakes beside it: a limit in the wrong place, or "aquifier"."""
     ours = params.get("aquifer")
     if isinstance(ours, dict):
         reader.read(ours)
@@ -219,7 +219,7 @@ _NONE = Wishes()
 
 
 def read_wishes(request: Any) -> Wishes:
-    """Of one of vLLM's requests. What `kv_transfer_params` says goes before an action of the envelope."""
+    """Reads one of vLLM's requests. `kv_transfer_params` goes before an action of the envelope."""
     params, hints = request.kv_transfer_params, getattr(request, "kv_hints", None)
     if not params and request.session_id is None and hints is None:
         return _NONE

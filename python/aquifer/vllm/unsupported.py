@@ -1,4 +1,4 @@
-"""What the connector is in an engine whose model or KV it does not know: nothing. The engine runs as without one."""
+"""The connector in an engine whose model or KV it does not know: it does nothing, and the engine runs as without one."""
 from __future__ import annotations
 
 import dataclasses
@@ -15,7 +15,7 @@ _NO_RESULTS = KVConnectorTransferResults()
 
 @dataclasses.dataclass
 class Refusal(KVConnectorHandshakeMetadata):
-    """What a worker tells the scheduler before the engine's first step: it cannot read or write the KV."""
+    """A worker tells the scheduler, before the engine's first step, that it cannot read or write the KV."""
     why: str
 
 

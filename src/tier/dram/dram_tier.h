@@ -36,8 +36,9 @@ struct DramTierOptions {
   // The host's cores. The first extents of a large stock are made at once, and the others at a pace
   // that takes a thirty-second of the cores from what else runs there. 0: all at once.
   uint32_t paced_by_cores = 0;
-  uint32_t max_queued_ops = 4096;  // For Read() and Write().
-  uint64_t hash_seed = 0;          // Nobody else's to know.
+  const Clock* pace_clock = nullptr;  // Says how long an extent took to make. Null: no time.
+  uint32_t max_queued_ops = 4096;     // For Read() and Write().
+  uint64_t hash_seed = 0;             // Nobody else's to know.
 };
 
 // Names a slot of the pool; small and dense enough to be kept in the index.

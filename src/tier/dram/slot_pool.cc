@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace aquifer {
 namespace {
@@ -383,6 +384,8 @@ void SlotPool::StartMaking() {
     workers_->Run([this, source = source_, executor = executor_, options = options_,
                    at_workers = at_workers_, alive = std::weak_ptr(alive_)] {
       // Others at work may take up to an extent each of what still looks available.
+      const Clock* const clock = options.pace_clock;
+      const int64_t begun = clock == nullptr ? 0 : clock->NowNanos();
       const uint64_t others = at_workers->makers.fetch_add(1);
       const uint64_t available = source->AvailableBytes();
       const bool enough =
@@ -396,8 +399,9 @@ void SlotPool::StartMaking() {
         }
       }
       at_workers->makers.fetch_sub(1);
-      executor->Post([this, alive, made, enough, alone = others == 0] {
-        if (!alive.expired()) OnMade(made, enough, alone);
+      const int64_t took = clock == nullptr ? 0 : clock->NowNanos() - begun;
+      executor->Post([this, alive, made, enough, alone = others == 0, took] {
+        if (!alive.expired()) OnMade(made, enough, alone, took);
       });
     });
   }
@@ -407,9 +411,15 @@ void SlotPool::StartMaking() {
 // in 8.6 s, where 6.2 s are needed.
 bool SlotPool::TakeCredit() {
   if (options_.paced_by_cores == 0 || ready_.size() + making_ < kReadyAtOnce) return true;
-  if (credits_ < kCreditsPerExtent) return false;
-  credits_ -= kCreditsPerExtent;
+  if (credit_nanos_ < kLeastCostNanos) return false;
+  credit_nanos_ -= kLeastCostNanos;
   return true;
+}
+
+// An extent that took longer than the least is paid for afterwards.
+void SlotPool::Charge(int64_t nanos) {
+  const int64_t more = std::max<int64_t>(nanos - kLeastCostNanos, 0);
+  credit_nanos_ = std::max(credit_nanos_ - more, -kMostDebtNanos);
 }
 
 bool SlotPool::PacedByTicks() const {
@@ -417,8 +427,9 @@ bool SlotPool::PacedByTicks() const {
          usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes;
 }
 
-void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone) {
+void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, int64_t took_nanos) {
   --making_;
+  Charge(took_nanos);
   usage_.making_bytes -= options_.extent_bytes;
   if (extent != nullptr) {
     wanted_ = false;
@@ -459,8 +470,8 @@ std::vector<ExtentInfo> SlotPool::Extents() const {
 
 uint64_t SlotPool::Tick() {
   backing_off_ = false;
-  credits_ = std::min(credits_ + options_.paced_by_cores,
-                      std::max(options_.paced_by_cores, kCreditsPerExtent));
+  const int64_t earned = options_.paced_by_cores * kCreditNanos;
+  credit_nanos_ = std::min(credit_nanos_ + earned, std::max(earned, kLeastCostNanos));
   for (const auto& [name, index] : by_name_) {
     uint32_t& ticks = extents_[index].returning_ticks;
     if (ticks == 0) continue;

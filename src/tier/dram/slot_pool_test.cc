@@ -645,7 +645,46 @@ TEST_F(SlotPoolTest, OfALargeStockTheFirstExtentsAreMadeAtOnceAndTheOthersAsTick
   EXPECT_EQ(extents_.outstanding(), 8u + 10u);
 }
 
-TEST_F(SlotPoolTest, WhatIsTakenIsMadeAgainAtOnceHoweverSlowThePace) {
+// Each extent takes 60 ms.
+class SlowExtents final : public ExtentSource {
+ public:
+  explicit SlowExtents(ManualClock* clock) : clock_(clock) {}
+
+  Result<std::unique_ptr<Extent>> New(uint64_t bytes) override {
+    clock_->Advance(60'000'000);
+    return extents_.New(bytes);
+  }
+  uint64_t AvailableBytes() override { return extents_.AvailableBytes(); }
+  uint64_t outstanding() const { return extents_.outstanding(); }
+
+ private:
+  ManualClock* const clock_;
+  MemoryExtents extents_;
+};
+
+TEST_F(SlotPoolTest, AnExtentThatTookLongIsPaidForBeforeTheNext) {
+  SlowExtents slow(&clock_);
+  auto made = NewDramTier({.capacity_bytes = 100 * kExtent,
+                           .extent_bytes = kExtent,
+                           .ready_extents = UINT32_MAX,
+                           .paced_by_cores = 16,
+                           .pace_clock = &clock_},
+                          &slow, &workers_, &executor_, &clock_);
+  ASSERT_TRUE(made.ok());
+  std::vector<uint64_t> outstanding;
+  for (int i = 0; i < 40; ++i) {
+    (*made)->Tick();
+    Settle();
+    outstanding.push_back(slow.outstanding());
+  }
+  // Eight at once. They took 35 ms more than the least, each, and a tick pays for 25 ms.
+  EXPECT_EQ(outstanding.front(), 8u);
+  EXPECT_EQ(std::ranges::count(outstanding, 8u), 12);
+  // From there on one in two or three ticks.
+  EXPECT_EQ(outstanding.back(), 18u);
+}
+
+TEST_F(SlotPoolTest, AnExtentThatIsTakenIsReplacedAtOnceHoweverSlowThePace) {
   Make({.capacity_bytes = 100 * kExtent,
         .extent_bytes = kExtent,
         .ready_extents = UINT32_MAX,
