@@ -100,6 +100,12 @@ class Core final {
     return report_->SessionKeys(tenant, session, max, next, keys);
   }
   bool draining() const { return context_->draining; }
+  // Blocks are stored again after a drain. A drain that is under way still ends as it would.
+  void Undrain() { context_->draining = false; }
+  // Returns true if a client, a block or the configuration has named this tenant.
+  bool HasTenant(std::string_view name) const {
+    return context_->catalog.FindTenant(name).has_value();
+  }
   static constexpr size_t kSnapshotSlice = 256;
 
   // ---- For those who lend memory to other processes ----

@@ -246,6 +246,23 @@ TEST_F(CoreDurableTest, OfNoClassIsWrittenNothingUnlessAFlushAsksForIt) {
   EXPECT_EQ(BlobsOf(chain), 6u);
 }
 
+TEST_F(CoreDurableTest, ATenantThatMayNotLeaveTheHostIsWrittenNowhereElseWhoeverAsks) {
+  sources_[0].writes = DurableWrites::kAll;
+  CoreOptions options = DurableCache(64, true);
+  options.cache.tenants[0].may_leave_host = false;
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 6});
+  ASSERT_EQ(Store(chain), 6u);
+  NameSession(chain, "kept", Durability::kDurable);
+  const Status flushed = FlushTo(TierKind::kDurable);
+  EXPECT_EQ(flushed.code(), Code::kInvalid) << flushed.ToString();
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  world_->Advance(10 * kSecond);
+  EXPECT_EQ(store_.writes, 0u);
+  EXPECT_EQ(store_.notes_written, 0u);
+  EXPECT_EQ(Recall(chain), 6u);  // It is served here all the same.
+}
+
 TEST_F(CoreDurableTest, ASessionMayBeOfDurableClassByItself) {
   MakeDurable(SmallCache(64, true));
   const Chain chain(layout_, {.seed = 1, .blocks = 6});

@@ -268,6 +268,7 @@ bool DurableTiers::IsDurable(BlockRef ref) const {
 }
 
 void DurableTiers::AddWhereWanted(BlockRef ref, bool durable) {
+  if (!parts_.catalog->tenant(parts_.residency->at(ref).tenant).options.may_leave_host) return;
   if (durable) parts_.residency->WantDurable(ref);
   for (size_t i = 0; i < tiers_.size(); ++i) {
     One& one = *tiers_[i];

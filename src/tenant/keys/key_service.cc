@@ -73,6 +73,7 @@ KeyService::KeyService(std::unique_ptr<KeyStore> store, std::unique_ptr<Masters>
       masters_(std::move(masters)),
       keys_(store_.get(), masters_.get(), options.random),
       refresh_at_(options.clock->NowNanos() + options.refresh_nanos),
+      log_from_(options.clock->NowNanos() + options.patience_nanos),
       thread_([this] { Run(); }) {}
 
 KeyService::~KeyService() {
@@ -287,8 +288,9 @@ void KeyService::Heard(const Status& status) {
     const auto fails = [](const auto& one) { return one.second.pause_nanos > 0; };
     if (status.ok() && std::ranges::any_of(wanted_, fails)) return;
     if (!status.ok()) ++figures_.failures;
-    if (figures_.trouble == status.message()) return;
     figures_.trouble = status.message();
+    if (logged_ == status.message() || options_.clock->NowNanos() < log_from_) return;
+    logged_ = status.message();
     line = status.ok() ? "data keys can be read again"
                        : fmt::format("data keys cannot be read: {}", status.message());
   }

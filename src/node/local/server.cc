@@ -194,7 +194,7 @@ Result<Admission> Server::Admit(const Hello& hello, const PeerCredentials& peer)
 void Server::OnOpened(Connection* connection) { CountAs(connection, &Counts::open); }
 
 void Server::OnEnded(Connection* connection, const std::string& why) {
-  ++stats_.cut_off;
+  ++(connection->said_goodbye() ? stats_.goodbyes : stats_.cut_off);
   CountAs(connection, &Counts::lingering);
   const PeerCredentials& peer = connection->peer();
   Log(peer.uid, "client of process " + std::to_string(peer.pid) + ": " + why);

@@ -1,4 +1,4 @@
-#include "node/tenant_drop.h"
+#include "node/local/tenant_drop.h"
 
 #include <fmt/format.h>
 

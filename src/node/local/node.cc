@@ -1,4 +1,4 @@
-#include "node/node.h"
+#include "node/local/node.h"
 
 #include <unistd.h>
 

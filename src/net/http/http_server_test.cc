@@ -1,5 +1,5 @@
 // The HTTP server against clients that are slow, loud, many or wrong.
-#include "node/api/http_server.h"
+#include "net/http/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,7 +16,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "node/config/admin_socket.h"
 #include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
 
@@ -24,25 +25,45 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
+HttpResponse Refused(unsigned status, std::string_view message) {
+  return {.status = status, .body = std::string(message)};
+}
+
 // Answers with what it was asked for.
 class Echo final : public HttpHandler {
  public:
   std::optional<HttpResponse> Screen(const HttpRequest& request) override {
-    if (request.path == "/refused") return HttpError(403, "forbidden", "no");
+    if (request.path == "/refused") return Refused(403, "no");
     return std::nullopt;
   }
+  bool TakesPieces(const HttpRequest& request) override { return request.path == "/pieces"; }
+  HttpResponse Refusal(unsigned status, std::string_view, std::string_view message) override {
+    return Refused(status, message);
+  }
 
-  milliseconds Handle(HttpRequest request, HttpReply reply) override {
+  milliseconds Handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) override {
     if (request.path == "/never" || request.path == "/wait") {
       const MutexLock lock(&mutex_);
-      kept_.push_back(std::move(reply));
+      kept_.push_back(std::move(answer));
       return request.path == "/wait" ? std::chrono::minutes(1) : milliseconds(50);
+    }
+    if (request.path == "/pieces") {
+      answer->OnHangUp([this] { hung_up_ = true; });
+      answer->Begin({.content_type = "text/plain"});
+      PassOn(answer);
+      return milliseconds(0);
+    }
+    if (request.path == "/flood") {
+      answer->OnHangUp([this] { hung_up_ = true; });
+      answer->Begin({.content_type = "text/plain"});
+      for (int i = 0; i < 100; ++i) answer->Send(std::string(1 << 20, 'x'));
+      return milliseconds(0);
     }
     HttpResponse response;
     response.body = request.method + " " + request.path + " " + request.body;
     if (request.path == "/large") response.body.assign(64 << 20, 'x');
     response.body += request.on_socket ? " socket" : "";
-    reply(std::move(response));
+    answer->Reply(std::move(response));
     return std::chrono::seconds(30);
   }
 
@@ -50,14 +71,26 @@ class Echo final : public HttpHandler {
     const MutexLock lock(&mutex_);
     return kept_.size();
   }
-  std::vector<HttpReply> Kept() {
+  std::vector<std::shared_ptr<HttpAnswer>> Kept() {
     const MutexLock lock(&mutex_);
     return std::exchange(kept_, {});
   }
+  bool hung_up() const { return hung_up_; }
 
  private:
+  // Sends each piece back as it comes.
+  void PassOn(const std::shared_ptr<HttpAnswer>& answer) {
+    answer->ReadBody([this, answer](Result<std::string> piece) {
+      if (!piece.ok()) return;
+      if (piece->empty()) return answer->End();
+      answer->Send(*std::move(piece));
+      PassOn(answer);
+    });
+  }
+
   Mutex mutex_;
-  std::vector<HttpReply> kept_ AQ_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<HttpAnswer>> kept_ AQ_GUARDED_BY(mutex_);
+  std::atomic<bool> hung_up_ = false;
 };
 
 class HttpServerTest : public testing::Test {
@@ -144,7 +177,7 @@ TEST_F(HttpServerTest, TheSocketAnswersNoOtherUser) {
   EXPECT_TRUE(peer.Receive());
 }
 
-TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
+TEST_F(HttpServerTest, GarbageIsRefused) {
   Start();
   for (const char* garbage :
        {"nonsense\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
@@ -262,7 +295,7 @@ TEST_F(HttpServerTest, BusyConnectionsDoNotAndTheSocketHasRoomOfItsOwn) {
   HttpPeer administrator(socket());
   ASSERT_TRUE(administrator.Send(GetText("/a")));
   EXPECT_EQ(administrator.Receive()->status, 200);
-  for (const HttpReply& reply : handler_.Kept()) reply(HttpResponse{});
+  for (const auto& answer : handler_.Kept()) answer->Reply(HttpResponse{});
   for (const auto& peer : crowd) EXPECT_EQ(peer->Receive()->status, 200);
 }
 
@@ -274,13 +307,13 @@ TEST_F(HttpServerTest, AnAnswerThatDoesNotComeIsToldAndMayComeLater) {
   ASSERT_TRUE(response);
   EXPECT_EQ(response->status, 503);
   EXPECT_THAT(response->body, HasSubstr("did not answer in time"));
-  for (const HttpReply& reply : handler_.Kept()) reply(HttpResponse{});
+  for (const auto& answer : handler_.Kept()) answer->Reply(HttpResponse{});
   ASSERT_TRUE(peer.Send(GetText("/a")));
   EXPECT_EQ(peer.Receive()->body, "GET /a ");  // Not the late one.
   ASSERT_TRUE(peer.Send(GetText("/never")));
   ASSERT_TRUE(peer.Receive());
   server_.reset();
-  for (const HttpReply& reply : handler_.Kept()) reply(HttpResponse{});
+  for (const auto& answer : handler_.Kept()) answer->Reply(HttpResponse{});
 }
 
 TEST_F(HttpServerTest, TwoServersDoNotShareAnAddressOrASocket) {
@@ -288,16 +321,57 @@ TEST_F(HttpServerTest, TwoServersDoNotShareAnAddressOrASocket) {
   Echo other;
   const auto same_port = StartHttpServer({.address = server_->address(), .socket = {}}, &other);
   EXPECT_EQ(same_port.status().code(), Code::kBusy);
-  EXPECT_THAT(same_port.status().message(), HasSubstr("--http"));
+  EXPECT_THAT(same_port.status().message(), HasSubstr("cannot serve HTTP on 127.0.0.1:"));
   const auto same_socket = StartHttpServer({.address = {}, .socket = socket()}, &other);
   EXPECT_EQ(same_socket.status().code(), Code::kBusy);
   EXPECT_EQ(StatusOf(GetText("/a")), 200);
 }
 
-TEST_F(HttpServerTest, TheAdministratorsSocketIsBesideTheNodes) {
-  EXPECT_EQ(AdminSocketBeside("/run/aquifer/node.sock"), "/run/aquifer/node.admin.sock");
-  EXPECT_EQ(AdminSocketBeside("/run/user/1/aquifer.sock"), "/run/user/1/aquifer.admin.sock");
-  EXPECT_EQ(AdminSocketBeside("/tmp/x"), "/tmp/x.admin.sock");
+// ---- In pieces
+
+TEST_F(HttpServerTest, ABodyIsTakenAndAnsweredPieceByPiece) {
+  Start({.max_body_bytes = 10});  // Of whole bodies.
+  HttpPeer peer(port());
+  ASSERT_TRUE(
+      peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                "5\r\nfirst\r\n"));
+  std::string heard = peer.ReceiveUntil("first");
+  EXPECT_THAT(heard, HasSubstr("Transfer-Encoding: chunked"));  // Before the rest was sent.
+  const std::string large(300'000, 'y');
+  ASSERT_TRUE(peer.Send("493e0\r\n" + large + "\r\n0\r\n\r\n"));
+  heard = peer.ReceiveUntil("0\r\n\r\n");
+  EXPECT_GE(std::count(heard.begin(), heard.end(), 'y'), 300'000);
+  // The connection is as good as before.
+  ASSERT_TRUE(peer.Send(GetText("/a")));
+  EXPECT_EQ(peer.Receive()->body, "GET /a ");
+  EXPECT_FALSE(handler_.hung_up());
+}
+
+TEST_F(HttpServerTest, AHandlerHearsThatThePeerIsGone) {
+  Start();
+  {
+    HttpPeer peer(port());
+    ASSERT_TRUE(
+        peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
+    peer.ReceiveUntil("first");
+  }
+  while (!handler_.hung_up()) std::this_thread::yield();
+}
+
+TEST_F(HttpServerTest, ABodyWhosePiecesDoNotComeIsCutOff) {
+  Start({.body = milliseconds(50)});
+  HttpPeer peer(port());
+  ASSERT_TRUE(
+      peer.Send("POST /pieces HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nfirst"));
+  EXPECT_TRUE(peer.WaitForEnd());
+  while (!handler_.hung_up()) std::this_thread::yield();
+}
+
+TEST_F(HttpServerTest, APeerThatLeavesTooMuchOfAnAnswerUnreadIsHungUpOn) {
+  Start({.max_unsent_bytes = 8 << 20});
+  HttpPeer peer(port());
+  ASSERT_TRUE(peer.Send(GetText("/flood")));
+  while (!handler_.hung_up()) std::this_thread::yield();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "node/storage_watch.h"
+#include "node/local/storage_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
