@@ -151,6 +151,7 @@ HttpResponse StatusCall(const HttpRequest&, HttpContext* context) {
                  {"loads", core.loads_waiting},
                  {"nvme", core.nvme_queued}}},
                {"savings", SavingsJson(snapshot.tenants)},
+               {"key_trouble", snapshot.keys ? snapshot.keys->trouble : ""},
                {"counters", CountersJson(core.stats)}});
 }
 

@@ -181,7 +181,7 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("record = \"trace\""), HasSubstr("neither an absolute path nor \"off\""));
   EXPECT_THAT(Refusal("admin_token_sha256 = \"secret\""), HasSubstr("sha256sum"));
   const std::string nothing = Sha256Text(Sha256Of({}));
-  EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("no token at all"));
+  EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("empty token"));
   EXPECT_THAT(Refusal("encryption = \"yes\""), HasSubstr("\"auto\", \"on\", \"off\""));
   EXPECT_THAT(Refusal("encryption = false"), HasSubstr("a text in quotes"));
   for (const char* size : {"0%", "101%", "-5%", "%", "x%"}) {

@@ -15,6 +15,7 @@ constexpr int64_t kFirstPauseNanos = 200'000'000;
 constexpr int64_t kMostPauseNanos = 10'000'000'000;
 // A tenant without a key may get one on another node.
 constexpr int64_t kAbsentNanos = 10'000'000'000;
+constexpr int64_t kPatienceNanos = 200'000'000;  // A key store usually answers sooner.
 constexpr int64_t kReadMarksNanos = 600'000'000'000;
 constexpr size_t kMaxWanted = 65536;  // Requests beyond this are dropped; their callers ask again.
 
@@ -109,6 +110,17 @@ std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& te
   return sure ? std::optional(std::move(all)) : std::nullopt;
 }
 
+bool KeyService::Missing(const TenantId& tenant) {
+  if (keys_.Known(tenant) != nullptr) return false;
+  const int64_t now = options_.clock->NowNanos();
+  const MutexLock lock(&mutex_);
+  const auto absent = absent_.find(tenant);
+  if (absent != absent_.end() && now < absent->second) return true;
+  const auto found = wanted_.find(tenant);
+  if (found == wanted_.end()) return false;
+  return found->second.pause_nanos > 0 || now - found->second.since_nanos >= kPatienceNanos;
+}
+
 void KeyService::Want(const TenantId& tenant, bool make) {
   if (keys_.held(tenant)) return;  // The caller asks again.
   const MutexLock lock(&mutex_);
@@ -120,7 +132,7 @@ void KeyService::Want(const TenantId& tenant, bool make) {
   if (found != wanted_.end()) {
     found->second.make = found->second.make || make;
   } else if (wanted_.size() < kMaxWanted) {
-    wanted_[tenant].make = make;
+    wanted_[tenant] = {.make = make, .since_nanos = options_.clock->NowNanos()};
     changed_.NotifyAll();
   }
 }

@@ -74,6 +74,7 @@ class KeyService final : public KeySource {
   SharedDataKey KeyOf(const TenantId& tenant) override;
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
+  bool Missing(const TenantId& tenant) override;
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
@@ -105,8 +106,9 @@ class KeyService final : public KeySource {
   void Run();
   // A key that a caller asked for. A key that cannot be read does not delay the others.
   struct Wanted {
-    bool make = false;        // Make one if there is none.
-    int64_t pause_nanos = 0;  // How long to wait before the next try.
+    bool make = false;  // Make one if there is none.
+    int64_t since_nanos = 0;
+    int64_t pause_nanos = 0;  // How long to wait before the next try; 0: it has not failed yet.
     int64_t try_at = 0;
   };
   using AllWanted = std::map<TenantId, Wanted>;

@@ -1,8 +1,15 @@
-// The memory of the DRAM tier: extents, each of one tenant and one slot size, and the slots cut
-// from them. It knows who holds a slot and not what lies in it; that is dram_tier.cc's part.
+// Host memory: extents cut into slots, which the cache lends to engines without a copy. The pool
+// knows which slots are taken, and of which block; what blocks are worth is for others to know.
+//
+// An extent belongs to one tenant for its whole life and holds slots of one size; a slot is a
+// block's bytes rounded up to 4 KiB and never spans two extents. Capacity moves between tenants and
+// sizes by whole extents: the cache retires one, moves or drops its blocks, and when the last slot
+// is free the extent is closed and a fresh one may be made for somebody else.
 //
 // Extents are made and destroyed on workers, because both take milliseconds, and counted against
-// the capacity from before the one until after the other. At any time an extent is
+// the capacity from before the one until after the other. The pool's size is capped by
+// `capacity_bytes` and, at every moment, by what the host and its cgroup can spare. At any time an
+// extent is
 //
 //   being made -> ready (nobody's) -> assigned (a tenant's, for life) -> retired -> being destroyed
 //
@@ -11,9 +18,11 @@
 // retired extent without a slot that other processes have mapped is asked back, and destroyed when
 // the last of them has let go.
 //
-// Everything runs on the executor; the pool has no lock.
+// Everything runs on the cache's executor; the pool has no lock. After construction nothing on the
+// slot path allocates.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -25,105 +34,137 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "aquifer/status.h"
+#include "base/clock.h"
 #include "base/executor.h"
 #include "block/block_id.h"
-#include "block/block_meta.h"
-#include "io/disk/disk.h"
 #include "io/memory/extent.h"
-#include "tier/dram/dram_tier.h"
 #include "tier/index_table.h"
 
 namespace aquifer {
 
-enum class SlotState : uint8_t {
-  kFree = 0,
-  kTaken,
-  kQuarantined,  // Someone may still touch the memory; until Free().
-  kLeaving,      // Freed while a copy was using it; until the copy ends.
+struct DramPoolOptions {
+  uint64_t capacity_bytes = 0;  // At least one extent.
+  uint64_t extent_bytes = uint64_t{64} << 20;
+  uint64_t keep_available_bytes = uint64_t{512} << 20;  // Left to the rest of the host.
+  // Extents kept faulted in and ready ahead of need; UINT32_MAX: as many as the capacity allows.
+  uint32_t ready_extents = 2;
+  // The host's cores. The first extents of a large stock are made at once, and the others at a pace
+  // that takes a thirty-second of the cores from what else runs there. 0: all at once.
+  uint32_t paced_by_cores = 0;
+  const Clock* pace_clock = nullptr;  // Says how long an extent took to make. Null: no time.
 };
 
-// What is kept for each slot. All bits zero is a free slot that was never used.
-struct SlotRecord {
-  SlotState state;
-  bool published;
-  bool written;        // By Tier::Write(): nobody but the tier will free it.
-  uint32_t pins;       // Copies on workers that use the memory.
-  uint32_t next_free;  // While free.
-  uint64_t sequence;   // Counts publications; while published.
-  BlockMeta meta;      // While published.
+// Names a slot of the pool; small and dense enough to be kept in the index.
+using SlotId = uint32_t;
+inline constexpr SlotId kNoSlot = UINT32_MAX;
+
+struct ExtentInfo {
+  uint32_t extent = 0;  // Names it; not reused while the process lives.
+  TenantId tenant;
+  uint64_t slot_bytes = 0;
+  uint32_t slots = 0;
+  uint32_t used_slots = 0;
+  bool retired = false;
+  uint64_t bytes = 0;
+  int descriptor = -1;  // To pass to the owner's connections.
 };
 
-struct SlotPoolCounters {
-  uint64_t extents_made = 0;
-  uint64_t extents_closed = 0;  // And destroyed.
-  uint64_t extents_failed = 0;  // The source had no memory.
-  uint64_t extents_short = 0;   // Not tried: the host could not spare the memory.
-  uint64_t slots_allocated = 0;
-  uint64_t slots_freed = 0;
-  uint64_t frees_deferred = 0;  // Freed while a copy was using the slot.
+struct SlotPlace {
+  uint32_t extent = 0;
+  uint64_t offset = 0;
 };
 
-class SlotPool {
+struct DramUsage {
+  uint64_t extent_bytes = 0;       // Memory taken by all extents, ready ones included.
+  uint64_t making_bytes = 0;       // Of those, in extents that are being faulted in.
+  uint64_t slot_bytes = 0;         // In slots that are taken.
+  uint64_t quarantined_bytes = 0;  // Of those, in quarantine.
+};
+
+class DramPool {
  public:
-  // Not told of extents that go with the pool itself: who listens may be gone by then.
-  using OnExtent = std::function<void(std::span<std::byte>, bool added)>;
-  using OnWantedBack = std::function<void(uint32_t extent)>;
-  using OnReturned = std::function<void(uint32_t extent)>;
+  static Status Validate(const DramPoolOptions& options);
 
-  static Status Validate(const DramTierOptions& options);
-
-  // Makes nothing before the first Tick() or Allocate().
-  SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-           Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back,
-           OnReturned on_returned);
+  // The options are valid. Makes nothing before the first Tick() or Allocate(). All outlive the
+  // pool, the executor its workers' tasks too.
+  DramPool(const DramPoolOptions& options, ExtentSource* source, WorkerPool* workers,
+           Executor* executor);
   // What others have mapped keeps its contents: they may still be reading.
-  ~SlotPool();
+  ~DramPool();
 
+  // --- Slots
+
+  // A free slot of at least `bytes`. kNoSpace: the tenant has none and no extent can be had; evict
+  // or retire something. kBusy: an extent is being faulted in; ask again soon.
   Result<SlotId> Allocate(const TenantId& tenant, uint64_t bytes);
+  // The same from the extents that the tenant has: kNoSpace when those are full.
   Result<SlotId> AllocateOwned(const TenantId& tenant, uint64_t bytes);
+  // How many those are, with the retired ones that are not closed yet.
   uint32_t ExtentsOf(const TenantId& tenant) const;
-  void Quarantine(SlotId slot);
-  void Free(SlotId slot);  // Takes effect when the last pin goes.
 
-  // While pinned, the slot's memory is not handed to anybody else.
-  void Pin(SlotId slot);
-  void Unpin(SlotId slot);
-
-  std::span<std::byte> Bytes(SlotId slot);
-  const SlotRecord& Record(SlotId slot) const;  // The slot is allocated.
-  SlotRecord& Record(SlotId slot) {
-    return const_cast<SlotRecord&>(std::as_const(*this).Record(slot));
-  }
-  uint32_t ExtentOf(SlotId slot) const { return extents_[IndexOf(slot)].name; }
-  bool ExtentRetired(SlotId slot) const { return extents_[IndexOf(slot)].retired; }
-  const TenantId& TenantOf(SlotId slot) const;
-  // Keeps the mapping alive while a worker uses it, even if the pool goes first.
-  std::shared_ptr<Extent> Keep(SlotId slot) const { return extents_[IndexOf(slot)].extent; }
-
-  // Slots of the assigned extents together: how many blocks there can be.
-  uint64_t total_slots() const { return total_slots_; }
-
-  std::vector<ExtentInfo> Extents() const;   // Assigned ones.
-  ExtentInfo InfoOf(uint32_t extent) const;  // No slots: it is closed.
-  // Calls `visit(slot, record)` for those of slots [begin, end) of an extent that are published, in
-  // order. False: it has no more slots.
-  template <class Visit>
-  bool VisitPublished(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const;
-  void Retire(uint32_t extent);
+  // Valid while the slot is allocated.
+  std::span<std::byte> SlotBytes(SlotId slot);
+  uint32_t SlotExtent(SlotId slot) const { return extents_[IndexOf(slot)].name; }
   SlotPlace PlaceOf(SlotId slot) const;
+
+  // The slot now holds a block: `bytes` of this tenant's, by the number that the caller knows the
+  // block by.
+  void Publish(SlotId slot, const TenantId& tenant, uint64_t bytes, uint32_t block);
+  // It does no longer; the slot stays allocated to whoever still uses it.
+  void Retract(SlotId slot);
+
+  // Marks an allocated, unpublished slot whose memory someone may still touch. Counted and charged
+  // until it is freed.
+  void Quarantine(SlotId slot);
+  // Gives the slot back; it must not be published. The last slot of a retired extent closes it.
+  void Free(SlotId slot);
+
+  // --- Extents
+
+  // The assigned ones, in the order they were made.
+  std::vector<ExtentInfo> Extents() const;
+  // No slots: it is closed.
+  ExtentInfo ExtentOf(uint32_t extent) const;
+  // Calls `visit(slot, block)` for those of slots [begin, end) of an extent that are published, in
+  // order. `visit` changes nothing here. Returns true if the extent has more slots.
+  template <class Visit>
+  bool VisitSlots(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const;
+  // No slot of it is allocated any more; an empty one closes at once, unless it is mapped.
+  void Retire(uint32_t extent);
+
+  // Another process has the extent mapped, or has unmapped it. What is mapped is not closed:
+  // `on_wanted_back` asks for it.
   void AddMapper(uint32_t extent);
   void RemoveMapper(uint32_t extent);
 
+  // How many extents are faulted in ahead of need, from now on.
   void SetReadyExtents(uint32_t count);
+  // Called now and then: notices memory pressure and starts faulting in what is wanted. Returns how
+  // many bytes of extents must be retired for the pool to fit again.
   uint64_t Tick();
+  // Half of how long the host's memory lasts whatever others do: who looks again then, and finds
+  // what was known just after he looked the last time, is still in time.
   int64_t EaseNanos() const;
 
   const DramUsage& usage() const { return usage_; }
-  const SlotPoolCounters& counters() const { return counters_; }
+  // By name, for metrics and tests, in a fixed order.
+  std::vector<std::pair<std::string, uint64_t>> Counters() const;
+  // What each slot costs beside the memory that it is.
+  static constexpr size_t kRecordBytes = 8;
+
+  // `on_extent(bytes, added)` tells of every extent that is made or about to be closed, so that
+  // disks can remember and forget the memory. Set before first use. Not called by the destructor:
+  // disks go first.
+  std::function<void(std::span<std::byte>, bool)> on_extent;
+  // This extent is to be closed, and waits for its mappers. Once for each.
+  std::function<void(uint32_t extent)> on_wanted_back;
+  // The last mapper of one that was wanted back has returned it.
+  std::function<void(uint32_t extent)> on_returned;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -142,6 +183,19 @@ class SlotPool {
   static constexpr uint32_t kPatienceTicks = 20;
   static constexpr uint64_t kMostTakenPerNano = 20;  // By all processes of a host, in bytes.
 
+  enum class SlotState : uint8_t {
+    kFree = 0,
+    kTaken,
+    kPublished,    // Taken, and it holds a block.
+    kQuarantined,  // Someone may still touch the memory; until Free().
+  };
+  // What is kept for each slot. All bits zero is a free slot that was never used.
+  struct SlotRecord {
+    SlotState state;
+    uint32_t number;  // While published: the block. While free: the next free slot.
+  };
+  static_assert(sizeof(SlotRecord) == kRecordBytes);
+
   struct FreeRecords {
     void operator()(SlotRecord* records) const { std::free(records); }
   };
@@ -153,7 +207,7 @@ class SlotPool {
 
   struct AssignedExtent {
     uint32_t name = 0;
-    std::shared_ptr<Extent> extent;  // Shared with copies on workers. Null: this place is empty.
+    std::shared_ptr<Extent> extent;  // Shared: tasks are copied. Null: this place is empty.
     std::byte* memory = nullptr;
     uint32_t shelf = kNone;
     uint64_t slot_bytes = 0;
@@ -180,9 +234,22 @@ class SlotPool {
     std::array<uint32_t, kFillLevels> first{};
   };
 
+  struct PoolCounters {
+    uint64_t extents_made = 0;
+    uint64_t extents_closed = 0;  // And destroyed.
+    uint64_t extents_failed = 0;  // The source had no memory.
+    uint64_t extents_short = 0;   // Not tried: the host could not spare the memory.
+    uint64_t slots_allocated = 0;
+    uint64_t slots_freed = 0;
+  };
+
   uint32_t IndexOf(SlotId slot) const { return slot >> slot_bits_; }
   uint32_t NumberOf(SlotId slot) const { return slot & ((uint32_t{1} << slot_bits_) - 1); }
   SlotId SlotAt(uint32_t index, uint32_t number) const { return index << slot_bits_ | number; }
+  const SlotRecord& Record(SlotId slot) const;  // The slot is allocated.
+  SlotRecord& Record(SlotId slot) {
+    return const_cast<SlotRecord&>(std::as_const(*this).Record(slot));
+  }
 
   uint32_t FindShelf(const TenantId& tenant, uint64_t slot_bytes) const;
   uint32_t MakeShelf(const TenantId& tenant, uint64_t slot_bytes);
@@ -193,7 +260,6 @@ class SlotPool {
 
   SlotId TakeFrom(uint32_t index);
   uint32_t AssignReady(const TenantId& tenant, uint64_t slot_bytes);
-  void FreeNow(SlotId slot);
   bool RetireAnEmptyOne(bool huge_pages_too);
   // It is retired and no slot of it is taken.
   void CloseOrAskBack(uint32_t index);
@@ -207,17 +273,17 @@ class SlotPool {
   // Returns true if extents are wanted that only a later Tick() may begin to make.
   bool PacedByTicks() const;
   void OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, int64_t took_nanos);
+  void TellOfExtent(std::span<std::byte> bytes, bool added) {
+    if (on_extent) on_extent(bytes, added);
+  }
   uint64_t destroying() const { return destroys_begun_ - counters_.extents_closed; }
   void SampleAvailable();
   uint64_t Shortage() const;
 
-  const DramTierOptions options_;
+  const DramPoolOptions options_;
   ExtentSource* const source_;
   WorkerPool* const workers_;
-  Executor* const executor_;  // Outlives the pool and the workers' tasks.
-  const OnExtent on_extent_;
-  const OnWantedBack on_wanted_back_;
-  const OnReturned on_returned_;
+  Executor* const executor_;
   const uint64_t max_extents_;
   const uint32_t slot_bits_;
 
@@ -229,7 +295,6 @@ class SlotPool {
   std::vector<uint32_t> empty_shelves_;
   IndexTable shelf_table_;
   std::deque<ReadyExtent> ready_;
-  uint64_t total_slots_ = 0;
 
   uint32_t next_name_ = 1;
   uint32_t ready_wanted_ = 0;  // How many are made ahead of need.
@@ -248,7 +313,7 @@ class SlotPool {
   bool sampling_ = false;
 
   DramUsage usage_;
-  SlotPoolCounters counters_;
+  PoolCounters counters_;
   // What workers know before the owner does. Shared with their tasks, which may outlive the pool.
   struct AtWorkers {
     std::atomic<uint64_t> makers = 0;     // At work now, each taking up to an extent.
@@ -258,14 +323,17 @@ class SlotPool {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Its weak copies guard tasks.
 };
 
+Result<std::unique_ptr<DramPool>> NewDramPool(const DramPoolOptions& options, ExtentSource* source,
+                                              WorkerPool* workers, Executor* executor);
+
 template <class Visit>
-bool SlotPool::VisitPublished(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const {
+bool DramPool::VisitSlots(uint32_t extent, uint32_t begin, uint32_t end, Visit visit) const {
   const auto found = by_name_.find(extent);
   if (found == by_name_.end()) return false;
   const AssignedExtent& assigned = extents_[found->second];
   for (uint32_t number = begin; number < std::min(end, assigned.touched); ++number) {
     const SlotRecord& record = assigned.records[number];
-    if (record.published) visit(SlotAt(found->second, number), record);
+    if (record.state == SlotState::kPublished) visit(SlotAt(found->second, number), record.number);
   }
   return end < assigned.touched;
 }

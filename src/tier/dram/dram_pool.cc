@@ -1,4 +1,4 @@
-#include "tier/dram/slot_pool.h"
+#include "tier/dram/dram_pool.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,11 +8,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "io/disk/disk.h"
 
 namespace aquifer {
 namespace {
-
-static_assert(std::is_trivially_copyable_v<SlotRecord>, "its arrays come from calloc");
 
 uint64_t SlotsIn(uint64_t extent_bytes) { return extent_bytes / kPageBytes; }
 
@@ -28,7 +27,7 @@ uint64_t ShelfHash(const TenantId& tenant, uint64_t slot_bytes) {
 
 }  // namespace
 
-Status SlotPool::Validate(const DramTierOptions& options) {
+Status DramPool::Validate(const DramPoolOptions& options) {
   if (options.extent_bytes == 0 || options.extent_bytes % kPageBytes != 0) {
     return Status(Code::kInvalid, "extent_bytes must be a multiple of 4096");
   }
@@ -44,26 +43,23 @@ Status SlotPool::Validate(const DramTierOptions& options) {
   return Status();
 }
 
-SlotPool::SlotPool(const DramTierOptions& options, ExtentSource* source, WorkerPool* workers,
-                   Executor* executor, OnExtent on_extent, OnWantedBack on_wanted_back,
-                   OnReturned on_returned)
+DramPool::DramPool(const DramPoolOptions& options, ExtentSource* source, WorkerPool* workers,
+                   Executor* executor)
     : options_(options),
       source_(source),
       workers_(workers),
       executor_(executor),
-      on_extent_(std::move(on_extent)),
-      on_wanted_back_(std::move(on_wanted_back)),
-      on_returned_(std::move(on_returned)),
       max_extents_(options.capacity_bytes / options.extent_bytes),
       slot_bits_(SlotBitsFor(options.extent_bytes)),
       extents_(max_extents_),
       ready_wanted_(options.ready_extents) {
+  static_assert(std::is_trivially_copyable_v<SlotRecord>, "its arrays come from calloc");
   for (uint64_t i = max_extents_; i > 0; --i) {
     empty_places_.push_back(static_cast<uint32_t>(i - 1));
   }
 }
 
-SlotPool::~SlotPool() {
+DramPool::~DramPool() {
   for (const auto& [name, index] : by_name_) {
     if (extents_[index].mappers > 0) extents_[index].extent->KeepContents();
   }
@@ -71,7 +67,7 @@ SlotPool::~SlotPool() {
 
 // --- Slots
 
-Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
+Result<SlotId> DramPool::Allocate(const TenantId& tenant, uint64_t bytes) {
   if (bytes == 0 || bytes > options_.extent_bytes) return Status(Code::kInvalid);
   const uint64_t slot_bytes = RoundUpToPage(bytes);
   const uint32_t shelf = FindShelf(tenant, slot_bytes);
@@ -88,7 +84,7 @@ Result<SlotId> SlotPool::Allocate(const TenantId& tenant, uint64_t bytes) {
   return TakeFrom(index);
 }
 
-Result<SlotId> SlotPool::AllocateOwned(const TenantId& tenant, uint64_t bytes) {
+Result<SlotId> DramPool::AllocateOwned(const TenantId& tenant, uint64_t bytes) {
   if (bytes == 0 || bytes > options_.extent_bytes) return Status(Code::kInvalid);
   const uint32_t shelf = FindShelf(tenant, RoundUpToPage(bytes));
   const uint32_t index = shelf == kNone ? kNone : FullestOpen(shelves_[shelf]);
@@ -96,17 +92,17 @@ Result<SlotId> SlotPool::AllocateOwned(const TenantId& tenant, uint64_t bytes) {
   return TakeFrom(index);
 }
 
-uint32_t SlotPool::ExtentsOf(const TenantId& tenant) const {
+uint32_t DramPool::ExtentsOf(const TenantId& tenant) const {
   const auto found = owned_.find(tenant);
   return found == owned_.end() ? 0 : found->second;
 }
 
 // It has a free slot.
-SlotId SlotPool::TakeFrom(uint32_t index) {
+SlotId DramPool::TakeFrom(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   uint32_t number = extent.first_free;
   if (number != kNone) {
-    extent.first_free = extent.records[number].next_free;
+    extent.first_free = extent.records[number].number;
   } else {
     number = extent.touched++;
   }
@@ -120,40 +116,36 @@ SlotId SlotPool::TakeFrom(uint32_t index) {
   return SlotAt(index, number);
 }
 
-void SlotPool::Quarantine(SlotId slot) {
+void DramPool::Publish(SlotId slot, const TenantId& tenant, uint64_t bytes, uint32_t block) {
   SlotRecord& record = Record(slot);
-  AQ_CHECK(record.state == SlotState::kTaken && !record.published);
+  const AssignedExtent& extent = extents_[IndexOf(slot)];
+  AQ_CHECK(record.state == SlotState::kTaken);
+  AQ_CHECK(tenant == shelves_[extent.shelf].tenant);
+  AQ_CHECK(bytes > 0 && bytes <= extent.slot_bytes);
+  record = {.state = SlotState::kPublished, .number = block};
+}
+
+void DramPool::Retract(SlotId slot) {
+  SlotRecord& record = Record(slot);
+  AQ_CHECK(record.state == SlotState::kPublished);
+  record.state = SlotState::kTaken;
+}
+
+void DramPool::Quarantine(SlotId slot) {
+  SlotRecord& record = Record(slot);
+  AQ_CHECK(record.state == SlotState::kTaken);
   record.state = SlotState::kQuarantined;
   usage_.quarantined_bytes += extents_[IndexOf(slot)].slot_bytes;
 }
 
-void SlotPool::Free(SlotId slot) {
+void DramPool::Free(SlotId slot) {
   SlotRecord& record = Record(slot);
-  AQ_CHECK(record.state != SlotState::kLeaving);  // Freed twice.
-  AQ_CHECK(!record.published);
-  if (record.pins == 0) return FreeNow(slot);
-  if (record.state == SlotState::kTaken) Quarantine(slot);
-  record.state = SlotState::kLeaving;
-  ++counters_.frees_deferred;
-}
-
-void SlotPool::Pin(SlotId slot) { ++Record(slot).pins; }
-
-void SlotPool::Unpin(SlotId slot) {
-  SlotRecord& record = Record(slot);
-  AQ_CHECK(record.pins > 0);
-  if (--record.pins == 0 && record.state == SlotState::kLeaving) FreeNow(slot);
-}
-
-void SlotPool::FreeNow(SlotId slot) {
+  AQ_CHECK(record.state != SlotState::kPublished);
   const uint32_t index = IndexOf(slot);
   AssignedExtent& extent = extents_[index];
-  SlotRecord& record = extent.records[NumberOf(slot)];
-  if (record.state != SlotState::kTaken) usage_.quarantined_bytes -= extent.slot_bytes;
+  if (record.state == SlotState::kQuarantined) usage_.quarantined_bytes -= extent.slot_bytes;
   usage_.slot_bytes -= extent.slot_bytes;
-  record.state = SlotState::kFree;
-  record.written = false;
-  record.next_free = extent.first_free;
+  record = {.state = SlotState::kFree, .number = extent.first_free};
   extent.first_free = NumberOf(slot);
   if (--extent.used == 0) {
     ++empty_;
@@ -165,13 +157,13 @@ void SlotPool::FreeNow(SlotId slot) {
   if (extent.used == 0) CloseOrAskBack(index);
 }
 
-std::span<std::byte> SlotPool::Bytes(SlotId slot) {
+std::span<std::byte> DramPool::SlotBytes(SlotId slot) {
   Record(slot);  // Checks that it is allocated.
   const AssignedExtent& extent = extents_[IndexOf(slot)];
   return {extent.memory + NumberOf(slot) * extent.slot_bytes, extent.slot_bytes};
 }
 
-const SlotRecord& SlotPool::Record(SlotId slot) const {
+const DramPool::SlotRecord& DramPool::Record(SlotId slot) const {
   AQ_CHECK(IndexOf(slot) < extents_.size());
   const AssignedExtent& extent = extents_[IndexOf(slot)];
   AQ_CHECK(NumberOf(slot) < extent.touched);
@@ -180,19 +172,15 @@ const SlotRecord& SlotPool::Record(SlotId slot) const {
   return record;
 }
 
-const TenantId& SlotPool::TenantOf(SlotId slot) const {
-  return shelves_[extents_[IndexOf(slot)].shelf].tenant;
-}
-
 // --- Shelves
 
-uint32_t SlotPool::FindShelf(const TenantId& tenant, uint64_t slot_bytes) const {
+uint32_t DramPool::FindShelf(const TenantId& tenant, uint64_t slot_bytes) const {
   return shelf_table_.Find(ShelfHash(tenant, slot_bytes), [&](uint32_t shelf) {
     return shelves_[shelf].slot_bytes == slot_bytes && shelves_[shelf].tenant == tenant;
   });
 }
 
-uint32_t SlotPool::MakeShelf(const TenantId& tenant, uint64_t slot_bytes) {
+uint32_t DramPool::MakeShelf(const TenantId& tenant, uint64_t slot_bytes) {
   uint32_t place = static_cast<uint32_t>(shelves_.size());
   if (empty_shelves_.empty()) {
     shelves_.emplace_back();
@@ -208,14 +196,14 @@ uint32_t SlotPool::MakeShelf(const TenantId& tenant, uint64_t slot_bytes) {
   return place;
 }
 
-void SlotPool::LeaveShelf(AssignedExtent& extent) {
+void DramPool::LeaveShelf(AssignedExtent& extent) {
   Shelf& shelf = shelves_[extent.shelf];
   if (--shelf.extents > 0) return;
   shelf_table_.Erase(ShelfHash(shelf.tenant, shelf.slot_bytes), extent.shelf);
   empty_shelves_.push_back(extent.shelf);
 }
 
-uint32_t SlotPool::FullestOpen(const Shelf& shelf) const {
+uint32_t DramPool::FullestOpen(const Shelf& shelf) const {
   for (uint32_t level = kFillLevels; level > 0; --level) {
     if (shelf.first[level - 1] != kNone) return shelf.first[level - 1];
   }
@@ -223,7 +211,7 @@ uint32_t SlotPool::FullestOpen(const Shelf& shelf) const {
 }
 
 // Puts the extent into the list that its fill calls for.
-void SlotPool::Relist(uint32_t index) {
+void DramPool::Relist(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   uint32_t level = kNone;  // A full or retired one is in no list.
   if (!extent.retired && extent.used < extent.slots) {
@@ -240,7 +228,7 @@ void SlotPool::Relist(uint32_t index) {
   first = index;
 }
 
-void SlotPool::Unlist(AssignedExtent& extent) {
+void DramPool::Unlist(AssignedExtent& extent) {
   if (extent.level == kNone) return;
   if (extent.previous != kNone) {
     extents_[extent.previous].next = extent.next;
@@ -253,7 +241,7 @@ void SlotPool::Unlist(AssignedExtent& extent) {
 
 // --- Extents
 
-uint32_t SlotPool::AssignReady(const TenantId& tenant, uint64_t slot_bytes) {
+uint32_t DramPool::AssignReady(const TenantId& tenant, uint64_t slot_bytes) {
   uint32_t shelf = FindShelf(tenant, slot_bytes);
   if (shelf == kNone) shelf = MakeShelf(tenant, slot_bytes);
   ++shelves_[shelf].extents;
@@ -270,10 +258,9 @@ uint32_t SlotPool::AssignReady(const TenantId& tenant, uint64_t slot_bytes) {
   extent.shelf = shelf;
   extent.slot_bytes = slot_bytes;
   extent.slots = static_cast<uint32_t>(options_.extent_bytes / slot_bytes);
-  // calloc: 16384 slots of 4 KiB need 4 MiB of records, whose pages are touched slot by slot.
+  // calloc: 16384 slots of 4 KiB need 128 KiB of records, whose pages are touched slot by slot.
   extent.records.reset(static_cast<SlotRecord*>(std::calloc(extent.slots, sizeof(SlotRecord))));
   AQ_CHECK(extent.records != nullptr);
-  total_slots_ += extent.slots;
   ++empty_;
   by_name_.emplace(extent.name, index);
   ++owned_[tenant];
@@ -282,7 +269,7 @@ uint32_t SlotPool::AssignReady(const TenantId& tenant, uint64_t slot_bytes) {
   return index;
 }
 
-void SlotPool::Retire(uint32_t name) {
+void DramPool::Retire(uint32_t name) {
   AQ_CHECK(name < next_name_);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return;  // Closed already.
@@ -296,7 +283,7 @@ void SlotPool::Retire(uint32_t name) {
 }
 
 // Nobody's blocks are in it, so there is nothing to decide: the oldest will do.
-bool SlotPool::RetireAnEmptyOne(bool huge_pages_too) {
+bool DramPool::RetireAnEmptyOne(bool huge_pages_too) {
   if (empty_ == 0) return false;
   for (const auto& [name, index] : by_name_) {
     const AssignedExtent& extent = extents_[index];
@@ -308,37 +295,36 @@ bool SlotPool::RetireAnEmptyOne(bool huge_pages_too) {
   return false;
 }
 
-void SlotPool::CloseOrAskBack(uint32_t index) {
+void DramPool::CloseOrAskBack(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   if (extent.mappers == 0) return CloseAssigned(index);
   if (extent.returning_ticks > 0) return;
   extent.returning_ticks = 1;
   ++returning_;
-  on_wanted_back_(extent.name);
+  if (on_wanted_back) on_wanted_back(extent.name);
 }
 
-SlotPlace SlotPool::PlaceOf(SlotId slot) const {
+SlotPlace DramPool::PlaceOf(SlotId slot) const {
   const AssignedExtent& extent = extents_[IndexOf(slot)];
   return {.extent = extent.name, .offset = NumberOf(slot) * extent.slot_bytes};
 }
 
-void SlotPool::AddMapper(uint32_t extent) { ++extents_[by_name_.at(extent)].mappers; }
+void DramPool::AddMapper(uint32_t extent) { ++extents_[by_name_.at(extent)].mappers; }
 
-void SlotPool::RemoveMapper(uint32_t name) {
+void DramPool::RemoveMapper(uint32_t name) {
   const uint32_t index = by_name_.at(name);
   AssignedExtent& extent = extents_[index];
   AQ_CHECK(extent.mappers > 0);
   if (--extent.mappers == 0 && extent.retired && extent.used == 0) CloseAssigned(index);
 }
 
-void SlotPool::CloseAssigned(uint32_t index) {
+void DramPool::CloseAssigned(uint32_t index) {
   AssignedExtent& extent = extents_[index];
   AQ_CHECK(extent.retired && extent.used == 0 && extent.mappers == 0);
   if (extent.returning_ticks > 0 && extent.returning_ticks <= kPatienceTicks) --returning_;
-  if (extent.returning_ticks > 0) on_returned_(extent.name);
+  if (extent.returning_ticks > 0 && on_returned) on_returned(extent.name);
   --retired_;
   --empty_;
-  total_slots_ -= extent.slots;
   by_name_.erase(extent.name);
   const auto owner = owned_.find(shelves_[extent.shelf].tenant);
   if (--owner->second == 0) owned_.erase(owner);
@@ -349,9 +335,9 @@ void SlotPool::CloseAssigned(uint32_t index) {
   Destroy(std::move(closing));
 }
 
-void SlotPool::Destroy(std::shared_ptr<Extent> extent) {
+void DramPool::Destroy(std::shared_ptr<Extent> extent) {
   ++destroys_begun_;
-  on_extent_(extent->bytes(), false);
+  TellOfExtent(extent->bytes(), false);
   workers_->Run([this, executor = executor_, at_workers = at_workers_,
                  alive = std::weak_ptr(alive_), extent = std::move(extent)]() mutable {
     extent.reset();
@@ -362,19 +348,19 @@ void SlotPool::Destroy(std::shared_ptr<Extent> extent) {
   });
 }
 
-void SlotPool::OnDestroyed() {
+void DramPool::OnDestroyed() {
   usage_.extent_bytes -= options_.extent_bytes;
   ++counters_.extents_closed;
   backing_off_ = false;
   StartMaking();
 }
 
-void SlotPool::SetReadyExtents(uint32_t count) {
+void DramPool::SetReadyExtents(uint32_t count) {
   ready_wanted_ = count;
   StartMaking();
 }
 
-void SlotPool::StartMaking() {
+void DramPool::StartMaking() {
   const uint32_t stock = std::max<uint32_t>(ready_wanted_, wanted_ ? 1 : 0);
   while (!backing_off_ && making_ < kMaxMaking && ready_.size() + making_ < stock &&
          usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes && TakeCredit()) {
@@ -409,7 +395,7 @@ void SlotPool::StartMaking() {
 
 // Making a whole pool took two cores for seconds. An engine on two cores computed its first prompt
 // in 8.6 s, where 6.2 s are needed.
-bool SlotPool::TakeCredit() {
+bool DramPool::TakeCredit() {
   if (options_.paced_by_cores == 0 || ready_.size() + making_ < kReadyAtOnce) return true;
   if (credit_nanos_ < kLeastCostNanos) return false;
   credit_nanos_ -= kLeastCostNanos;
@@ -417,24 +403,24 @@ bool SlotPool::TakeCredit() {
 }
 
 // An extent that took longer than the least is paid for afterwards.
-void SlotPool::Charge(int64_t nanos) {
+void DramPool::Charge(int64_t nanos) {
   const int64_t more = std::max<int64_t>(nanos - kLeastCostNanos, 0);
   credit_nanos_ = std::max(credit_nanos_ - more, -kMostDebtNanos);
 }
 
-bool SlotPool::PacedByTicks() const {
+bool DramPool::PacedByTicks() const {
   return options_.paced_by_cores > 0 && !backing_off_ && ready_.size() + making_ < ready_wanted_ &&
          usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes;
 }
 
-void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, int64_t took_nanos) {
+void DramPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, int64_t took_nanos) {
   --making_;
   Charge(took_nanos);
   usage_.making_bytes -= options_.extent_bytes;
   if (extent != nullptr) {
     wanted_ = false;
     ++counters_.extents_made;
-    on_extent_(extent->bytes(), true);
+    TellOfExtent(extent->bytes(), true);
     ready_.push_back({.name = next_name_++, .extent = std::move(extent)});
     return StartMaking();
   }
@@ -445,7 +431,7 @@ void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, in
   if (making_ == 0) StartMaking();
 }
 
-ExtentInfo SlotPool::InfoOf(uint32_t extent) const {
+ExtentInfo DramPool::ExtentOf(uint32_t extent) const {
   const auto found = by_name_.find(extent);
   if (found == by_name_.end()) return {.extent = extent, .tenant = {}};
   const AssignedExtent& assigned = extents_[found->second];
@@ -459,16 +445,16 @@ ExtentInfo SlotPool::InfoOf(uint32_t extent) const {
           .descriptor = assigned.extent->descriptor()};
 }
 
-std::vector<ExtentInfo> SlotPool::Extents() const {
+std::vector<ExtentInfo> DramPool::Extents() const {
   std::vector<ExtentInfo> infos;
   infos.reserve(by_name_.size());
-  for (const auto& [name, index] : by_name_) infos.push_back(InfoOf(name));
+  for (const auto& [name, index] : by_name_) infos.push_back(ExtentOf(name));
   return infos;
 }
 
 // --- Memory pressure
 
-uint64_t SlotPool::Tick() {
+uint64_t DramPool::Tick() {
   backing_off_ = false;
   const int64_t earned = options_.paced_by_cores * kCreditNanos;
   credit_nanos_ = std::min(credit_nanos_ + earned, std::max(earned, kLeastCostNanos));
@@ -503,14 +489,14 @@ uint64_t SlotPool::Tick() {
 }
 
 // What the host lacks, less what is on its way back to it already.
-uint64_t SlotPool::Shortage() const {
+uint64_t DramPool::Shortage() const {
   if (!available_bytes_.has_value()) return 0;
   const uint64_t returning = destroys_begun_ - destroyed_at_sample_ + retired_;
   const uint64_t expected = *available_bytes_ + returning * options_.extent_bytes;
   return options_.keep_available_bytes - std::min(options_.keep_available_bytes, expected);
 }
 
-int64_t SlotPool::EaseNanos() const {
+int64_t DramPool::EaseNanos() const {
   if (!available_bytes_.has_value() || making_ > 0 || returning_ > 0 || backing_off_ ||
       PacedByTicks()) {
     return 0;
@@ -520,7 +506,7 @@ int64_t SlotPool::EaseNanos() const {
   return static_cast<int64_t>(spare / kMostTakenPerNano / 2);
 }
 
-void SlotPool::SampleAvailable() {
+void DramPool::SampleAvailable() {
   if (sampling_) return;
   sampling_ = true;
   workers_->Run([this, source = source_, executor = executor_, at_workers = at_workers_,
@@ -533,6 +519,19 @@ void SlotPool::SampleAvailable() {
       destroyed_at_sample_ = destroyed;
     });
   });
+}
+
+std::vector<std::pair<std::string, uint64_t>> DramPool::Counters() const {
+  return {
+      {"extents_made", counters_.extents_made},       {"extents_closed", counters_.extents_closed},
+      {"extents_failed", counters_.extents_failed},   {"extents_short", counters_.extents_short},
+      {"slots_allocated", counters_.slots_allocated}, {"slots_freed", counters_.slots_freed}};
+}
+
+Result<std::unique_ptr<DramPool>> NewDramPool(const DramPoolOptions& options, ExtentSource* source,
+                                              WorkerPool* workers, Executor* executor) {
+  AQ_RETURN_IF_ERROR(DramPool::Validate(options));
+  return std::make_unique<DramPool>(options, source, workers, executor);
 }
 
 }  // namespace aquifer
