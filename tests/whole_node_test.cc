@@ -132,7 +132,7 @@ TEST_F(WholeNode, AnswersEveryPathThatIsRead) {
   EXPECT_EQ(Ask(PostText("/v1/tiers/test", R"({"tier":"store4"})")).status, 200);
 }
 
-// Prometheus' own parsers read it in python/tests/test_metrics.py.
+// Prometheus' own parsers read the same in python/tests/test_metrics.py.
 TEST_F(WholeNode, HasNoSeriesOfMetricsTwice) {
   std::istringstream lines(Ask(GetText("/metrics")).body);
   std::set<std::string> seen;
