@@ -392,11 +392,7 @@ class Cache {
 // --- In this process ---------------------------------------------------------------------------
 
 struct TenantOptions {
-  std::string name {  // With false no block of the tenant is written to a durable tier, whatever a
-                      // hint, a flush or the
-    // tier's own setting asks for.
-    bool may_leave_host = true;
-  };
+  std::string name{};
   uint64_t dram_floor_bytes = 0;  // Never evicted below this for another tenant's sake.
   // A tenant gets memory in extents of 64 MiB that hold blocks of one size. It has at most as many
   // extents as this takes, rounded up.
@@ -406,6 +402,9 @@ struct TenantOptions {
   int64_t ttl_seconds = 0;  // 0: blocks do not expire.
   int8_t priority = 0;      // For blocks without a hint; kLeastPriority to kMostPriority.
   Durability durability = Durability::kNone;  // For blocks without a hint that says more.
+  // With false no block of the tenant is written to a durable tier, whatever a hint, a flush or the
+  // tier's own setting asks for.
+  bool may_leave_host = true;
 };
 
 enum class NvmeEngine : uint8_t { kAuto, kUring, kThreads };
