@@ -21,7 +21,7 @@ void Auditor::OnProgress(Request* request, size_t completed, bool done) {
 
 template <class R>
 bool Auditor::Do(void (Core::*call)(ClientNumber, R*), R* request, const char* what) {
-  request_ = truth_->Asked(what, kPatienceNanos);
+  request_ = truth_->Asked(what, kPatienceNanos, node_->number());
   RequestProgress::Begin(request);
   node_->Post([this, call, request] { (node_->core()->*call)(client_, request); });
   const bool done = run_until_([request] { return request->done(); });
@@ -57,7 +57,7 @@ void Auditor::Unpin(const Conversation& conversation) {
   PinRequest pin;
   pin.chain = SliceOf(conversation);
   pin.seconds = 0;
-  truth_->PinSent(conversation.blocks, pin.seconds);
+  truth_->PinSent(conversation.blocks, pin.seconds, node_->number());
   if (Do(&Core::Pin, &pin, "pin")) truth_->Answered(request_);
 }
 
@@ -71,6 +71,7 @@ void Auditor::FindAll() {
   for (size_t i = 0; i < conversations_->size() && truth_->violation().empty(); ++i) {
     const Conversation& conversation = conversations_->at(i);
     client_ = Join(conversation.tenant);
+    truth_->Touched(conversation.blocks, node_->number());
     // Block by block: a chain may be larger than the DRAM there is.
     const ChainSlice chain = SliceOf(conversation);
     trace_->Add(TraceKind::kAudit, conversation.tenant, chain.keys.size());
@@ -88,10 +89,10 @@ void Auditor::FindAll() {
         const ReleaseOp release{.lease = op.lease};
         std::ignore = node_->core()->Release(client_, std::span(&release, 1));
       } else if (op.status.code() == Code::kNotFound) {
-        truth_->Missed(number, request_, true);
+        truth_->Missed(number, request_, true, true);
       } else if (op.status.code() == Code::kCorrupt) {
         truth_->Corrupt(number);
-      } else if (truth_->MustHave(number) && MemoryIsForAll()) {
+      } else if (truth_->MustHave(number, UINT64_MAX, node_->number()) && MemoryIsForAll()) {
         truth_->Violate(fmt::format("block {} cannot be had: {}", number, op.status.ToString()));
       }
       truth_->Answered(request_);
