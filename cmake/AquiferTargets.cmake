@@ -1,9 +1,9 @@
-# The four functions that src/*/CMakeLists.txt are written in. DEPS are our own folders by their
-# short names; LINK is for what is not ours. tools/check-layers reads DEPS as text, so write them
+# The four functions that the CMakeLists.txt below src/ are written in. DEPS are our own libraries:
+# that of src/tier/nvme is called tier_nvme; LINK is for what is not ours. tools/check-layers reads DEPS as text, so write them
 # out: no variables.
 
-# aquifer_library(tier  SRCS dram_tier.cc nvme_tier.cc  DEPS base block io  [LINK OpenSSL::Crypto])
-# makes aquifer_tier and its alias aquifer::tier. Without SRCS it is header-only.
+# aquifer_library(tier_nvme  SRCS nvme_tier.cc  DEPS tier io_disk  [LINK OpenSSL::Crypto])
+# makes aquifer_tier_nvme and its alias aquifer::tier_nvme. Without SRCS it is header-only.
 function(aquifer_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS;LINK")
   aquifer_reject_leftovers("aquifer_library(${name})" "${arg_UNPARSED_ARGUMENTS}")
@@ -29,8 +29,8 @@ endfunction()
 
 # aquifer_test(dram_tier_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
 #              [LABELS slow] [TIMEOUT 120] [ENV NAME=value])
-# makes a GoogleTest program with a main of its own, and one ctest entry. It also carries the name
-# of its folder as a label. LABELS release-only keeps it out of the sanitizer builds; threads says
+# makes a GoogleTest program with a main of its own, and one ctest entry. It also carries the names
+# of its folders as labels. LABELS release-only keeps it out of the sanitizer builds; threads says
 # that more than one thread runs in it, which is what the thread sanitizer is for.
 function(aquifer_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SRCS;DEPS;LINK;LABELS;ENV")
@@ -121,14 +121,20 @@ function(aquifer_register_test name labels timeout environment)
   if(AQUIFER_SANITIZE)
     math(EXPR timeout "${timeout} * 4")  # The thread sanitizer alone costs up to tenfold.
   endif()
-  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  # Labels: src/tier/nvme gives tier and tier_nvme, and tests/ gives tests.
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(REGEX REPLACE "^src/" "" folder "${folder}")
+  string(REGEX REPLACE "/.*" "" top "${folder}")
+  string(REPLACE "/" "_" folder "${folder}")
+  set(folders ${folder} ${top})
+  list(REMOVE_DUPLICATES folders)
   add_test(NAME ${name} COMMAND ${name} ${ARGN})
   set_tests_properties(${name} PROPERTIES
-    LABELS "${folder};${labels}"
+    LABELS "${folders};${labels}"
     TIMEOUT ${timeout}
     ENVIRONMENT "${environment};${AQUIFER_TEST_ENVIRONMENT}")
   # `ninja base_tests` builds what `ctest -L '^base$'` runs.
-  foreach(label IN LISTS folder labels)
+  foreach(label IN LISTS folders labels)
     if(NOT TARGET ${label}_tests)
       add_custom_target(${label}_tests)
     endif()

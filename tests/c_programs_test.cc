@@ -7,7 +7,7 @@
 #include <string>
 
 #include "aquifer/cache.h"
-#include "testing/own_node.h"
+#include "testing/node/own_node.h"
 
 extern char** environ;
 

@@ -1,5 +1,5 @@
 // The behaviour suite over the cache in this process.
-#include "testing/cache_behaviour.h"
+#include "testing/behaviour/cache_behaviour.h"
 
 namespace aquifer {
 namespace {

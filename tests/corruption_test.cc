@@ -18,14 +18,14 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/manual_executor.h"
 #include "testing/memory_disk.h"
 #include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
-#include "tier/nvme_tier.h"
+#include "tier/nvme/nvme_tier.h"
 
 namespace aquifer {
 namespace {

@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
+#include "testing/cache/stepped_cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/memory_disk.h"
 #include "testing/seeded_random.h"
-#include "testing/stepped_cache.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

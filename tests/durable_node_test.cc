@@ -19,16 +19,16 @@
 #include <vector>
 
 #include "aquifer/cache.h"
-#include "base/hex.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
+#include "base/text/hex.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/fault_proxy.h"
-#include "testing/http_peer.h"
-#include "testing/redis_server.h"
-#include "testing/s3_server.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/served_node.h"
-#include "testing/test_engine.h"
+#include "testing/servers/redis_server.h"
+#include "testing/servers/s3_server.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

@@ -19,10 +19,10 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

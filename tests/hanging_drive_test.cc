@@ -4,10 +4,10 @@
 
 #include <memory>
 
+#include "testing/cache/stepped_cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/memory_disk.h"
-#include "testing/stepped_cache.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

@@ -27,10 +27,10 @@
 
 #include "aquifer/cache.h"
 #include "base/descriptor.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
-#include "testing/http_peer.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 
 extern char** environ;
 
@@ -228,7 +228,7 @@ void Check(const json& schema, const json& document, const json& value, const st
   }
 }
 
-// That every call is described is in src/node/http_routes_test.cc.
+// That every call is described is in src/node/api/http_routes_test.cc.
 TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
   std::ofstream(path("master")) << std::string(64, 'a');
   ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);

@@ -16,11 +16,11 @@
 #include <thread>
 
 #include "aquifer/cache.h"
-#include "io/extent.h"
+#include "io/memory/extent.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/scratch_directory.h"
-#include "testing/served_node.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

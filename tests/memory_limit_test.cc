@@ -21,11 +21,11 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
 #include "testing/scratch_directory.h"
-#include "testing/served_node.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

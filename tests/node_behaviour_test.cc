@@ -1,6 +1,6 @@
 // The behaviour suite over a node, through its socket and shared memory.
-#include "testing/cache_behaviour.h"
-#include "testing/own_node.h"
+#include "testing/behaviour/cache_behaviour.h"
+#include "testing/node/own_node.h"
 
 namespace aquifer {
 namespace {

@@ -21,13 +21,13 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "net/local_protocol.h"
-#include "node/insider.h"
+#include "net/protocol/local_protocol.h"
+#include "node/local/insider.h"
 #include "node/node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
-#include "testing/raw_client.h"
+#include "testing/node/raw_client.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "store/posix_paths.h"
-#include "store/posix_store.h"
+#include "store/posix/posix_paths.h"
+#include "store/posix/posix_store.h"
 #include "testing/blob_caller.h"
 #include "testing/child_process.h"
 #include "testing/counted_directory.h"

@@ -12,12 +12,12 @@
 #include <string>
 #include <thread>
 
-#include "reference/directory_text.h"
+#include "reference/model/directory_text.h"
+#include "testing/cache/served_node.h"
 #include "testing/child_process.h"
-#include "testing/http_peer.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
-#include "testing/served_node.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
-#include "testing/http_peer.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

@@ -28,17 +28,17 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
+#include "base/crypto/sha256.h"
 #include "base/descriptor.h"
-#include "base/hex.h"
-#include "base/sha256.h"
-#include "node/http_server.h"
-#include "node/node_config.h"
+#include "base/text/hex.h"
+#include "node/api/http_server.h"
+#include "node/config/node_config.h"
+#include "testing/cache/served_node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
-#include "testing/http_peer.h"
+#include "testing/node/http_peer.h"
 #include "testing/scratch_directory.h"
-#include "testing/served_node.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

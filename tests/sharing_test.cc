@@ -24,13 +24,13 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "net/local_protocol.h"
+#include "net/protocol/local_protocol.h"
 #include "node/node.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"
-#include "testing/raw_client.h"
+#include "testing/node/raw_client.h"
 #include "testing/scratch_directory.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

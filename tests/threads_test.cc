@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "aquifer/cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/scratch_directory.h"
 #include "testing/seeded_random.h"
-#include "testing/test_engine.h"
 #include "testing/test_level.h"
 
 namespace aquifer {

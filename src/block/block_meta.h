@@ -13,7 +13,7 @@ namespace aquifer {
 
 enum class Codec : uint16_t {
   kNone = 0,
-  kLossless = 1,  // block/lossless_codec.h. Always fewer bytes than the raw ones.
+  kLossless = 1,  // block/codec/lossless_codec.h. Always fewer bytes than the raw ones.
 };
 
 struct BlockMeta {

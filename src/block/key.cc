@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 #include "block/block_id.h"
 
 namespace aquifer {

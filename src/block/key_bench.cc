@@ -6,7 +6,7 @@
 #include "aquifer/key.h"
 #include "aquifer/layout.h"
 #include "base/check.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 #include "block/block_id.h"
 
 namespace aquifer {

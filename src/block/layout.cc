@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 
 namespace aquifer {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/hmac_sha256.h"
+#include "base/crypto/hmac_sha256.h"
 
 namespace aquifer {
 namespace {

@@ -19,8 +19,8 @@
 #include <span>
 
 #include "aquifer/status.h"
-#include "base/random.h"
-#include "base/secret_key.h"
+#include "base/crypto/random.h"
+#include "base/crypto/secret_key.h"
 #include "block/block_meta.h"
 
 namespace aquifer {

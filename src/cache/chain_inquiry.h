@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "cache/durable_tiers.h"
-#include "cache/presence.h"
+#include "cache/transfer/presence.h"
 
 namespace aquifer {
 

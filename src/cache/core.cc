@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/planted_bug.h"
 #include "cache/jobs.h"
-#include "policy/leaf_recency.h"
-#include "policy/learned_order.h"
+#include "policy/eviction/leaf_recency.h"
+#include "policy/eviction/learned_order.h"
 
 namespace aquifer {
 namespace {

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

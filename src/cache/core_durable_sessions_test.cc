@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cache/session_note.h"
-#include "testing/core_durable_fixture.h"
+#include "cache/session/session_note.h"
+#include "testing/cache/core_durable_fixture.h"
 
 namespace aquifer {
 namespace {

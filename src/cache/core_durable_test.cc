@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "testing/core_durable_fixture.h"
+#include "testing/cache/core_durable_fixture.h"
 #include "testing/memory_blob_store.h"
 #include "tier/test_keys.h"
 

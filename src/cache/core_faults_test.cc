@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "cache/core.h"
+#include "testing/cache/stepped_cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
-#include "testing/stepped_cache.h"
-#include "testing/test_engine.h"
 
 namespace aquifer {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "testing/core_refill_fixture.h"
+#include "testing/cache/core_refill_fixture.h"
 
 namespace aquifer {
 namespace {

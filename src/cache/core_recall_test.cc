@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/request_progress.h"
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "testing/core_refill_fixture.h"
+#include "testing/cache/core_refill_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "testing/core_durable_fixture.h"
-#include "testing/core_refill_fixture.h"
+#include "testing/cache/core_durable_fixture.h"
+#include "testing/cache/core_refill_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

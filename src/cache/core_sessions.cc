@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/planted_bug.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "cache/core.h"
 #include "cache/jobs.h"
 

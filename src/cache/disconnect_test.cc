@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cache/core.h"
+#include "testing/cache/manual_world.h"
 #include "testing/chain.h"
-#include "testing/manual_world.h"
 
 namespace aquifer {
 namespace {

@@ -19,19 +19,19 @@
 #include <vector>
 
 #include "aquifer/status.h"
-#include "cache/catalog.h"
 #include "cache/core_snapshot.h"
-#include "cache/durable_loader.h"
-#include "cache/durable_writer.h"
 #include "cache/environment.h"
-#include "cache/eraser.h"
-#include "cache/flush_waits.h"
-#include "cache/presence.h"
-#include "cache/residency.h"
-#include "cache/session_ends.h"
-#include "cache/session_notes.h"
-#include "policy/tier_speed.h"
-#include "tier/durable_tier.h"
+#include "cache/residency/catalog.h"
+#include "cache/residency/flush_waits.h"
+#include "cache/residency/residency.h"
+#include "cache/session/session_ends.h"
+#include "cache/session/session_notes.h"
+#include "cache/transfer/durable_loader.h"
+#include "cache/transfer/durable_writer.h"
+#include "cache/transfer/eraser.h"
+#include "cache/transfer/presence.h"
+#include "policy/cost/tier_speed.h"
+#include "tier/durable/durable_tier.h"
 
 namespace aquifer {
 

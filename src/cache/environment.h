@@ -9,13 +9,13 @@
 
 #include "aquifer/status.h"
 #include "base/clock.h"
+#include "base/crypto/random.h"
 #include "base/executor.h"
-#include "base/random.h"
 #include "base/task_meter.h"
-#include "io/disk.h"
-#include "io/extent.h"
-#include "tier/durable_tier.h"
-#include "tier/packer.h"
+#include "io/disk/disk.h"
+#include "io/memory/extent.h"
+#include "tier/durable/durable_tier.h"
+#include "tier/packing/packer.h"
 
 namespace aquifer {
 

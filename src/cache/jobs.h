@@ -15,7 +15,7 @@
 #include "cache/chain_inquiry.h"
 #include "cache/core.h"
 #include "cache/durable_tiers.h"
-#include "cache/loader.h"
+#include "cache/transfer/loader.h"
 
 namespace aquifer {
 

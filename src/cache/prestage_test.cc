@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/crypto/random.h"
 #include "base/detached_task.h"
 #include "base/mutex.h"
-#include "base/random.h"
 #include "cache/environment.h"
 
 namespace aquifer {

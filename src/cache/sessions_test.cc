@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/core_fixture.h"
-#include "testing/fake_durable_tier.h"
+#include "testing/cache/core_fixture.h"
+#include "testing/cache/fake_durable_tier.h"
 
 namespace aquifer {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache/core.h"
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/core_fixture.h"
+#include "testing/cache/core_fixture.h"
 
 namespace aquifer {
 namespace {

@@ -15,18 +15,18 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/random.h"
+#include "base/crypto/random.h"
+#include "base/text/duration_text.h"
 #include "cli/commands.h"
 #include "cli/ctl_text.h"
 #include "cli/node_client.h"
-#include "node/http_actions.h"
-#include "node/http_stores.h"
-#include "node/known_directories.h"
-#include "node/node_config.h"
-#include "node/node_plan.h"
-#include "node/node_stores.h"
-#include "node/secret_environment.h"
-#include "settings/duration_text.h"
+#include "node/api/http_actions.h"
+#include "node/api/http_stores.h"
+#include "node/config/known_directories.h"
+#include "node/config/node_config.h"
+#include "node/config/node_plan.h"
+#include "node/config/node_stores.h"
+#include "node/config/secret_environment.h"
 #include "store/store_check.h"
 
 namespace aquifer {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/utf8.h"
+#include "base/text/size_text.h"
+#include "base/text/utf8.h"
 #include "cli/shell_quoted.h"
-#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

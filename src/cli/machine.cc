@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "io/extent.h"
+#include "io/memory/extent.h"
 
 namespace aquifer {
 namespace {

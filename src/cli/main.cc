@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text/nearest_name.h"
 #include "cli/commands.h"
 #include "cli/temporary_directory.h"
-#include "settings/nearest_name.h"
 
 namespace aquifer {
 namespace {

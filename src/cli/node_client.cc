@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "client/find_node.h"
-#include "net/default_socket.h"
-#include "net/frame_socket.h"
-#include "node/http_routes.h"
-#include "node/http_server.h"
-#include "store/host_port.h"
+#include "net/local/default_socket.h"
+#include "net/local/frame_socket.h"
+#include "net/stream/host_port.h"
+#include "node/api/http_routes.h"
+#include "node/api/http_server.h"
+#include "node/config/admin_socket.h"
 
 namespace aquifer {
 namespace {

@@ -17,13 +17,13 @@
 #include <system_error>
 #include <vector>
 
+#include "base/text/size_text.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/standard_output.h"
 #include "plan/fleet.h"
 #include "plan/planner.h"
-#include "plan/report.h"
-#include "settings/size_text.h"
+#include "plan/report/report.h"
 #include "trace/request_log.h"
 
 namespace aquifer {

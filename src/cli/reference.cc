@@ -17,14 +17,14 @@
 
 #include "aquifer/cache.h"
 #include "cli/commands.h"
-#include "reference/constructed.h"
-#include "reference/engine.h"
-#include "reference/kernels.h"
-#include "reference/kv_pages.h"
-#include "reference/model.h"
-#include "reference/openai_server.h"
-#include "reference/safetensors.h"
-#include "reference/tokenizer.h"
+#include "reference/engine/engine.h"
+#include "reference/model/constructed.h"
+#include "reference/model/kernels.h"
+#include "reference/model/kv_pages.h"
+#include "reference/model/model.h"
+#include "reference/model/safetensors.h"
+#include "reference/model/tokenizer.h"
+#include "reference/server/openai_server.h"
 
 namespace aquifer {
 namespace {

@@ -15,10 +15,10 @@
 #include "cli/progress.h"
 #include "cli/sim_replay.h"
 #include "cli/temporary_directory.h"
-#include "sim/fuzz.h"
-#include "sim/minimise.h"
-#include "sim/reduction.h"
-#include "sim/run.h"
+#include "sim/fuzz/fuzz.h"
+#include "sim/fuzz/minimise.h"
+#include "sim/fuzz/reduction.h"
+#include "sim/world/run.h"
 
 namespace aquifer {
 namespace {

@@ -17,8 +17,8 @@
 #include "cli/progress.h"
 #include "cli/standard_output.h"
 #include "cli/temporary_directory.h"
-#include "sim/replay.h"
-#include "sim/replay_trace.h"
+#include "sim/replay/replay.h"
+#include "sim/replay/replay_trace.h"
 #include "trace/trace_reader.h"
 
 namespace aquifer {

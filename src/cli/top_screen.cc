@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/text/size_text.h"
 #include "cli/ctl_text.h"
-#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
-#include "net/default_socket.h"
-#include "net/frame_socket.h"
+#include "net/local/default_socket.h"
+#include "net/local/frame_socket.h"
 
 namespace aquifer {
 namespace {

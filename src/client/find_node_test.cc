@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "net/frame_socket.h"
+#include "net/local/frame_socket.h"
 #include "testing/scratch_directory.h"
 
 namespace aquifer {

@@ -14,10 +14,10 @@
 #include "aquifer/status.h"
 #include "base/descriptor.h"
 #include "cuda/host_pins.h"
-#include "net/byte_ring.h"
-#include "net/frame_socket.h"
-#include "net/local_protocol.h"
-#include "net/shared_memory.h"
+#include "net/local/byte_ring.h"
+#include "net/local/frame_socket.h"
+#include "net/local/shared_memory.h"
+#include "net/protocol/local_protocol.h"
 
 namespace aquifer {
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "testing/scripted_node.h"
+#include "testing/node/scripted_node.h"
 
 namespace aquifer {
 namespace {

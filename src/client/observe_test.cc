@@ -6,9 +6,9 @@
 #include <string>
 
 #include "aquifer/cache.h"
+#include "testing/cache/test_engine.h"
 #include "testing/chain.h"
-#include "testing/own_node.h"
-#include "testing/test_engine.h"
+#include "testing/node/own_node.h"
 
 namespace aquifer {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/crypto/random.h"
 #include "base/deadline.h"
-#include "base/random.h"
 #include "client/find_node.h"
 #include "client/wake_event.h"
 

@@ -32,7 +32,7 @@
 #include "client/link.h"
 #include "client/loans.h"
 #include "client/session.h"
-#include "net/local_protocol.h"
+#include "net/protocol/local_protocol.h"
 
 namespace aquifer {
 

@@ -12,7 +12,7 @@
 
 #include "aquifer/cache.h"
 #include "testing/chain.h"
-#include "testing/scripted_node.h"
+#include "testing/node/scripted_node.h"
 
 namespace aquifer {
 namespace {

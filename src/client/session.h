@@ -10,7 +10,7 @@
 #include "aquifer/cache.h"
 #include "client/link.h"
 #include "client/pulse.h"
-#include "net/local_protocol.h"
+#include "net/protocol/local_protocol.h"
 
 namespace aquifer {
 

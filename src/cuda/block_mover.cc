@@ -5,7 +5,7 @@
 #include <ctime>
 #include <utility>
 
-#include "block/block_pages.h"
+#include "block/tensor/block_pages.h"
 
 namespace aquifer {
 namespace {

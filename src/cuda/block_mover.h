@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "aquifer/status.h"
-#include "block/gather_scatter.h"
+#include "block/tensor/gather_scatter.h"
 #include "cuda/gpu_device.h"
 #include "cuda/host_pins.h"
 #include "cuda/move_tables.h"

@@ -10,8 +10,8 @@
 #include <initializer_list>
 #include <new>
 
-#include "testing/fake_gpu.h"
-#include "testing/move_case.h"
+#include "testing/gpu/fake_gpu.h"
+#include "testing/gpu/move_case.h"
 #include "testing/seeded_random.h"
 
 namespace aquifer {

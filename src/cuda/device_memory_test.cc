@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "testing/fake_cuda_driver.h"
+#include "testing/gpu/fake_cuda_driver.h"
 
 namespace aquifer {
 namespace {

@@ -9,7 +9,7 @@
 #include "cuda/block_mover.h"
 #include "cuda/cuda_device.h"
 #include "cuda/device_memory.h"
-#include "testing/move_case.h"
+#include "testing/gpu/move_case.h"
 #include "testing/seeded_random.h"
 
 namespace aquifer {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "testing/fake_gpu.h"
+#include "testing/gpu/fake_gpu.h"
 
 namespace aquifer {
 namespace {

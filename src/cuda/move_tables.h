@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "block/engine_layout.h"
+#include "block/tensor/engine_layout.h"
 #include "cuda/move_work.h"
 
 namespace aquifer {

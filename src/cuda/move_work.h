@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "base/checksum_kernel.h"
+#include "base/checksum/checksum_kernel.h"
 
 #ifdef __CUDACC__
 #define AQ_HOST_DEVICE __host__ __device__
@@ -47,7 +47,7 @@ AQ_HOST_DEVICE inline uint32_t Quotient(uint32_t n, const Divider& by) {
   return static_cast<uint32_t>((n * by.factor) >> by.shift);
 }
 
-// A Piece of the engine's map (block/engine_layout.h), with addresses as numbers.
+// A Piece of the engine's map (block/tensor/engine_layout.h), with addresses as numbers.
 struct MovePiece {
   uint64_t base;
   uint64_t page_stride;
@@ -143,7 +143,7 @@ AQ_HOST_DEVICE inline MoveKeys KeysLater(const MoveKeys& keys, uint32_t units) {
            k[6] + units * KeyStep<6>(), k[7] + units * KeyStep<7>()}};
 }
 
-// docs/formats/checksum.md; the arithmetic of base/checksum_kernel.h over words in registers.
+// docs/formats/checksum.md; the arithmetic of base/checksum/checksum_kernel.h over words in registers.
 AQ_HOST_DEVICE inline void AddMoveUnit(const MoveUnit& unit, const MoveKeys& keys, LaneSums* sums) {
   const uint32_t* const w = unit.words;
   const uint32_t* const k = keys.at;

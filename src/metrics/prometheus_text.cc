@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 
 namespace aquifer {
 namespace {

@@ -8,8 +8,8 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "cache/running_core.h"
-#include "net/epoll_waiter.h"
-#include "node/server.h"
+#include "net/local/epoll_waiter.h"
+#include "node/local/server.h"
 
 namespace aquifer {
 

@@ -1,4 +1,4 @@
-#include "node/server.h"
+#include "node/local/server.h"
 
 #include <sys/epoll.h>
 #include <unistd.h>

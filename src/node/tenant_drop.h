@@ -14,7 +14,7 @@
 #include "base/mutex.h"
 #include "block/block_id.h"
 #include "cache/running_core.h"
-#include "node/insider.h"
+#include "node/local/insider.h"
 
 namespace aquifer {
 

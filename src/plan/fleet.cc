@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
-#include "settings/nearest_name.h"
-#include "settings/size_text.h"
-#include "settings/toml_value.h"
+#include "base/text/nearest_name.h"
+#include "base/text/size_text.h"
+#include "base/text/toml_value.h"
 
 namespace aquifer {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "aquifer/status.h"
-#include "policy/prefill_model.h"
+#include "policy/cost/prefill_model.h"
 
 namespace aquifer {
 

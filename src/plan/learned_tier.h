@@ -1,4 +1,4 @@
-// The node's own learned order (policy/learned_order.h) on the requests of a trace, at one size:
+// The node's own learned order (policy/eviction/learned_order.h) on the requests of a trace, at one size:
 // what depths cannot tell, since what it keeps does not follow from the order of use alone. It
 // costs some microseconds a block, so it runs for the first `max_references` blocks of a trace. One
 // node, one tier. One thread.
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "aquifer/status.h"
-#include "policy/learned_order.h"
+#include "policy/eviction/learned_order.h"
 #include "trace/trace_reader.h"
 
 namespace aquifer {

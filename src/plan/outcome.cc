@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "settings/size_text.h"
+#include "base/text/size_text.h"
 
 namespace aquifer {
 namespace {

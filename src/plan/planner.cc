@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "base/text/size_text.h"
 #include "plan/advice.h"
-#include "settings/size_text.h"
 
 namespace aquifer {
 namespace {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "plan/advice.h"
-#include "plan/report.h"
+#include "plan/report/report.h"
 #include "trace/request_log.h"
 
 namespace aquifer {

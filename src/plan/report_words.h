@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "settings/size_text.h"
+#include "base/text/size_text.h"
 
 namespace aquifer {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "policy/worth.h"
+#include "policy/cost/worth.h"
 
 namespace aquifer {
 

@@ -1,6 +1,6 @@
 // What one choice of tiers would have done for the requests of a trace: how much each tier serves,
 // how long prefill takes with it, and what it has to write. Whether a load is worth its time is
-// decided by the product's own code (policy/worth.h), request by request. One thread.
+// decided by the product's own code (policy/cost/worth.h), request by request. One thread.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 #include "plan/fleet.h"
 #include "plan/fleet_stacks.h"
 #include "plan/log_histogram.h"
-#include "policy/tier_speed.h"
-#include "policy/worth.h"
+#include "policy/cost/tier_speed.h"
+#include "policy/cost/worth.h"
 #include "trace/trace_reader.h"
 
 namespace aquifer {

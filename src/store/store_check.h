@@ -14,7 +14,7 @@
 
 #include "aquifer/status.h"
 #include "base/clock.h"
-#include "base/random.h"
+#include "base/crypto/random.h"
 #include "store/blob_store.h"
 
 namespace aquifer {

@@ -10,9 +10,9 @@
 #include <map>
 #include <utility>
 
-#include "settings/hex_text.h"
-#include "settings/size_text.h"
-#include "settings/toml_value.h"
+#include "base/text/hex_text.h"
+#include "base/text/size_text.h"
+#include "base/text/toml_value.h"
 #include "tenant/token.h"
 
 namespace aquifer {

@@ -19,7 +19,7 @@
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 
 namespace aquifer {
 

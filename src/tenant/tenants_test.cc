@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "settings/hex_text.h"
+#include "base/text/hex_text.h"
 #include "testing/example_file.h"
 #include "testing/scratch_directory.h"
 

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "settings/hex_text.h"
+#include "base/text/hex_text.h"
 
 namespace aquifer {
 

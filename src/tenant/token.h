@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "aquifer/status.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 
 namespace aquifer {
 

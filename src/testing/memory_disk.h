@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/executor.h"
-#include "io/disk.h"
+#include "io/disk/disk.h"
 #include "testing/seeded_random.h"
 
 namespace aquifer {

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "io/disk.h"
+#include "io/disk/disk.h"
 
 namespace aquifer {
 

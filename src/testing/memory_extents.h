@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "io/extent.h"
+#include "io/memory/extent.h"
 
 namespace aquifer {
 

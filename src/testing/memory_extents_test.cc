@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "io/disk.h"
+#include "io/disk/disk.h"
 
 namespace aquifer {
 namespace {

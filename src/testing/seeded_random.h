@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/random.h"
+#include "base/crypto/random.h"
 
 namespace aquifer {
 

@@ -32,7 +32,7 @@ class TierHarness {
   virtual int64_t NowNanos() = 0;
 
   // What the tier knows of a block, how many it has, and what it says of each. A tier that must be
-  // asked (tier/durable_tier.h) answers from its store.
+  // asked (tier/durable/durable_tier.h) answers from its store.
   virtual Status Probe(const BlockId& id) {
     Status status;
     Do([&] { status = tier()->Probe(id); });

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/sha256.h"
+#include "base/crypto/sha256.h"
 
 namespace aquifer {
 namespace {

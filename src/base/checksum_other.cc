@@ -1,7 +1,0 @@
-#include "base/checksum_kernel.h"
-
-namespace aquifer {
-
-std::span<const ChecksumKernel> VectorChecksumKernels() { return {}; }
-
-}  // namespace aquifer

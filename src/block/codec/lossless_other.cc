@@ -1,0 +1,7 @@
+#include "block/codec/lossless_kernel.h"
+
+namespace aquifer {
+
+std::span<const LosslessKernel> VectorLosslessKernels() { return {}; }
+
+}  // namespace aquifer

@@ -1,7 +1,0 @@
-#include "block/lossless_kernel.h"
-
-namespace aquifer {
-
-std::span<const LosslessKernel> VectorLosslessKernels() { return {}; }
-
-}  // namespace aquifer

@@ -1,7 +1,0 @@
-#include "cli/other_codec.h"
-
-namespace aquifer {
-
-void AddZstdCodecs(OtherCodecs* /*codecs*/) {}
-
-}  // namespace aquifer

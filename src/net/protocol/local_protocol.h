@@ -1,0 +1,296 @@
+// What a client and the node of its host say to each other: docs/formats/local.md. Each message is
+// a struct here, with one function that writes it into a frame and one that reads it out of one.
+// Decoding distrusts every byte: what it accepts is within the bounds below; whether a handle, a
+// lease or an extent exists is for the node to say.
+//
+// A request with more keys or operations than fit in a frame goes on in frames of kind kMore with
+// the same number. An answer comes in as many frames as it takes, the last of them `done`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "aquifer/cache.h"
+#include "aquifer/checksum.h"
+#include "aquifer/key.h"
+#include "aquifer/layout.h"
+#include "aquifer/status.h"
+#include "net/protocol/frame.h"
+
+namespace aquifer {
+
+inline constexpr uint16_t kLocalVersion = 2;         // The newest that we speak,
+inline constexpr uint16_t kOldestLocalVersion = 1;   // and the oldest.
+inline constexpr uint32_t kMaxItemsPerFrame = 1024;  // Keys, operations, runs.
+inline constexpr uint32_t kMaxItems = 1u << 20;      // Of one request.
+inline constexpr size_t kMaxNameBytes = 256;         // Tenants, engines, sessions, tokens.
+inline constexpr size_t kMaxMessageBytes = 1024;
+
+enum class FrameKind : uint16_t {
+  // On the socket.
+  kHello = 1,         // Client: who it is.
+  kWelcome = 2,       // Node: yes; with the descriptors of the rings.
+  kRefused = 3,       // Node: no, and why. It closes the socket.
+  kExtent = 4,        // Node: memory that answers will speak of; with its descriptor.
+  kReturnExtent = 5,  // Node: unmap it as soon as nothing of it is in use.
+
+  // Client to node, in the ring. Those with an answer first.
+  kRegisterLayout = 16,
+  kMatch = 17,
+  kFetch = 18,
+  kReserve = 19,
+  kCommit = 20,
+  kFlush = 21,
+  kPin = 22,
+  kPrestage = 23,
+  kEvict = 24,
+  kDrain = 25,
+  kStats = 26,
+  kMore = 32,  // The rest of a request with this number.
+  kCancel = 33,
+  kRelease = 34,
+  kAbort = 35,
+  kHint = 36,
+  kReportPrefill = 37,
+  kExtentReturned = 38,  // It is unmapped, and nothing of it is in use.
+  kGoodbye = 39,         // The last: the client touches nothing any more.
+
+  // Node to client, in the ring.
+  kAnswer = 64,
+};
+
+// ---- On the socket ----
+
+struct Hello {
+  uint16_t oldest_version = kOldestLocalVersion;
+  uint16_t newest_version = kLocalVersion;
+  std::string_view tenant{};
+  std::string_view token{};
+  std::string_view engine{};
+  bool observe = false;  // Everything that it asks for is a miss or refused.
+};
+
+struct Welcome {
+  uint16_t version = kLocalVersion;
+  uint32_t max_requests = 0;     // Open at once; more are kBusy.
+  uint64_t ring_data_bytes = 0;  // Of each of the two.
+};
+
+struct Refused {
+  Code code = Code::kInvalid;
+  std::string_view message;
+};
+
+struct ExtentOffer {
+  uint32_t extent = 0;  // The node's number for it, never used again.
+  uint64_t bytes = 0;
+};
+
+// ---- Requests ----
+
+// A run of keys, and the engine's own 64-bit names for them or none. They lie in the frame.
+struct KeyItems {
+  std::span<const Key> keys;
+  std::span<const std::byte> engine_hashes;  // 8 bytes for each key, or empty.
+
+  uint64_t engine_hash(size_t i) const { return GetU64(engine_hashes.data() + 8 * i); }
+};
+
+struct ChainCall {
+  LayoutHandle layout = 0;
+  uint16_t group = 0;
+  uint16_t part = 0;
+  uint32_t total = 0;  // Keys of the request.
+  KeyItems items;      // The first of them.
+};
+
+struct MatchCall {
+  ChainCall chain;
+  uint64_t have = 0;
+};
+
+struct FetchCall {
+  ChainCall chain;
+  int64_t timeout_nanos = 0;
+};
+
+struct ReserveCall {
+  ChainCall chain;
+  Key parent;
+  uint32_t position = 0;
+};
+
+struct CommitCall {
+  uint32_t total = 0;
+  std::span<const std::byte> ops;  // kCommitOpBytes each.
+};
+inline constexpr size_t kCommitOpBytes = 32;
+
+struct FlushCall {
+  TierKind tier = TierKind::kNvme;
+  int64_t timeout_nanos = 0;
+};
+
+struct PinCall {
+  ChainCall chain;
+  int64_t seconds = 0;
+};
+
+struct PrestageCall {
+  ChainCall chain;
+  std::string_view session;
+  int64_t timeout_nanos = 0;
+};
+
+struct EvictCall {
+  ChainCall chain;
+  std::string_view session;
+  bool everything = false;
+};
+
+struct DrainCall {
+  int64_t timeout_nanos = 0;
+};
+
+struct HintCall {
+  LayoutHandle layout = 0;
+  uint16_t group = 0;
+  uint16_t part = 0;
+  Key head;
+  std::string_view session;
+  SessionState state = SessionState::kUnknown;
+  int8_t priority = 0;
+  int64_t ttl_seconds = 0;
+  // From version 2 on; before, as they are here.
+  Durability durability = Durability::kNone;
+  int64_t return_seconds = 0;
+};
+
+void Encode(const Hello& hello, FrameWriter* to);
+void Encode(const Welcome& welcome, FrameWriter* to);
+void Encode(const Refused& refused, FrameWriter* to);
+void Encode(const ExtentOffer& offer, FrameWriter* to);
+void Encode(const Layout& layout, FrameWriter* to);
+void Encode(const MatchCall& call, FrameWriter* to);
+void Encode(const FetchCall& call, FrameWriter* to);
+void Encode(const ReserveCall& call, FrameWriter* to);
+void Encode(const CommitCall& call, FrameWriter* to);
+void Encode(const FlushCall& call, FrameWriter* to);
+void Encode(const PinCall& call, FrameWriter* to);
+void Encode(const PrestageCall& call, FrameWriter* to);
+void Encode(const EvictCall& call, FrameWriter* to);
+void Encode(const DrainCall& call, FrameWriter* to);
+void Encode(const HintCall& call, uint16_t version, FrameWriter* to);
+void Encode(const PrefillReport& report, FrameWriter* to);
+// The bodies of kMore: keys, or operations of a commit.
+void Encode(const KeyItems& items, FrameWriter* to);
+void EncodeCommitOp(const CommitOp& op, std::span<std::byte, kCommitOpBytes> to);
+void EncodeOps(std::span<const std::byte> ops, FrameWriter* to);
+void Encode(std::span<const ReleaseOp> leases, FrameWriter* to);
+void Encode(std::span<const ReservationId> reservations, FrameWriter* to);
+void EncodeExtent(uint32_t extent, FrameWriter* to);
+
+// All of them: kInvalid with a reason, or the whole frame was understood. Texts, keys and
+// operations point into the frame.
+Status Decode(FrameReader* from, Hello* hello);
+Status Decode(FrameReader* from, Welcome* welcome);
+Status Decode(FrameReader* from, Refused* refused);
+Status Decode(FrameReader* from, ExtentOffer* offer);
+Status Decode(FrameReader* from, Layout* layout);
+Status Decode(FrameReader* from, MatchCall* call);
+Status Decode(FrameReader* from, FetchCall* call);
+Status Decode(FrameReader* from, ReserveCall* call);
+Status Decode(FrameReader* from, CommitCall* call);
+Status Decode(FrameReader* from, FlushCall* call);
+Status Decode(FrameReader* from, PinCall* call);
+Status Decode(FrameReader* from, PrestageCall* call);
+Status Decode(FrameReader* from, EvictCall* call);
+Status Decode(FrameReader* from, DrainCall* call);
+Status Decode(FrameReader* from, uint16_t version, HintCall* call);
+Status Decode(FrameReader* from, PrefillReport* report);
+Status Decode(FrameReader* from, KeyItems* items);
+Status DecodeOps(FrameReader* from, std::span<const std::byte>* ops);
+CommitOp DecodeCommitOp(std::span<const std::byte, kCommitOpBytes> from);
+// Appended.
+Status Decode(FrameReader* from, std::vector<ReleaseOp>* leases);
+Status Decode(FrameReader* from, std::vector<ReservationId>* reservations);
+Status DecodeExtent(FrameReader* from, uint32_t* extent);
+
+// ---- Answers ----
+
+// Every answer begins with this. A frame that is not `done` has operations only.
+struct AnswerHead {
+  bool done = false;
+  Code code = Code::kOk;  // Of the request as a whole.
+  std::string_view message;
+  uint32_t first = 0;  // Of the operations (or runs) that follow.
+  uint32_t count = 0;
+};
+
+struct LentSlot {
+  uint32_t extent = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+struct FetchAnswer {
+  Code code = Code::kOk;
+  TierKind tier = TierKind::kDram;
+  LentSlot slot;
+  LeaseId lease = 0;
+  Checksum checksum;
+};
+
+struct ReserveAnswer {
+  ReserveOutcome outcome = ReserveOutcome::kRefused;
+  Refusal refusal = Refusal::kNone;
+  double wait_ms = 0;
+  LentSlot slot;
+  ReservationId reservation = 0;
+};
+
+struct CommitAnswer {
+  Code code = Code::kOk;
+  bool published = false;
+  bool over = false;  // The reservation has ended.
+};
+
+// The summary of a Match; the runs follow as operations.
+struct MatchAnswer {
+  uint64_t matched = 0;
+  uint64_t pays = 0;
+  double load_ms = 0;
+  double recompute_ms = 0;
+};
+
+// Pin: pinned. Prestage: found, staged. Evict: evicted. Drain: left. RegisterLayout: the handle.
+struct CountsAnswer {
+  uint64_t first = 0;
+  uint64_t second = 0;
+};
+
+void Encode(const AnswerHead& head, FrameWriter* to);
+void Encode(const FetchAnswer& op, FrameWriter* to);
+void Encode(const ReserveAnswer& op, FrameWriter* to);
+void Encode(const CommitAnswer& op, FrameWriter* to);
+void Encode(const MatchAnswer& answer, FrameWriter* to);
+void Encode(const MatchRun& run, FrameWriter* to);
+void Encode(const CountsAnswer& answer, FrameWriter* to);
+void Encode(const CacheStats& stats, FrameWriter* to);
+
+// These leave the frame open: the caller asks for End() when it has read all that is to come.
+void Decode(FrameReader* from, AnswerHead* head);
+void Decode(FrameReader* from, FetchAnswer* op);
+void Decode(FrameReader* from, ReserveAnswer* op);
+void Decode(FrameReader* from, CommitAnswer* op);
+void Decode(FrameReader* from, MatchAnswer* answer);
+void Decode(FrameReader* from, MatchRun* run);
+void Decode(FrameReader* from, CountsAnswer* answer);
+void Decode(FrameReader* from, CacheStats* stats);
+
+}  // namespace aquifer

@@ -1,0 +1,256 @@
+#include "sim/replay/replay_order.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "policy/admission/write_share.h"
+#include "policy/eviction/block_history.h"
+#include "policy/eviction/eviction_order.h"
+#include "policy/eviction/leaf_recency.h"
+#include "policy/eviction/learned_order.h"
+
+namespace aquifer {
+namespace {
+
+constexpr uint32_t kNoParent = UINT32_MAX;
+constexpr size_t kMaxAsked = 256;  // As a node does it: a slice at a time.
+
+// Names as a cache's keys would give them: well mixed, and never 0.
+uint64_t NameOf(uint32_t block) {
+  uint64_t z = (uint64_t{block} + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  return (z ^ (z >> 31)) | 1;
+}
+
+// One tier: an order, and who is a leaf in it. Refs are the blocks' numbers.
+class ReplayTier {
+ public:
+  ReplayTier(std::unique_ptr<EvictionOrder> order, const std::vector<uint32_t>* parents)
+      : order_(std::move(order)), parents_(parents), children_(parents->size()) {}
+
+  EvictionOrder& order() { return *order_; }
+  bool Has(uint32_t block) const { return order_->Contains(block); }
+  bool HasBelow(uint32_t block) const { return children_[block] > 0; }
+
+  void Use(uint32_t block, uint32_t position, int64_t now) {
+    BlockFeatures features;
+    features.name = NameOf(block);
+    features.position = position;
+    if (Has(block)) {
+      order_->Touch(block, features, now);
+      return;
+    }
+    order_->Add(block, features, now);
+    order_->SetLeaf(block, children_[block] == 0);
+    CountChild((*parents_)[block], 1);
+  }
+
+  // The block that left; kNoVictim: nothing is there.
+  uint32_t EvictOne() {
+    const uint32_t victim = order_->Victim(uint16_t{0});
+    if (victim == kNoVictim) return kNoVictim;
+    order_->Remove(victim);
+    CountChild((*parents_)[victim], -1);
+    return victim;
+  }
+
+ private:
+  void CountChild(uint32_t parent, int by) {
+    if (parent == kNoParent) return;
+    const bool was_leaf = children_[parent] == 0;
+    children_[parent] += static_cast<uint32_t>(by);
+    const bool leaf = children_[parent] == 0;
+    if (leaf != was_leaf && Has(parent)) order_->SetLeaf(parent, leaf);
+  }
+
+  const std::unique_ptr<EvictionOrder> order_;
+  const std::vector<uint32_t>* const parents_;
+  std::vector<uint32_t> children_;  // By block: of those that are there.
+};
+
+std::vector<uint32_t> ParentsOf(const ReplayTrace& trace) {
+  std::vector<uint32_t> parents(trace.distinct, kNoParent);
+  uint32_t seen = 0;
+  for (const ReplayRequest& request : trace.requests) {
+    const auto blocks = trace.BlocksOf(request);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i] != seen) continue;
+      ++seen;
+      if (i > 0) parents[blocks[i]] = blocks[i - 1];
+    }
+  }
+  return parents;
+}
+
+class OrderPolicy : public ReplayPolicy {
+ public:
+  OrderPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
+              std::unique_ptr<EvictionOrder> dram)
+      : options_(std::move(options)),
+        parents_(ParentsOf(trace)),
+        dram_(std::move(dram), &parents_) {}
+
+  uint32_t Use(const ReplayRequest& request, std::span<const uint32_t> blocks) override {
+    uint32_t hits = 0;
+    while (hits < blocks.size() && Has(blocks[hits])) ++hits;
+    Ask(request, blocks, hits);
+    for (size_t i = blocks.size(); i-- > 0;) {
+      UseBlock(blocks[i], static_cast<uint32_t>(i), request.at_nanos);
+    }
+    while (dram_.order().size() > options_.capacity_blocks) {
+      LeaveDram(dram_.EvictOne(), request.at_nanos);
+    }
+    ++requests_;
+    return hits;
+  }
+
+ protected:
+  virtual bool Has(uint32_t block) const { return dram_.Has(block); }
+  virtual void UseBlock(uint32_t block, uint32_t position, int64_t now) {
+    dram_.Use(block, position, now);
+  }
+  virtual void LeaveDram(uint32_t /*block*/, int64_t /*now*/) {}
+  virtual void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks,
+                   uint32_t /*hits*/) {
+    AskOrder(request, blocks, std::nullopt, &dram_.order());
+  }
+
+  void AskOrder(const ReplayRequest& request, std::span<const uint32_t> blocks,
+                std::optional<uint32_t> held, EvictionOrder* order) {
+    const AskedChain chain = {
+        .blocks = request.blocks,
+        .full_blocks = request.full_blocks,
+        .input_tokens = request.input_tokens,
+        .output_tokens = request.output_tokens,
+        .session = options_.hints.empty() ? SessionHint::kNone : options_.hints[requests_],
+        .name = [blocks](uint32_t position) { return NameOf(blocks[position]); },
+        .held = held};
+    AskProgress progress;
+    while (order->Ask(chain, &progress, kMaxAsked, request.at_nanos)) {
+    }
+  }
+
+  const ReplayOrderOptions options_;
+  const std::vector<uint32_t> parents_;
+  ReplayTier dram_;
+
+ private:
+  size_t requests_ = 0;
+};
+
+// DRAM above NVMe. A block's copy on NVMe stays when it is brought up again. With LRU everything is
+// written when it is stored; with the learned order what leaves DRAM, if it is likely enough to
+// return and NVMe would not give it up at once.
+class TwoTierPolicy final : public OrderPolicy {
+ public:
+  TwoTierPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
+                std::unique_ptr<EvictionOrder> dram, std::unique_ptr<EvictionOrder> nvme,
+                bool write_through)
+      : OrderPolicy(trace, std::move(options), std::move(dram)),
+        nvme_(std::move(nvme), &parents_),
+        write_through_(write_through),
+        share_(options_.nvme_blocks),
+        left_(trace.distinct) {}
+
+  uint64_t writes() const override { return writes_; }
+
+ private:
+  bool Has(uint32_t block) const override { return dram_.Has(block) || nvme_.Has(block); }
+
+  void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks, uint32_t hits) override {
+    OrderPolicy::Ask(request, blocks, hits);
+    const EvictionStats before = nvme_.order().stats();
+    AskOrder(request, blocks, hits, &nvme_.order());
+    if (write_through_ || blocks.empty()) return;
+    const EvictionStats after = nvme_.order().stats();
+    // What the order takes for a request that it knows already counts for nobody.
+    if (after.asked_blocks > before.asked_blocks) {
+      share_.NoteRequest({.blocks = blocks.size(),
+                          .hits = hits,
+                          .lru_hits = after.lru_hits - before.lru_hits,
+                          .rank = [&](uint64_t position) { return left_[blocks[position]].rank; }});
+    }
+    for (const uint32_t block : blocks) left_[block] = {};
+  }
+
+  void UseBlock(uint32_t block, uint32_t position, int64_t now) override {
+    dram_.Use(block, position, now);
+    if (nvme_.Has(block)) {
+      nvme_.Use(block, position, now);
+    } else if (write_through_) {
+      Write(block, position, now);
+    }
+  }
+
+  void LeaveDram(uint32_t block, int64_t now) override {
+    if (write_through_) {
+      // The others of its request are on NVMe by now, too.
+      while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
+      return;
+    }
+    if (nvme_.Has(block)) return;
+    Left& left = left_[block];
+    const double reuse = nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
+    left.reuse = std::max(left.reuse, reuse);
+    left.rank = share_.Rank(left.reuse);
+    if (parents_[block] != kNoParent) {
+      double& above = left_[parents_[block]].reuse;
+      above = std::max(above, left.reuse);
+    }
+    // What is below it is of no use without it.
+    if (!nvme_.HasBelow(block) && !share_.Writes(left.rank)) return;
+    Write(block, 0, now);
+    while (nvme_.order().size() > options_.nvme_blocks) {
+      if (nvme_.EvictOne() == block) --writes_;  // That is not written in the first place.
+    }
+  }
+
+  void Write(uint32_t block, uint32_t position, int64_t now) {
+    nvme_.Use(block, position, now);
+    ++writes_;
+  }
+
+  // Of a block since it was asked for last.
+  struct Left {
+    double reuse = 0;  // The likeliest to return of it and what left from below it.
+    uint8_t rank = 0;  // WriteShare's, when it left DRAM; 0: it did not.
+  };
+
+  ReplayTier nvme_;
+  const bool write_through_;
+  WriteShare share_;
+  std::vector<Left> left_;  // By block.
+  uint64_t writes_ = 0;
+};
+
+Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks,
+                                                uint64_t lru_bytes = 0) {
+  if (!learned) return NewLeafRecency({.max_blocks = std::max(blocks, 1u)});
+  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .lru_bytes = lru_bytes});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
+                                                     const ReplayTrace& trace,
+                                                     ReplayOrderOptions options) {
+  const bool learned = name == "learned";
+  const bool two_tiers = options.nvme_blocks > 0;
+  if (!learned && name != "lru-leaf" && !(two_tiers && name == "lru")) {
+    return std::unique_ptr<ReplayPolicy>();
+  }
+  AQ_ASSIGN_OR_RETURN(auto dram, NewOrder(learned, trace.distinct));
+  if (!two_tiers) {
+    return std::unique_ptr<ReplayPolicy>(
+        std::make_unique<OrderPolicy>(trace, std::move(options), std::move(dram)));
+  }
+  // LRU fills it sooner than who does not write everything.
+  AQ_ASSIGN_OR_RETURN(
+      auto nvme,
+      NewOrder(learned, trace.distinct, uint64_t{options.nvme_blocks} * BlockHistory::kPageBytes));
+  return std::unique_ptr<ReplayPolicy>(std::make_unique<TwoTierPolicy>(
+      trace, std::move(options), std::move(dram), std::move(nvme), !learned));
+}
+
+}  // namespace aquifer
