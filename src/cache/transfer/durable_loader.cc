@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "io/disk/disk.h"
 
 namespace aquifer {
@@ -273,7 +274,10 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
                            .position = meta.position,
                            .layout = load.block.layout,
                            .state = BlockState::kResident,
-                           .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
+                           .expiry_unix_seconds =
+                               Planted(PlantedBug::kStoreExpiryIgnored)
+                                   ? 0
+                                   : static_cast<uint32_t>(meta.expiry_unix_seconds),
                            .checksum = meta.checksum,
                            .engine_hash = meta.engine_hash,
                            .now_nanos = parts_.clock->NowNanos()},

@@ -135,6 +135,10 @@ void Engine::Hint() {
     world_.node->core()->Hint(clients_[0], forecast, head);
     const uint32_t node = world_.node->number();
     if (forecast.ttl_seconds > 0) world_.truth->Hinted(blocks, forecast.ttl_seconds, node);
+    if (options_.stores) {
+      const bool durable = forecast.durability == Durability::kDurable;
+      world_.truth->SessionNamed(options_.tenant, forecast.session, blocks, node, durable);
+    }
   });
   if (OneIn(2)) {
     const PrefillReport report{.layout = handles_[0][layout_],
@@ -150,7 +154,13 @@ void Engine::Hint() {
 // Now and then a session is to be durable though its tenant's class is not.
 Durability Engine::NextDurability() { return OneIn(3) ? Durability::kDurable : Durability::kNone; }
 
-void Engine::SeeSession() {}
+void Engine::SeeSession() {
+  const Code code = prestage_.status.code();
+  const bool answered = code == Code::kOk || code == Code::kNotFound;
+  if (!options_.stores || !prestage_.chain.keys.empty() || !answered) return;
+  world_.truth->SessionFound(prestage_.session, prestage_.found, request_, options_.tenant,
+                             world_.stores_calm());
+}
 
 void Engine::SeeCare() {
   Trace& trace = *world_.trace;

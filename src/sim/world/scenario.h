@@ -25,7 +25,7 @@ struct EnginePlan {
 struct Scenario {
   uint64_t seed = 0;
   NodeOptions node;
-  // Of every fourth seed (scenario_stores.cc): durable tiers, and in most of these another node
+  // Of every fifth seed (scenario_stores.cc): durable tiers, and in most of these another node
   // that shares them.
   StoresPlan stores;
   std::optional<NodeOptions> second_node;

@@ -1,4 +1,4 @@
-// What every fourth or so seed has beside its node: durable tiers, mostly another node that shares
+// What every fifth seed has beside its node: durable tiers, mostly another node that shares
 // them, and what befalls them. Drawn from a stream of its own.
 #include <algorithm>
 #include <initializer_list>
@@ -34,7 +34,7 @@ StorePlan MakeStore(SeededRandom* random, size_t number) {
   store.latency_nanos = OneOf<int64_t>(random, {100'000, kMilli, 20 * kMilli, 100 * kMilli});
   store.jitter_nanos = OneOf<int64_t>(random, {10'000, kMilli, 50 * kMilli});
   store.bytes_per_second = OneOf<uint64_t>(random, {0, 0, 20'000'000});
-  store.max_queued = OneIn(random, 8) ? 8 : 1024;
+  store.max_queued = OneIn(random, 8) ? 32 : 1024;
   store.holds_buffers = OneIn(random, 3);
   store.listing_lag_nanos = OneIn(random, 3) ? OneOf<int64_t>(random, {kSecond, 20 * kSecond}) : 0;
   store.seed = random->Next();
@@ -50,7 +50,7 @@ StorePlan MakeStore(SeededRandom* random, size_t number) {
   plan.write_bytes_per_second = OneOf<uint64_t>(random, {0, 0, 200'000});
   plan.tier.name = store.name;
   plan.tier.lossless = OneIn(random, 4) ? LosslessUse::kAlways : LosslessUse::kNever;
-  plan.tier.max_queued_ops = OneIn(random, 8) ? 4 : 1024;
+  plan.tier.max_queued_ops = OneIn(random, 8) ? 64 : 1024;
   plan.tier.scratch_bytes = OneIn(random, 8) ? 64 << 10 : 4 << 20;
   plan.tier.sweep_interval_nanos = OneOf<int64_t>(random, {20 * kSecond, 300 * kSecond});
   plan.tier.sweep_looks_per_second = OneOf<uint32_t>(random, {5, 50});
@@ -62,7 +62,10 @@ void AddSecondNode(SeededRandom* random, Scenario* scenario) {
   NodeOptions second = scenario->node;
   second.seed = random->Next();
   second.number = 1;
-  if (OneIn(random, 3)) second.core.cache.nvme_directories.clear();
+  if (OneIn(random, 3)) {
+    second.core.cache.nvme_directories.clear();
+    for (TenantOptions& tenant : second.core.cache.tenants) tenant.nvme_floor_bytes = 0;
+  }
   scenario->second_node = second;
   const size_t tenants = scenario->node.core.cache.tenants.size();
   for (size_t i = scenario->engines.size(); i < 2 * tenants; ++i) {
@@ -103,8 +106,9 @@ void AddStores(uint64_t random_seed, Scenario* scenario) {
   for (uint64_t i = 0; i < stores; ++i) plan.stores.push_back(MakeStore(&random, i));
   for (TenantOptions& tenant : scenario->node.core.cache.tenants) {
     if (OneIn(&random, 2)) tenant.durability = Durability::kDurable;
-    // A time to live that ends while the seed runs.
-    if (OneIn(&random, 4)) tenant.ttl_seconds = static_cast<int64_t>(Between(&random, 20, 200));
+    // A time to live that ends while the seed runs, or outlives it.
+    const uint64_t most = OneOf<uint64_t>(&random, {200, 4000});
+    if (OneIn(&random, 3)) tenant.ttl_seconds = static_cast<int64_t>(Between(&random, 20, most));
   }
   scenario->steps *= 2;  // Twice as much happens, and keys and sweeps go by the clock.
   for (Fault& fault : scenario->faults) fault.step *= 2;

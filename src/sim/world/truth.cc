@@ -63,6 +63,7 @@ Truth::RequestNumber Truth::Asked(const char* what, int64_t timeout_nanos, uint3
   request = {.what = what,
              .node = node,
              .asked = Moment(),
+             .asked_nanos = clocks_[0]->NowNanos(),
              .due_nanos = 0,
              .unix_low = unix_seconds,
              .unix_high = unix_seconds,
@@ -387,19 +388,27 @@ void Truth::SpoilBelow(std::span<const BlockNumber> blocks) {
 
 void Truth::EvictSent(RequestNumber request, std::span<const BlockNumber> blocks) {
   requests_.at(request).evicts.assign(blocks.begin(), blocks.end());
-  for (const BlockNumber number : blocks) ++blocks_[number].evictions;
+  for (const BlockNumber number : blocks) {
+    ++blocks_[number].evictions;
+    ForgetSessions(blocks_[number].tenant);
+  }
 }
 
 void Truth::EvictAllSent(RequestNumber request, uint32_t tenant) {
   requests_.at(request).evicts_all_of = tenant;
   ++evictions_[tenant];
+  ForgetSessions(tenant);
 }
 
 void Truth::EndEviction(const OpenRequest& request) {
-  for (const BlockNumber number : request.evicts) --blocks_[number].evictions;
+  for (const BlockNumber number : request.evicts) {
+    --blocks_[number].evictions;
+    ForgetSessions(blocks_[number].tenant);
+  }
   SpoilBelow(request.evicts);
   if (!request.evicts_all_of.has_value()) return;
   --evictions_[*request.evicts_all_of];
+  ForgetSessions(*request.evicts_all_of);
   for (BlockNumber number = 0; number < blocks_.size(); ++number) {
     if (blocks_[number].tenant == *request.evicts_all_of) Spoil(number);
   }

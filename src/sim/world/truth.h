@@ -163,6 +163,12 @@ class Truth {
   bool PromisesDurable(uint32_t tenant, TierKind tier) const {
     return options_.has_lasting && (tier == TierKind::kDurable || options_.tenants[tenant].durable);
   }
+  // By a hint on that node: the session ends with the last of these blocks now. `durable`: its class.
+  void SessionNamed(uint32_t tenant, const std::string& name, std::span<const BlockNumber> blocks,
+                    uint32_t node, bool durable);
+  // It was asked for by its name alone, and so many of its blocks were found.
+  void SessionFound(const std::string& name, size_t found, RequestNumber request, uint32_t tenant,
+                    bool stores_calm);
   // A durable tier must give it to whoever asks now.
   bool MustBeDurable(BlockNumber block, RequestNumber request) const;
 
@@ -202,6 +208,7 @@ class Truth {
     uint64_t deleted_by = 0;  // The node whose deletion that was.
     bool durable = false;
     uint64_t durable_since = 0;  // A moment.
+    int64_t durable_nanos = 0;   // The same in time.
     int64_t reserved_nanos = 0;
     int64_t lasts_until = INT64_MAX;  // Unix seconds; its expiry is no sooner.
   };
@@ -225,6 +232,15 @@ class Truth {
     std::array<uint64_t, kMostNodes> touched{};
     int64_t doubted_until_nanos = 0;  // Only what is stored after that is durable again.
   };
+  struct Session {
+    std::vector<BlockNumber> blocks;  // As it was named last.
+    uint32_t node = 0;                // That named it.
+    uint64_t named = 0;               // A moment.
+    bool by_several = false;          // Nodes.
+    bool durable = false;             // Its class; false also once something of the tenant's is deleted.
+    uint64_t promised = 0;            // Moment: since a flush said so, its name is enough; 0: none did.
+    std::array<uint32_t, kMostNodes> heard{};  // By node: in which life it last heard of it.
+  };
   // What was acked before `destroyed` is not to be seen by requests after `gone`; moments.
   struct EndOfKey {
     uint64_t destroyed = 0;  // 0: it never was.
@@ -241,6 +257,7 @@ class Truth {
     const char* what = nullptr;
     uint32_t node = 0;
     uint64_t asked = 0;  // A moment.
+    int64_t asked_nanos = 0;
     int64_t due_nanos = 0;
     int64_t unix_low = 0;  // The calendar since it was asked.
     int64_t unix_high = 0;
@@ -268,6 +285,8 @@ class Truth {
   size_t PlaceOf(uint32_t tenant, uint32_t node) const {
     return node * options_.tenants.size() + tenant;
   }
+  void SessionsFlushed(uint32_t tenant, uint64_t sent, uint32_t node);
+  void ForgetSessions(uint32_t tenant);
   void FlushedDurable(uint32_t tenant, uint64_t attached, uint64_t sent, uint32_t node);
   void Spoil(BlockNumber block);
   void SpoilBelow(std::span<const BlockNumber> blocks);  // And these.
@@ -286,6 +305,7 @@ class Truth {
   std::vector<uint64_t> lent_bytes_;             // By node and tenant, in whole pages.
   std::map<RequestNumber, OpenRequest> requests_;
   std::set<std::pair<int64_t, RequestNumber>> due_;  // By deadline.
+  std::map<std::pair<uint32_t, std::string>, Session> sessions_;  // By tenant and name.
   RequestNumber next_request_ = 1;
   uint64_t moment_ = 0;
   // By node and tenant: what was acked before may have been lost.

@@ -1,10 +1,16 @@
 // What must be true of durable tiers, which nodes share: what an acknowledged flush promises of
 // them, what a deletion on one node means for the others, and what the end of a tenant's key does.
 #include <algorithm>
+#include <utility>
 
 #include "sim/world/truth.h"
 
 namespace aquifer {
+namespace {
+
+constexpr int64_t kAbsentNanos = 1'500'000'000;
+
+}  // namespace
 
 void Truth::Touched(std::span<const BlockNumber> blocks, uint32_t node) {
   for (const BlockNumber number : blocks) {
@@ -15,13 +21,20 @@ void Truth::Touched(std::span<const BlockNumber> blocks, uint32_t node) {
 
 void Truth::NodeReplaced(uint32_t node) {
   for (Block& block : blocks_) {
-    block.touched[node] = 0;
-    for (Version& version : block.versions) version.safe = version.safe && version.node != node;
+    const uint64_t touched = std::exchange(block.touched[node], 0);
+    for (Version& version : block.versions) {
+      version.safe = version.safe && version.node != node;
+      // It may have brought that one back before it went.
+      if (touched != 0 && version.deleted_by != node && touched < version.deleted) {
+        version.deleted = 0;
+      }
+    }
   }
 }
 
 void Truth::StoresDamaged(int64_t until_nanos) {
   stores_damaged_ = true;
+  for (uint32_t tenant = 0; tenant < options_.tenants.size(); ++tenant) ForgetSessions(tenant);
   for (Block& block : blocks_) {
     block.doubted_until_nanos = std::max(block.doubted_until_nanos, until_nanos);
     for (Version& version : block.versions) version.durable = false;
@@ -42,6 +55,7 @@ bool Truth::Deleted(const Block& block, const Version& version, const OpenReques
 // ---- Keys ----
 
 void Truth::KeyDestroyed(uint32_t tenant) {
+  ForgetSessions(tenant);
   for (BlockNumber number = 0; number < blocks_.size(); ++number) {
     if (blocks_[number].tenant == tenant) Spoil(number);
   }
@@ -72,7 +86,9 @@ void Truth::FlushedDurable(uint32_t tenant, uint64_t attached, uint64_t sent, ui
     if (!promised || version.durable) continue;
     version.durable = true;
     version.durable_since = Moment();
+    version.durable_nanos = clocks_[node]->NowNanos();
   }
+  SessionsFlushed(tenant, sent, node);
 }
 
 bool Truth::MustBeDurable(BlockNumber number, RequestNumber request) const {
@@ -87,6 +103,10 @@ bool Truth::MustBeDurable(BlockNumber number, RequestNumber request) const {
     const auto durable = std::find_if(block.versions.rbegin(), block.versions.rend(),
                                       [](const Version& version) { return version.durable; });
     if (durable == block.versions.rend() || durable->durable_since > asked.asked) return false;
+    // Another node may have asked just before, and believes for a second that it is not there.
+    const bool heard = asked.node == durable->node ||
+                       asked.asked_nanos > durable->durable_nanos + kAbsentNanos;
+    if (!heard) return false;
     if (unix_high >= durable->lasts_until) return false;
   }
   return true;

@@ -218,6 +218,10 @@ void World::Settle() {
   next_fault_ = scenario_.faults.size();
   store_faults_->Heal();
   for (const auto& host : hosts_) host->Heal();
+  // One node waits for no other: its engines would go on for as long as that one is down.
+  if (hosts_.size() > 1) {
+    for (const auto& engine : engines_) engine->Stop();
+  }
   if (!AwaitAll()) return;
   for (const auto& engine : engines_) engine->Stop();
   const auto idle = [this] {
