@@ -12,6 +12,7 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kPatienceNanos = int64_t{60} * 1'000'000'000;
+constexpr int64_t kWaitNanos = int64_t{5} * 1'000'000'000;
 
 }  // namespace
 
@@ -61,6 +62,12 @@ void Auditor::Unpin(const Conversation& conversation) {
   if (Do(&Core::Pin, &pin, "pin")) truth_->Answered(request_);
 }
 
+void Auditor::Wait() {
+  bool over = false;
+  node_->PostIn(kWaitNanos, [&over] { over = true; });
+  if (!run_until_([&over] { return over; })) truth_->Violate("time stands still");
+}
+
 void Auditor::FindAll() {
   // All first: what is pinned elsewhere may be in the way.
   for (size_t i = 0; i < conversations_->size() && truth_->violation().empty(); ++i) {
@@ -82,6 +89,14 @@ void Auditor::FindAll() {
       fetch.chain.keys = chain.keys.subspan(block, 1);
       fetch.timeout_nanos = kPatienceNanos;
       if (!Do(&Core::Fetch, &fetch, "fetch")) return;
+      // The tenant's key may not be in memory yet, nor may it be remembered what stores have.
+      const bool unsure = fetch.ops[0].status.code() == Code::kNotFound &&
+                          truth_->MustBeDurable(number, request_);
+      if (unsure) {
+        truth_->Answered(request_);
+        Wait();
+        if (!Do(&Core::Fetch, &fetch, "fetch")) return;
+      }
       const FetchOp& op = fetch.ops[0];
       if (op.status.ok()) {
         truth_->Served(number, op.bytes, node_->ExtentOf(op.bytes.data()), request_);
@@ -110,6 +125,7 @@ void Auditor::DeleteAll() {
     // A tenant's key may have to be read first, and a full queue has to empty.
     for (int again = 0; again < 5 && evict.status.code() == Code::kBusy; ++again) {
       truth_->Answered(request_);
+      Wait();
       if (!Do(&Core::Evict, &evict, "deletion")) return;
     }
     if (evict.status.ok()) {

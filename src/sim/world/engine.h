@@ -228,6 +228,7 @@ class Engine final : private ClientSink {
   bool awaiting_ = false;  // An answer of the core.
   Truth::RequestNumber request_ = 0;
   size_t seen_ = 0;  // Operations of the request that the truth knows of.
+  bool stores_were_calm_ = false;  // When it was sent.
 
   // The turn's conversation, as it was when the turn began.
   size_t conversation_ = 0;
@@ -267,6 +268,7 @@ void Engine::Submit(void (Core::*call)(ClientNumber, R*), R* request, const char
   awaiting_ = true;
   seen_ = 0;
   request_ = world_.truth->Asked(what, timeout_nanos, world_.node->number());
+  stores_were_calm_ = world_.stores_calm();
   ++world_.counts->requests;
   RequestProgress::Begin(request);
   world_.node->Post(

@@ -159,7 +159,7 @@ void Engine::SeeSession() {
   const bool answered = code == Code::kOk || code == Code::kNotFound;
   if (!options_.stores || !prestage_.chain.keys.empty() || !answered) return;
   world_.truth->SessionFound(prestage_.session, prestage_.found, request_, options_.tenant,
-                             world_.stores_calm());
+                             stores_were_calm_ && world_.stores_calm());
 }
 
 void Engine::SeeCare() {

@@ -75,6 +75,7 @@ void Host::WatchFloors() {
 void Host::Start() {
   node_->Start([this] {
     world_.trace->Add(TraceKind::kNodeServes, node_->number());
+    serves_since_nanos_ = world_.scheduler->now();
     for (Engine* const engine : engines_) engine->Begin();
   });
   deletions_.OnStart();
@@ -117,6 +118,12 @@ void Host::OnPromise() {
 
 bool Host::Calm() const {
   return node_->ready() && !reads_failed_at_start_ && world_.scheduler->now() >= calm_from_nanos_;
+}
+
+bool Host::ReachesStores(uint32_t tenant) {
+  if (!node_->ready() || world_.scheduler->now() < serves_since_nanos_ + 5 * kSecond) return false;
+  const std::string& name = node_->options().tenants[tenant].name;
+  return node_->keys() == nullptr || node_->keys()->Has(TenantIdOf(name));
 }
 
 void Host::Disturb(int64_t nanos) {

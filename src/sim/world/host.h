@@ -53,6 +53,8 @@ class Host {
   void OnPromise();
   // No fault of its own could excuse a miss.
   bool Calm() const;
+  // The same of a miss in the durable tiers: it has served for a while, and has the tenant's key.
+  bool ReachesStores(uint32_t tenant);
   void WatchFloors();
   void CheckStep(bool settling);
 
@@ -83,6 +85,7 @@ class Host {
   std::vector<Engine*> engines_;
   bool faults_are_over_ = false;
   Task at_next_promise_;  // A fault that waits for one.
+  int64_t serves_since_nanos_ = 0;
   int64_t calm_from_nanos_ = 0;
   int64_t full_until_nanos_ = 0;        // A file system is.
   bool read_late_ = false;              // Its drives may be read for the first time at any time.

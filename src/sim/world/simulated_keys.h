@@ -60,6 +60,9 @@ class SimulatedKeys final : public KeySource {
   Status Destroy(const TenantId& tenant) { return keys_.Destroy(tenant); }
   void Release(const TenantId& tenant);
 
+  // It is in memory.
+  bool Has(const TenantId& tenant) const { return keys_.Known(tenant) != nullptr; }
+
   SharedDataKey KeyOf(const TenantId& tenant) override;
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;

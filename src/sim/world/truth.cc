@@ -224,19 +224,35 @@ void Truth::GaveUp(const Payload& payload, std::span<const std::byte> slot) {
 
 // ---- Recalling ----
 
-void Truth::Matched(BlockNumber number, RequestNumber request) {
+const char* Truth::WhyNotThere(BlockNumber number, const OpenRequest& asked) const {
   const Block& block = blocks_[number];
-  const OpenRequest& asked = requests_.at(request);
   const int64_t unix_low = std::min(asked.unix_low, UnixSeconds(asked.node));
-  const bool possible =
-      std::any_of(block.versions.begin(), block.versions.end(), [&](const Version& version) {
-        const bool stored = version.state == State::kSent || version.state == State::kAcked;
-        return stored && !Deleted(block, version, asked) && unix_low <= Expiry(version) &&
-               !KeyGone(block, version, asked);
-      });
-  if (possible) return;
-  Violate(fmt::format("{} is said to be there, but it was never stored, or deleted, or is expired",
-                      NameOf(number)));
+  const char* why_not = "never stored";
+  for (const Version& version : block.versions) {
+    if (version.state != State::kSent && version.state != State::kAcked) continue;
+    if (Deleted(block, version, asked)) {
+      why_not = "deleted";
+    } else if (KeyGone(block, version, asked)) {
+      why_not = "sealed with a key that was destroyed";
+    } else if (unix_low - BeliefSeconds() > Expiry(version)) {
+      why_not = "expired";
+    } else {
+      return nullptr;
+    }
+  }
+  return why_not;
+}
+
+void Truth::Had(BlockNumber number, RequestNumber request) {
+  const char* const why_not = WhyNotThere(number, requests_.at(request));
+  if (why_not == nullptr) return;
+  Violate(fmt::format("{} is said to be there, but it was {}", NameOf(number), why_not));
+}
+
+void Truth::Matched(BlockNumber number, RequestNumber request) {
+  // Who finds a block at a store takes what is above it to be there too.
+  if (options_.stores && AnyBelowIsThere(number, requests_.at(request))) return;
+  Had(number, request);
 }
 
 void Truth::Served(BlockNumber number, std::span<const std::byte> bytes, uint64_t extent,

@@ -96,7 +96,7 @@ class Truth {
 
   void Matched(BlockNumber block, RequestNumber request);
   // A reservation was answered with "it is there".
-  void Had(BlockNumber block, RequestNumber request) { Matched(block, request); }
+  void Had(BlockNumber block, RequestNumber request);
   void Served(BlockNumber block, std::span<const std::byte> bytes, uint64_t extent,
               RequestNumber request);
   void Released(std::span<const std::byte> bytes);
@@ -273,6 +273,11 @@ class Truth {
   bool Deleted(const Block& block, const Version& version, const OpenRequest& request) const;
   // The same by the end of its tenant's key.
   bool KeyGone(const Block& block, const Version& version, const OpenRequest& request) const;
+  // Null: it may be there.
+  const char* WhyNotThere(BlockNumber block, const OpenRequest& request) const;
+  bool AnyBelowIsThere(BlockNumber block, const OpenRequest& request) const;
+  // What a durable tier has is remembered without its time to live, so long.
+  int64_t BeliefSeconds() const { return options_.stores ? 30 : 0; }
   // Unix seconds; after that the version is not to be seen.
   static int64_t Expiry(const Version& version) {
     return std::min(version.expires_by, version.hinted_by);

@@ -8,7 +8,8 @@
 namespace aquifer {
 namespace {
 
-constexpr int64_t kAbsentNanos = 1'500'000'000;
+// What was not there is believed for a second, that a tenant has no key for two.
+constexpr int64_t kAbsentNanos = 4'000'000'000;
 
 }  // namespace
 
@@ -50,6 +51,13 @@ bool Truth::Deleted(const Block& block, const Version& version, const OpenReques
     if (node != version.deleted_by && touched != 0 && touched < version.deleted) return false;
   }
   return true;
+}
+
+bool Truth::AnyBelowIsThere(BlockNumber number, const OpenRequest& request) const {
+  return std::any_of(
+      blocks_[number].children.begin(), blocks_[number].children.end(), [&](BlockNumber child) {
+        return WhyNotThere(child, request) == nullptr || AnyBelowIsThere(child, request);
+      });
 }
 
 // ---- Keys ----
@@ -103,7 +111,7 @@ bool Truth::MustBeDurable(BlockNumber number, RequestNumber request) const {
     const auto durable = std::find_if(block.versions.rbegin(), block.versions.rend(),
                                       [](const Version& version) { return version.durable; });
     if (durable == block.versions.rend() || durable->durable_since > asked.asked) return false;
-    // Another node may have asked just before, and believes for a second that it is not there.
+    // Another node may have asked just before, and believes for a while that it is not there.
     const bool heard = asked.node == durable->node ||
                        asked.asked_nanos > durable->durable_nanos + kAbsentNanos;
     if (!heard) return false;

@@ -101,7 +101,10 @@ void World::MakeEngine(uint32_t number) {
           .trace = trace_,
           .counts = &counts_,
           .calm = [host] { return host->Calm(); },
-          .stores_calm = [this, host] { return host->node()->ready() && store_faults_->Calm(); },
+          .stores_calm =
+                      [this, host, tenant = plan.tenant] {
+                        return store_faults_->Calm() && host->ReachesStores(tenant);
+                      },
           .on_promise = [host] { host->OnPromise(); }}));
   host->AddEngine(engines_.back().get());
 }
@@ -195,7 +198,13 @@ void World::DeleteTenant(Host* host, const Fault& fault, SeededRandom* random) {
     if (other == nullptr || other.get() == host) continue;
     other->deletions()->OnDestroyed(tenant, moment);
   }
+  ExpectDropped(tenant, moment);
+}
+
+// Not where the hosts slept meanwhile, or their key store was away.
+void World::ExpectDropped(uint32_t tenant, uint64_t moment) {
   scheduler_.At(scheduler_.now() + kTenantGoneNanos, 0, [this, tenant, moment] {
+    if (!store_faults_->Calm()) return ExpectDropped(tenant, moment);
     for (const auto& one : hosts_) one->deletions()->OnOverdue(tenant, moment);
   });
 }
@@ -259,6 +268,7 @@ void World::Rest() {
 
 // Nothing is left, now and after a restart.
 void World::DeleteEverything() {
+  if (stores_ != nullptr) Rest();  // Until all that was written last is listed.
   for (const auto& host : hosts_) host->auditor()->DeleteAll();
   Rest();
   if (failed()) return;

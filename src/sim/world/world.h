@@ -47,6 +47,7 @@ class World {
   void Strike(const Fault& fault);
   void StrikeHost(Host* host, const Fault& fault, SeededRandom* random);
   void DeleteTenant(Host* host, const Fault& fault, SeededRandom* random);
+  void ExpectDropped(uint32_t tenant, uint64_t moment);
   void Seen(const Host* host, const Fault& fault, uint64_t detail);
 
   // The faults are over: everything is answered, found again, deleted, and given back.
