@@ -143,7 +143,8 @@ AQ_HOST_DEVICE inline MoveKeys KeysLater(const MoveKeys& keys, uint32_t units) {
            k[6] + units * KeyStep<6>(), k[7] + units * KeyStep<7>()}};
 }
 
-// docs/formats/checksum.md; the arithmetic of base/checksum/checksum_kernel.h over words in registers.
+// docs/formats/checksum.md; the arithmetic of base/checksum/checksum_kernel.h over words in
+// registers.
 AQ_HOST_DEVICE inline void AddMoveUnit(const MoveUnit& unit, const MoveKeys& keys, LaneSums* sums) {
   const uint32_t* const w = unit.words;
   const uint32_t* const k = keys.at;

@@ -1,7 +1,7 @@
-// The node's own learned order (policy/eviction/learned_order.h) on the requests of a trace, at one size:
-// what depths cannot tell, since what it keeps does not follow from the order of use alone. It
-// costs some microseconds a block, so it runs for the first `max_references` blocks of a trace. One
-// node, one tier. One thread.
+// The node's own learned order (policy/eviction/learned_order.h) on the requests of a trace, at one
+// size: what depths cannot tell, since what it keeps does not follow from the order of use alone.
+// It costs some microseconds a block, so it runs for the first `max_references` blocks of a trace.
+// One node, one tier. One thread.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 // depth is at most C. One pass over a trace therefore answers for every size at once.
 //
 // A request's blocks are touched from the last to the first, so that a chain's head lies above its
-// tail: this is the product's order, in which only tails are dropped (policy/eviction/leaf_recency.h), and
-// along a chain depths never fall.
+// tail: this is the product's order, in which only tails are dropped
+// (policy/eviction/leaf_recency.h), and along a chain depths never fall.
 //
 // Past `max_tracked` blocks only those are followed whose hash is below a threshold, and the depth
 // is scaled up (SHARDS, Waldspurger et al., FAST 2015); the threshold halves each time the limit is

@@ -1,6 +1,7 @@
 // A BlobStore keeps named bytes outside of this host: in a directory that many nodes mount, in
-// Redis, in an S3 bucket. It knows nothing of blocks and decides nothing. tier/durable/durable_tier.h makes
-// a Tier of it; what a blob is made of and how it is called is said there.
+// Redis, in an S3 bucket. It knows nothing of blocks and decides nothing.
+// tier/durable/durable_tier.h makes a Tier of it; what a blob is made of and how it is called is
+// said there.
 //
 // A blob is written whole and once, and read whole: nobody ever sees a part of it under its name.
 // Any number of processes use one store at the same time.

@@ -269,19 +269,19 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
   }
   AQ_ASSIGN_OR_RETURN(
       const BlockRef ref,
-      residency.AddLoaded({.name = load.block.name,
-                           .parent = meta.parent,
-                           .position = meta.position,
-                           .layout = load.block.layout,
-                           .state = BlockState::kResident,
-                           .expiry_unix_seconds =
-                               Planted(PlantedBug::kStoreExpiryIgnored)
-                                   ? 0
-                                   : static_cast<uint32_t>(meta.expiry_unix_seconds),
-                           .checksum = meta.checksum,
-                           .engine_hash = meta.engine_hash,
-                           .now_nanos = parts_.clock->NowNanos()},
-                          slot));
+      residency.AddLoaded(
+          {.name = load.block.name,
+           .parent = meta.parent,
+           .position = meta.position,
+           .layout = load.block.layout,
+           .state = BlockState::kResident,
+           .expiry_unix_seconds = Planted(PlantedBug::kStoreExpiryIgnored)
+                                      ? 0
+                                      : static_cast<uint32_t>(meta.expiry_unix_seconds),
+           .checksum = meta.checksum,
+           .engine_hash = meta.engine_hash,
+           .now_nanos = parts_.clock->NowNanos()},
+          slot));
   residency.SetDurable(ref, parts_.number, true);
   *used = true;
   return ref;

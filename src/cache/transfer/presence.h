@@ -1,6 +1,6 @@
-// What a durable tier has, as far as it was asked: searches along chains (policy/cost/chain_search.h),
-// and their answers, remembered for a short while, so that a fetch which follows a match asks
-// nothing, and what is not there is not asked for again at once.
+// What a durable tier has, as far as it was asked: searches along chains
+// (policy/cost/chain_search.h), and their answers, remembered for a short while, so that a fetch
+// which follows a match asks nothing, and what is not there is not asked for again at once.
 //
 // What is remembered is a table of fixed size by hashes of identities: an answer may be pushed out
 // by another, and one in 2^40 or so may be another block's. Both cost a question or a miss, no

@@ -90,8 +90,8 @@ void Auditor::FindAll() {
       fetch.timeout_nanos = kPatienceNanos;
       if (!Do(&Core::Fetch, &fetch, "fetch")) return;
       // The tenant's key may not be in memory yet, nor may it be remembered what stores have.
-      const bool unsure = fetch.ops[0].status.code() == Code::kNotFound &&
-                          truth_->MustBeDurable(number, request_);
+      const bool unsure =
+          fetch.ops[0].status.code() == Code::kNotFound && truth_->MustBeDurable(number, request_);
       if (unsure) {
         truth_->Answered(request_);
         Wait();
@@ -149,8 +149,12 @@ void Auditor::FindNothing() {
     truth_->Answered(request_);
     for (size_t block = 0; block < fetch.ops.size(); ++block) {
       if (!fetch.ops[block].status.ok()) continue;
-      truth_->Violate(fmt::format("block {} is there after everything was deleted",
-                                  conversation.blocks[block]));
+      const TierKind tier = fetch.ops[block].tier;
+      truth_->Violate(fmt::format("block {} is there after everything was deleted, {}",
+                                  conversation.blocks[block],
+                                  tier == TierKind::kDurable ? "in a durable tier"
+                                  : tier == TierKind::kNvme  ? "on NVMe"
+                                                             : "in DRAM"));
     }
     Leave();
   }

@@ -211,8 +211,7 @@ void Engine::OnFetched(size_t from, size_t to) {
         ++*HitsIn(op.tier);
         break;
       case Code::kNotFound:
-        truth.Missed(block, request_, world_.calm(),
-                     stores_were_calm_ && world_.stores_calm());
+        truth.Missed(block, request_, world_.calm(), stores_were_calm_ && world_.stores_calm());
         ++world_.counts->misses;
         break;
       case Code::kCorrupt:

@@ -227,7 +227,7 @@ class Engine final : private ClientSink {
   Doing doing_ = Doing::kNothing;
   bool awaiting_ = false;  // An answer of the core.
   Truth::RequestNumber request_ = 0;
-  size_t seen_ = 0;  // Operations of the request that the truth knows of.
+  size_t seen_ = 0;                // Operations of the request that the truth knows of.
   bool stores_were_calm_ = false;  // When it was sent.
 
   // The turn's conversation, as it was when the turn began.

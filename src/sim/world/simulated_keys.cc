@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kRefreshNanos = 20 * kSecond;
-constexpr int64_t kAbsentNanos = 2 * kSecond;
+constexpr int64_t kAbsentNanos = 10 * kSecond;
 constexpr int64_t kAgainNanos = kSecond;
 
 Status Unreachable() { return Status(Code::kUnavailable, "injected"); }

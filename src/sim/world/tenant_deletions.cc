@@ -26,7 +26,7 @@ void TenantDeletions::OnStart() {
 
 bool TenantDeletions::Destroy(uint32_t tenant, uint64_t moment) {
   if (!node_->keys()->Destroy(IdOf(tenant)).ok()) return false;
-  destroyed_[tenant] = moment;
+  if (moment != 0) destroyed_[tenant] = moment;
   truth_->KeyDestroyed(tenant);
   DropAll(tenant);
   return true;

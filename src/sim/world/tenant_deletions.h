@@ -21,8 +21,11 @@ class TenantDeletions final : private ClientSink {
   // The node was started: what was destroyed before is not to be seen in this life.
   void OnStart();
   void OnDeath() { drops_.clear(); }
-  // By an administrator, here. The node is ready. False: the key store did not take it.
+  // By an administrator, here. The node is ready. `moment`: when, or 0: nothing is promised of it.
+  // False: the key store did not take it.
   bool Destroy(uint32_t tenant, uint64_t moment);
+  // A node that never had the key in memory does not hear that it is gone.
+  bool Hears(uint32_t tenant) const { return !node_->alive() || node_->keys()->Has(IdOf(tenant)); }
   // A key was destroyed on another node at that moment.
   void OnDestroyed(uint32_t tenant, uint64_t moment) { destroyed_[tenant] = moment; }
   // By now the node must have dropped it.

@@ -232,9 +232,8 @@ const char* Truth::WhyNotThere(BlockNumber number, const OpenRequest& asked) con
     if (version.state != State::kSent && version.state != State::kAcked) continue;
     if (Deleted(block, version, asked)) {
       why_not = "deleted";
-    } else if (KeyGone(block, version, asked)) {
-      why_not = "sealed with a key that was destroyed";
-    } else if (unix_low - BeliefSeconds() > Expiry(version)) {
+    } else if (unix_low > Expiry(version) && !options_.stores) {
+      // What a durable tier has is remembered for a while, without its time to live.
       why_not = "expired";
     } else {
       return nullptr;

@@ -163,7 +163,8 @@ class Truth {
   bool PromisesDurable(uint32_t tenant, TierKind tier) const {
     return options_.has_lasting && (tier == TierKind::kDurable || options_.tenants[tenant].durable);
   }
-  // By a hint on that node: the session ends with the last of these blocks now. `durable`: its class.
+  // By a hint on that node: the session ends with the last of these blocks now. `durable`: its
+  // class.
   void SessionNamed(uint32_t tenant, const std::string& name, std::span<const BlockNumber> blocks,
                     uint32_t node, bool durable);
   // It was asked for by its name alone, and so many of its blocks were found.
@@ -237,8 +238,8 @@ class Truth {
     uint32_t node = 0;                // That named it.
     uint64_t named = 0;               // A moment.
     bool by_several = false;          // Nodes.
-    bool durable = false;             // Its class; false also once something of the tenant's is deleted.
-    uint64_t promised = 0;            // Moment: since a flush said so, its name is enough; 0: none did.
+    bool durable = false;   // Its class; false also once something of the tenant's is deleted.
+    uint64_t promised = 0;  // Moment: since a flush said so, its name is enough; 0: none did.
     std::array<uint32_t, kMostNodes> heard{};  // By node: in which life it last heard of it.
   };
   // What was acked before `destroyed` is not to be seen by requests after `gone`; moments.
@@ -276,8 +277,6 @@ class Truth {
   // Null: it may be there.
   const char* WhyNotThere(BlockNumber block, const OpenRequest& request) const;
   bool AnyBelowIsThere(BlockNumber block, const OpenRequest& request) const;
-  // What a durable tier has is remembered without its time to live, so long.
-  int64_t BeliefSeconds() const { return options_.stores ? 30 : 0; }
   // Unix seconds; after that the version is not to be seen.
   static int64_t Expiry(const Version& version) {
     return std::min(version.expires_by, version.hinted_by);
@@ -309,7 +308,7 @@ class Truth {
   std::map<uint64_t, uint32_t> extent_tenants_;  // An extent never changes its tenant.
   std::vector<uint64_t> lent_bytes_;             // By node and tenant, in whole pages.
   std::map<RequestNumber, OpenRequest> requests_;
-  std::set<std::pair<int64_t, RequestNumber>> due_;  // By deadline.
+  std::set<std::pair<int64_t, RequestNumber>> due_;               // By deadline.
   std::map<std::pair<uint32_t, std::string>, Session> sessions_;  // By tenant and name.
   RequestNumber next_request_ = 1;
   uint64_t moment_ = 0;

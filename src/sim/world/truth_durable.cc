@@ -8,8 +8,8 @@
 namespace aquifer {
 namespace {
 
-// What was not there is believed for a second, that a tenant has no key for two.
-constexpr int64_t kAbsentNanos = 4'000'000'000;
+// What was not there is believed for a second, that a tenant has no key for ten.
+constexpr int64_t kAbsentNanos = 12'000'000'000;
 
 }  // namespace
 
@@ -83,6 +83,8 @@ bool Truth::KeyGone(const Block& block, const Version& version, const OpenReques
 // ---- Flushes ----
 
 void Truth::FlushedDurable(uint32_t tenant, uint64_t attached, uint64_t sent, uint32_t node) {
+  // Of no class: what was evicted before somebody asked for it is lost without a word.
+  if (!options_.tenants[tenant].durable) return;
   const uint64_t lost_before = durable_lost_before_[PlaceOf(tenant, node)];
   for (Block& block : blocks_) {
     if (block.tenant != tenant || block.versions.empty()) continue;
@@ -112,8 +114,8 @@ bool Truth::MustBeDurable(BlockNumber number, RequestNumber request) const {
                                       [](const Version& version) { return version.durable; });
     if (durable == block.versions.rend() || durable->durable_since > asked.asked) return false;
     // Another node may have asked just before, and believes for a while that it is not there.
-    const bool heard = asked.node == durable->node ||
-                       asked.asked_nanos > durable->durable_nanos + kAbsentNanos;
+    const bool heard =
+        asked.node == durable->node || asked.asked_nanos > durable->durable_nanos + kAbsentNanos;
     if (!heard) return false;
     if (unix_high >= durable->lasts_until) return false;
   }

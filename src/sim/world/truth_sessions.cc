@@ -31,8 +31,8 @@ void Truth::SessionsFlushed(uint32_t tenant, uint64_t sent, uint32_t node) {
     const bool whole =
         std::all_of(session.blocks.begin(), session.blocks.end(), [&](BlockNumber number) {
           const Block& block = blocks_[number];
-          return block.evictions == 0 && !block.versions.empty() &&
-                 block.versions.back().durable && block.versions.back().life == lives_[node];
+          return block.evictions == 0 && !block.versions.empty() && block.versions.back().durable &&
+                 block.versions.back().life == lives_[node];
         });
     if (whole) session.promised = Moment();
   }

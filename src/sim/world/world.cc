@@ -93,19 +93,18 @@ void World::MakeEngine(uint32_t number) {
                     .stores = stores_ != nullptr,
                     .listings_lag = scenario_.stores.listings_lag(),
                     .seed = plan.seed},
-      EngineWorld{
-          .scheduler = &scheduler_,
-          .node = host->node(),
-          .truth = truth_.get(),
-          .conversations = conversations_.get(),
-          .trace = trace_,
-          .counts = &counts_,
-          .calm = [host] { return host->Calm(); },
-          .stores_calm =
+      EngineWorld{.scheduler = &scheduler_,
+                  .node = host->node(),
+                  .truth = truth_.get(),
+                  .conversations = conversations_.get(),
+                  .trace = trace_,
+                  .counts = &counts_,
+                  .calm = [host] { return host->Calm(); },
+                  .stores_calm =
                       [this, host, tenant = plan.tenant] {
                         return store_faults_->Calm() && host->ReachesStores(tenant);
                       },
-          .on_promise = [host] { host->OnPromise(); }}));
+                  .on_promise = [host] { host->OnPromise(); }}));
   host->AddEngine(engines_.back().get());
 }
 
@@ -191,11 +190,15 @@ void World::DeleteTenant(Host* host, const Fault& fault, SeededRandom* random) {
   if (!host->node()->ready() || host->node()->keys() == nullptr) return;
   const auto tenant =
       static_cast<uint32_t>(random->Below(scenario_.node.core.cache.tenants.size()));
-  const uint64_t moment = truth_->Moment();
+  const bool all_hear = std::all_of(hosts_.begin(), hosts_.end(), [&](const auto& one) {
+    return one.get() == host || one->deletions()->Hears(tenant);
+  });
+  const uint64_t moment = all_hear ? truth_->Moment() : 0;
   if (!host->deletions()->Destroy(tenant, moment)) return;
   Seen(host, fault, tenant);
+  if (!all_hear) return;
   for (const auto& other : hosts_) {
-    if (other == nullptr || other.get() == host) continue;
+    if (other.get() == host) continue;
     other->deletions()->OnDestroyed(tenant, moment);
   }
   ExpectDropped(tenant, moment);
