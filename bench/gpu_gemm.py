@@ -1,10 +1,10 @@
-"""What moving blocks costs a GPU's own work: matrix products alone, and while 4 GiB of KV are loaded, or loaded and
-stored, again and again.
+"""Measures the cost of moving blocks to a GPU's own work: matrix products alone, and while 4 GiB of KV are loaded, or
+loaded and stored, again and again.
 
 usage: python bench/gpu_gemm.py
 
-Prints one JSON object a line; `ratio` is the median over rounds of both, and what it was in the lowest and the
-highest of them stands beside it. Needs torch with a GPU and the aquifer package."""
+Prints one JSON object a line; `ratio` is the median over the rounds, with the lowest and the
+highest round beside it. Needs torch with a GPU and the aquifer package."""
 import contextlib
 import json
 import statistics
@@ -23,7 +23,7 @@ TOKENS = 32768
 PRODUCTS = 400
 ROUNDS = 10
 SIDE = 8192
-PAUSE_SECONDS = 0.1  # Before each measurement, since a GPU that rested is faster for a while.
+PAUSE_SECONDS = 0.1  # Before each measurement: a GPU that rested is faster for a while.
 
 
 class Mover:
@@ -66,7 +66,7 @@ def products_ms(left, right):
 
 @contextlib.contextmanager
 def going_on(work):
-    """Each of `work` is done over and over, on a thread of its own."""
+    """Repeats each of `work`, on a thread of its own."""
     stop = threading.Event()
 
     def repeat(one):
@@ -85,8 +85,8 @@ def going_on(work):
 
 
 def compare(work, left, right):
-    """The products' times in each round, alone and beside `work`: side by side, since a GPU's clock wanders by more
-    than it costs, and each of them first in every other round."""
+    """The products' times in each round, alone and beside `work`. Both are measured in each round, because a
+    GPU's clock wanders by more than the work costs. Each of them is first in every other round."""
     times = {"alone": [], "beside": []}
     for index in range(ROUNDS):
         for kind in sorted(times, reverse=index % 2 == 1):
@@ -97,7 +97,7 @@ def compare(work, left, right):
 
 
 def spread(values):
-    """How far the middle half of them lies apart, as a part of the median."""
+    """The width of the middle half of the values, as a part of the median."""
     low, middle, high = statistics.quantiles(values, n=4)
     return (high - low) / middle
 

@@ -6,7 +6,7 @@ if(NOT Python3_Interpreter_FOUND)
 endif()
 aquifer_note_feature("source checks: on")
 
-foreach(check check-layers check-determinism)
+foreach(check check-layers check-determinism check-links check-words)
   add_test(NAME ${check}
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${check}")
 endforeach()
@@ -23,11 +23,12 @@ if(TARGET aquifer_c)
     set_tests_properties(load-library PROPERTIES LABELS "checks" TIMEOUT 60)
   endif()
 endif()
-foreach(tool check-layers check-determinism check-exports count-tests)
+foreach(tool check-layers check-determinism check-links check-words check-exports count-tests count-lines)
   add_test(NAME ${tool}-self-test
     COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tools/${tool}" --self-test)
 endforeach()
 set_tests_properties(
-  check-layers check-determinism
-  check-layers-self-test check-determinism-self-test check-exports-self-test count-tests-self-test
+  check-layers check-determinism check-links check-words
+  check-layers-self-test check-determinism-self-test check-links-self-test check-words-self-test check-exports-self-test
+  count-tests-self-test count-lines-self-test
   PROPERTIES LABELS "checks" TIMEOUT 60)

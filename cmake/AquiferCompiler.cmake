@@ -16,7 +16,7 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
 endif()
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>")
 
-# What a sanitizer finds ends the test at once: a test that goes on after an error can still pass.
+# A sanitizer that finds something ends the test at once: a test that goes on after an error can still pass.
 set(AQUIFER_TEST_ENVIRONMENT "")
 if(AQUIFER_SANITIZE STREQUAL "address")
   set(_sanitize -fsanitize=address -fno-sanitize-recover=all)

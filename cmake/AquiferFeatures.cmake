@@ -16,6 +16,7 @@ endmacro()
 
 # aquifer_feature(IO_URING "io_uring" MISSING "liburing.h not found: apt-get install liburing-dev")
 # settles AQUIFER_HAS_IO_URING from the option AQUIFER_IO_URING. An empty MISSING means all is there.
+# AQUIFER_LABEL_OF_IO_URING and AQUIFER_WHY_NO_IO_URING (empty when it is on) are what `aquifer doctor` says.
 macro(aquifer_feature name label)
   cmake_parse_arguments(_feature "" "" "MISSING" ${ARGN})
   if("${AQUIFER_${name}}" STREQUAL "AUTO")
@@ -23,14 +24,18 @@ macro(aquifer_feature name label)
   else()
     set(_wanted "${AQUIFER_${name}}")
   endif()
+  set(AQUIFER_LABEL_OF_${name} "${label}")
+  set(AQUIFER_WHY_NO_${name} "")
   if(NOT _wanted)
     set(AQUIFER_HAS_${name} OFF)
+    set(AQUIFER_WHY_NO_${name} "AQUIFER_${name}=OFF")
     aquifer_note_feature("${label}: off (AQUIFER_${name}=OFF)")
   elseif(_feature_MISSING)
     if(NOT "${AQUIFER_${name}}" STREQUAL "AUTO")
       message(FATAL_ERROR "AQUIFER_${name} is ON, but ${_feature_MISSING}")
     endif()
     set(AQUIFER_HAS_${name} OFF)
+    set(AQUIFER_WHY_NO_${name} "${_feature_MISSING}")
     aquifer_note_feature("${label}: off (${_feature_MISSING})")
   else()
     set(AQUIFER_HAS_${name} ON)
@@ -121,6 +126,17 @@ if(AQUIFER_CUDA)  # AUTO or ON.
   endif()
 endif()
 aquifer_feature(CUDA "CUDA" MISSING ${_missing})
+
+# pip shows nothing of a build that succeeds, so nobody would read a warning.
+set(AQUIFER_GPU_DEVICE /dev/nvidiactl CACHE FILEPATH "It exists where the host has an NVIDIA GPU")
+mark_as_advanced(AQUIFER_GPU_DEVICE)
+if(AQUIFER_WHEEL AND AQUIFER_CUDA STREQUAL "AUTO" AND NOT AQUIFER_HAS_CUDA
+   AND EXISTS "${AQUIFER_GPU_DEVICE}")
+  message(FATAL_ERROR "This host has an NVIDIA GPU, and the wheel would have no GPU code: ${_missing}\n"
+    "Next step: run tools/install-nvcc (it needs python3-venv, and downloads 344 MB into build/tools), "
+    "or install CUDA 13.0 or newer; then: pip install .\n"
+    "For a wheel without GPU code: pip install . -C cmake.define.AQUIFER_CUDA=OFF")
+endif()
 
 set(_missing "")
 find_package(CLI11 CONFIG QUIET)

@@ -48,6 +48,8 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/include/aquifer")
 endif()
 if(TARGET aquifer_program)
   install(TARGETS aquifer_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  # `aquifer bench` finds it there (src/cli/find_program.h).
+  install(TARGETS aquifer_bench_program RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/aquifer")
 endif()
 if(TARGET aquifer_node)
   install(FILES "${PROJECT_SOURCE_DIR}/etc/aquifer.toml"
@@ -56,9 +58,10 @@ if(TARGET aquifer_node)
   install(FILES "${PROJECT_SOURCE_DIR}/etc/tenants.toml" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endif()
 
-# What python/aquifer looks for beside its modules. A wheel has no links, hence one plain name.
+# The files that python/aquifer looks for beside its modules. A wheel has no links, hence one plain name.
 if(AQUIFER_WHEEL)
   set_target_properties(aquifer_c PROPERTIES VERSION "" SOVERSION "" NO_SONAME ON)
   install(TARGETS aquifer_c LIBRARY DESTINATION aquifer/native COMPONENT python)
-  install(TARGETS aquifer_program RUNTIME DESTINATION aquifer/native COMPONENT python)
+  install(TARGETS aquifer_program aquifer_bench_program
+    RUNTIME DESTINATION aquifer/native COMPONENT python)
 endif()

@@ -1,5 +1,5 @@
-/* What an engine does with Aquifer, in C: it connects to the host's node, looks for a prompt's
- * blocks, stores those that are missing, and reads all of them back. usage: engine [SOCKET] */
+/* An engine's use of Aquifer, in C. It connects to the host's node, looks for a prompt's blocks,
+ * stores those that are missing, and reads all of them back. usage: engine [SOCKET] */
 #include <aquifer/aquifer.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 enum { BLOCKS = 4 };
 static aquifer_cache* cache;
-static aquifer_request* request; /* One is enough: we wait for each. */
+static aquifer_request* request; /* One request is enough: the program waits for each call. */
 
 static void Do(aquifer_code code) {
   if (code == AQUIFER_OK) return;
@@ -21,7 +21,7 @@ static void Wait(aquifer_code begun) {
 }
 
 int main(int argc, char** argv) {
-  const char* socket = argc > 1 ? argv[1] : NULL; /* Null: where a node usually is. */
+  const char* socket = argc > 1 ? argv[1] : NULL; /* Null: the usual socket of a node. */
   aquifer_connect_options options = {.size = sizeof(options), .socket = socket};
   Do(aquifer_connect(&options, &cache));
   request = aquifer_request_new();
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   aquifer_chain_root root = {.size = sizeof(root), .tenant = "local"};
   Do(aquifer_layout_fingerprint(&layout, root.layout_fingerprint));
   Do(aquifer_derive_root(&root, &parent));
-  const uint32_t tokens[BLOCKS * 256] = {42}; /* A block has at most 256. */
+  const uint32_t tokens[BLOCKS * 256] = {42}; /* A block has at most 256 tokens. */
   Do(aquifer_derive_chain(&parent, tokens, BLOCKS * (size_t)layout.tokens_per_block,
                           layout.tokens_per_block, keys, BLOCKS, &chain.key_count));
 
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   aquifer_commit_op writes[BLOCKS] = {{0}};
   size_t write_count = 0;
   for (int i = 0; i < BLOCKS; ++i) {
-    if (slots[i].outcome != AQUIFER_SLOT) continue; /* It is there, or not to be kept. */
+    if (slots[i].outcome != AQUIFER_SLOT) continue; /* The block is there, or is not to be kept. */
     memset(slots[i].slot, i, slots[i].slot_bytes);  /* The engine's KV goes here. */
     writes[write_count].reservation = slots[i].reservation;
     Do(aquifer_sum_lanes(slots[i].slot, slots[i].slot_bytes, 0, &writes[write_count++].sums));

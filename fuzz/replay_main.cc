@@ -29,7 +29,7 @@ using Input = std::vector<uint8_t>;
 
 constexpr size_t kMaxInputBytes = 4096;
 
-// What the signal handler needs, in plain arrays and pointers: it may not call much.
+// Data for the signal handler, in plain arrays and pointers: it may call very little.
 const uint8_t* current_data = nullptr;
 size_t current_size = 0;
 char crash_path[1024] = "";

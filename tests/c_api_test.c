@@ -92,7 +92,7 @@ static void Reserve(Engine* engine, aquifer_reserved* slots) {
     Finish(engine);
     CHECK(aquifer_request_completed(engine->request) == BLOCKS);
     CHECK_OK(aquifer_request_reserved(engine->request, 0, slots, BLOCKS));
-    int warming = 0; /* Memory may still be on its way, for some of them or for all. */
+    int warming = 0; /* Memory may still be in preparation, for some of them or for all. */
     for (int i = 0; i < BLOCKS; ++i) warming += slots[i].refusal == AQUIFER_REFUSAL_WARMING;
     if (warming == 0) return;
     for (int i = 0; i < BLOCKS; ++i) {
@@ -126,7 +126,7 @@ static void Store(Engine* engine) {
   CHECK(*aquifer_request_block_message(engine->request, 0) != '\0');
 }
 
-/* How many blocks come back as they were stored. */
+/* How many blocks come back with their stored bytes. */
 static int Recalled(Engine* engine) {
   aquifer_fetch_args args = {.size = sizeof(args), .chain = engine->chain};
   args.timeout_nanos = 30000000000;
@@ -198,7 +198,8 @@ static void TakesCare(Engine* engine) {
   hint.return_seconds = 90;
   CHECK_OK(aquifer_hint(engine->cache, &hint));
   hint.size =
-      offsetof(aquifer_hint_args, return_seconds); /* As it was once: what is behind is not read. */
+      /* An older size: the fields behind it are not read. */
+      offsetof(aquifer_hint_args, return_seconds);
   hint.return_seconds = -1;
   CHECK_OK(aquifer_hint(engine->cache, &hint));
   CHECK_OK(aquifer_report_prefill(engine->cache, engine->chain.layout, 64, 0, 1.5));
@@ -232,7 +233,7 @@ static void AbortsAndCancels(Engine* engine) {
   uint64_t reservations[BLOCKS];
   for (int i = 0; i < BLOCKS; ++i) reservations[i] = slots[i].reservation;
   CHECK_OK(aquifer_abort(engine->cache, reservations, BLOCKS));
-  Reserve(engine, slots); /* They can be had again. */
+  Reserve(engine, slots); /* The slots can be had again. */
   CHECK(slots[0].outcome == AQUIFER_SLOT);
   for (int i = 0; i < BLOCKS; ++i) reservations[i] = slots[i].reservation;
   CHECK_OK(aquifer_abort(engine->cache, reservations, BLOCKS));
@@ -243,10 +244,10 @@ static void AbortsAndCancels(Engine* engine) {
   CHECK(aquifer_match(engine->cache, engine->request, &args) == AQUIFER_BUSY);
   CHECK_OK(aquifer_cancel(engine->cache, engine->request));
   CHECK_OK(aquifer_wait(engine->cache, engine->request, -1));
-  CHECK_OK(aquifer_cancel(engine->cache, engine->request)); /* Too late, and no harm. */
+  CHECK_OK(aquifer_cancel(engine->cache, engine->request)); /* Too late, and harmless. */
 }
 
-/* As an engine with an event loop does. */
+/* Polls as an engine with an event loop does. */
 static void PollsWithItsDescriptor(Engine* engine) {
   aquifer_match_args args = {.size = sizeof(args), .chain = engine->chain};
   CHECK_OK(aquifer_match(engine->cache, engine->request, &args));
@@ -260,7 +261,7 @@ static void PollsWithItsDescriptor(Engine* engine) {
   CHECK_OK(aquifer_request_status(engine->request));
 }
 
-/* A request that its owner has forgotten gives back what it is lent. */
+/* A request that is freed before it is done gives its loans back. */
 static void ForgetsRequests(Engine* engine) {
   Store(engine);
   aquifer_fetch_args args = {.size = sizeof(args), .chain = engine->chain};
@@ -281,7 +282,8 @@ static void ClosesWithARequestOpen(Engine* engine) {
   CHECK_OK(aquifer_join(engine->cache, NULL, "another", &joined));
   aquifer_match_args args = {.size = sizeof(args), .chain = engine->chain};
   CHECK_OK(aquifer_match(joined, engine->request, &args));
-  CHECK_INVALID(aquifer_wait(engine->cache, engine->request, 0)); /* Not begun there. */
+  /* The request was not begun on this cache. */
+  CHECK_INVALID(aquifer_wait(engine->cache, engine->request, 0));
   aquifer_close(joined);
   CHECK(aquifer_request_done(engine->request));
   CHECK(aquifer_request_status(engine->request) == AQUIFER_UNAVAILABLE);
@@ -395,7 +397,7 @@ static void RefusesWrongSizes(Engine* engine) {
   aquifer_matched matched = {.size = sizeof(matched) - 8};
   CHECK_INVALID(aquifer_request_matched(engine->request, &matched));
 
-  /* One of a later version, whose new field is not used; and one whose is. */
+  /* Two structs of a later version: one whose new field is not used, and one whose is. */
   struct {
     aquifer_match_args known;
     uint64_t later;
@@ -447,13 +449,13 @@ static void RefusesNonsense(Engine* engine) {
   CHECK_INVALID(aquifer_register_layout(engine->cache, engine->request, &layout));
   aquifer_lane_sums sums;
   CHECK_INVALID(aquifer_sum_lanes(name, 16, 8, &sums));
-  /* Answers of another kind, and ones that are not there. */
+  /* Answers of another kind, and answers that are not there. */
   Matched(engine);
   aquifer_fetched fetched;
   CHECK_INVALID(aquifer_request_fetched(engine->request, 0, &fetched, 1));
   aquifer_counts counts = {.size = sizeof(counts)};
   CHECK_INVALID(aquifer_request_counts(engine->request, &counts));
-  /* What the cache itself refuses is an answer. */
+  /* If the cache itself refuses a request, the refusal is the answer. */
   match.chain = engine->chain;
   match.chain.layout = 4711;
   CHECK_OK(aquifer_match(engine->cache, engine->request, &match));
@@ -542,7 +544,7 @@ static void DescribesTensors(Tensors* tensors) {
   aquifer_tensor_map_free(map);
   aquifer_tensor_map_free(NULL);
 
-  /* What is wrong is named, and nothing is made. */
+  /* The mistake is named, and no map is made. */
   aquifer_tensors wrong = tensors->all;
   wrong.family = 10;
   CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
@@ -551,7 +553,7 @@ static void DescribesTensors(Tensors* tensors) {
   wrong.value_count = 1;
   CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
   wrong = tensors->all;
-  wrong.head_end = 1; /* There are two in them. */
+  wrong.head_end = 1; /* The tensors have two heads. */
   CHECK_INVALID(aquifer_map_tensors(&wrong, &map));
   tensors->keys[1].bytes -= 2;
   CHECK_INVALID(aquifer_map_tensors(&tensors->all, &map));
@@ -633,7 +635,7 @@ static aquifer_stored StoreFrom(Engine* engine, const aquifer_tensor_map* map) {
   return stored;
 }
 
-/* One byte of block 2 becomes another, where it lies. */
+/* Changes one byte of block 2 in its place. */
 static void Damage(Engine* engine) {
   aquifer_fetch_args args = {.size = sizeof(args), .chain = engine->chain};
   CHECK_OK(aquifer_fetch(engine->cache, engine->request, &args));
@@ -676,7 +678,7 @@ static void MovesTensors(Engine* from, int alone) {
   CHECK(memcmp(expected->memory, tensors->memory, sizeof(tensors->memory)) == 0);
   CHECK(Counter(&engine, "lent_slots") == 0);
 
-  if (alone) { /* Its memory is this process's. */
+  if (alone) { /* The cache's memory is this process's. */
     Damage(&engine);
     loaded = Load(&engine, map);
     CHECK(loaded.code == AQUIFER_CORRUPT && loaded.blocks == 2);
@@ -688,7 +690,7 @@ static void MovesTensors(Engine* from, int alone) {
     CHECK(Counter(&engine, "lent_slots") == 0);
   }
 
-  /* Pages that are not the engine's are no crash. */
+  /* Page numbers that the engine does not have cause no crash. */
   const uint32_t nowhere = 7;
   aquifer_load_args load = {.size = sizeof(load), .chain = engine.chain, .map = map};
   load.pages = &nowhere;
@@ -708,7 +710,7 @@ static void MovesTensors(Engine* from, int alone) {
   free(tensors);
 }
 
-/* Of a cache that nobody else has. */
+/* Drains a cache that no other test uses. */
 static void Drains(Engine* engine) {
   CHECK_OK(aquifer_drain(engine->cache, engine->request, 0));
   CHECK_OK(aquifer_wait(engine->cache, engine->request, -1));

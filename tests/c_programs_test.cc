@@ -1,4 +1,4 @@
-// Programs in C that know libaquifer.so and its header alone, run against a node.
+// Runs C programs that know only libaquifer.so and its header, against a node.
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@ extern char** environ;
 namespace aquifer {
 namespace {
 
-// The exit status of the program with one argument; -1: it did not end by itself.
+// The exit status of the program with one argument; -1 if it did not end by itself.
 int StatusOf(std::string program, std::string argument) {
   char* const arguments[] = {program.data(), argument.data(), nullptr};
   pid_t pid = 0;
@@ -34,16 +34,16 @@ class CPrograms : public testing::Test {
     node_ = *node;
   }
 
-  std::shared_ptr<OwnNode> node_;  // Shared with nobody here; OwnNode is made that way.
+  std::shared_ptr<OwnNode> node_;  // The object is not shared; OwnNode::Start returns a shared_ptr.
 };
 
-TEST_F(CPrograms, EveryCallOfTheHeaderDoesWhatItSays) {
+TEST_F(CPrograms, EveryCallOfTheHeaderWorksAsDescribed) {
   EXPECT_EQ(StatusOf(C_API_TEST_PROGRAM, node_->socket()), 0);
 }
 
-TEST_F(CPrograms, TheExampleEngineRecallsWhatItStored) {
+TEST_F(CPrograms, TheExampleEngineRecallsItsBlocks) {
   EXPECT_EQ(StatusOf(EXAMPLE_ENGINE_PROGRAM, node_->socket()), 0);
-  EXPECT_EQ(StatusOf(EXAMPLE_ENGINE_PROGRAM, node_->socket()), 0);  // It is there already.
+  EXPECT_EQ(StatusOf(EXAMPLE_ENGINE_PROGRAM, node_->socket()), 0);  // The blocks are there already.
   EXPECT_NE(StatusOf(EXAMPLE_ENGINE_PROGRAM, "/nowhere/node.sock"), 0);
 }
 

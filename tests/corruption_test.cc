@@ -1,8 +1,8 @@
-// Damage on the drive: bits flipped, files cut, records swapped between files. Whatever is served
-// afterwards is what was stored, and what was damaged is counted.
+// Tests damage on the drive: bits flipped, files cut, records swapped between files. Every block
+// served afterwards has the stored bytes, and every damaged block is counted.
 //
-// Most trials stand directly on the NVMe tier over a disk in memory, where a reopen takes
-// milliseconds; some go through a whole cache on real files.
+// Most trials use the NVMe tier directly over a disk in memory, where a reopen takes milliseconds.
+// Some go through a whole cache on real files.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -178,7 +178,7 @@ class Mount {
     return 0;
   }
 
-  // What the tier says it has must be what was stored under that name.
+  // Counts entries of the tier that do not match the block stored under that name.
   size_t ForgedEntries(const std::vector<BlockMeta>& blocks) {
     size_t forged = 0;
     tier_->Enumerate([&](const BlockMeta& meta) {
@@ -252,7 +252,7 @@ class TierCorruptionTest : public testing::Test {
     return places;
   }
 
-  // One that is still there.
+  // A page that is still there.
   Place AnyPage(const MemoryMedia& media, SeededRandom* random) const {
     while (true) {
       const Place page = pages_[random->Below(pages_.size())];
@@ -260,7 +260,7 @@ class TierCorruptionTest : public testing::Test {
     }
   }
 
-  // Does one random thing to the media, and says what.
+  // Does one random damage to the media, and describes it.
   std::string Damage(MemoryMedia* media, SeededRandom* random) const {
     const Place page = AnyPage(*media, random);
     const Place other = AnyPage(*media, random);
@@ -308,7 +308,7 @@ class TierCorruptionTest : public testing::Test {
 
   const std::vector<BlockMeta> blocks_;
   const std::shared_ptr<MemoryMedia> pristine_;
-  std::vector<Place> pages_;  // Those that are not all zero.
+  std::vector<Place> pages_;  // Pages that are not all zero.
   std::vector<DiskFile> files_;
 };
 
@@ -332,7 +332,7 @@ TEST_F(TierCorruptionTest, NothingWrongIsServedWhateverHappensToTheFiles) {
     lost += reading.missed + reading.corrupt;
     if (HasFailure()) break;
   }
-  EXPECT_GT(lost, 0u);  // It did hurt.
+  EXPECT_GT(lost, 0u);  // The damage had an effect.
 }
 
 TEST_F(TierCorruptionTest, ADamagedPayloadIsOneCorruptBlockAndNoMore) {
@@ -351,7 +351,7 @@ TEST_F(TierCorruptionTest, ADamagedPayloadIsOneCorruptBlockAndNoMore) {
     EXPECT_EQ(reading.corrupt, 1u);
     EXPECT_EQ(reading.right, blocks_.size() - 1);
     EXPECT_EQ(mount.Counter("corrupt_blocks"), 1u);
-    const auto again = mount.ReadAll(blocks_);  // It was dropped: now it is a miss.
+    const auto again = mount.ReadAll(blocks_);  // The block was dropped: now it is a miss.
     EXPECT_EQ(again.missed, 1u);
     EXPECT_EQ(again.corrupt, 0u);
     EXPECT_EQ(mount.Counter("corrupt_blocks"), 1u);
@@ -402,7 +402,7 @@ class CacheCorruptionTest : public testing::Test {
  protected:
   CacheCorruptionTest() : layout_(LayoutOfBytes(kCacheBlockBytes)) {
     for (uint64_t seed = 1; seed <= kCacheChains; ++seed) {
-      // Chains of one block and of four: below a corrupt block nothing can be used.
+      // Chains of one block and of four: no block below a corrupt one can be used.
       chains_.emplace_back(layout_, ChainOptions{.seed = seed, .blocks = seed % 2 == 0 ? 4u : 1u});
     }
     std::unique_ptr<Cache> cache = OpenOn(pristine());
@@ -497,7 +497,7 @@ TEST_F(CacheCorruptionTest, NothingWrongIsServedByACacheOnDamagedFiles) {
       EXPECT_EQ(recalled.right + recalled.missed + recalled.corrupt, chain.size()) << recalled;
     }
     const Chain fresh(layout_, {.seed = 1000, .blocks = 4});
-    EXPECT_EQ(engine.Store(fresh), 4u);  // And it goes on.
+    EXPECT_EQ(engine.Store(fresh), 4u);  // The cache goes on.
     EXPECT_TRUE(engine.Flush().ok());
     if (HasFailure()) break;
   }

@@ -1,6 +1,6 @@
-// What a fetch costs besides time: allocations, copies and system calls. From memory none of them
-// may grow with the number of blocks in the steady state; from NVMe each has a small bound per
-// block.
+// Tests the cost of a fetch besides time: allocations, copies and system calls. From memory, none
+// of them may grow with the number of blocks in the steady state. From NVMe, each has a small bound
+// per block.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,11 +24,12 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<uint64_t> allocations{0};
-std::atomic<uint64_t> copied_bytes{0};  // A page or more at once: payload, not bookkeeping.
+// Counts copies of a page or more: payload, not bookkeeping.
+std::atomic<uint64_t> copied_bytes{0};
 
 using CopyFunction = void* (*)(void*, const void*, size_t);
 
-// The C library's own, which the two below stand before.
+// The C library's own functions, which the two below replace.
 void* Copy(const char* name, std::atomic<CopyFunction>* real, void* target, const void* source,
            size_t bytes) {
   if (bytes >= 4096 && counting.load(std::memory_order_relaxed)) copied_bytes += bytes;
@@ -55,7 +56,7 @@ void* Allocate(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-// Every thread's copies go through these, but for the short ones that a compiler writes out.
+// Every thread's copies go through these, except short ones that the compiler expands in place.
 extern "C" void* memcpy(void* target, const void* source, size_t bytes) {
   return Copy("memcpy", &real_memcpy, target, source, bytes);
 }
@@ -63,8 +64,8 @@ extern "C" void* memmove(void* target, const void* source, size_t bytes) {
   return Copy("memmove", &real_memmove, target, source, bytes);
 }
 
-// Our own copies, which sum in the same pass, do not: the linker puts the first of these in the
-// place of aquifer::CopyAndSumLanes, and that in the place of the second.
+// Our own copies, which sum in the same pass, do not use memcpy. The linker puts the first of these
+// in the place of aquifer::CopyAndSumLanes, which then has the second one's name.
 #define AQ_COPY "_ZN7aquifer15CopyAndSumLanesESt4spanIKSt4byteLm18446744073709551615EEmPS1_"
 aquifer::LaneSums CountedCopy(std::span<const std::byte> piece, uint64_t offset,
                               std::byte* target) __asm__("__wrap_" AQ_COPY);
@@ -111,10 +112,10 @@ class FetchLoop {
         chain_(engine_.layout(), {.seed = 1, .blocks = kMaxBlocks}) {
     AQ_CHECK(engine_.Store(chain_) == kMaxBlocks);
     releases_.resize(kMaxBlocks);
-    Run(kMaxBlocks, 200);  // Every vector has its size, every free list is filled.
+    Run(kMaxBlocks, 200);  // Now every vector has its size, and every free list is full.
   }
 
-  // Match, fetch, look at and release the first `blocks` of the chain, `batches` times.
+  // Matches, fetches, reads and releases the first `blocks` of the chain, `batches` times.
   void Run(size_t blocks, size_t batches) {
     match_.chain = engine_.Slice(chain_, {.first = 0, .count = blocks});
     fetch_.chain = match_.chain;
@@ -134,7 +135,7 @@ class FetchLoop {
   }
 
   uint64_t AllocationsOf(size_t blocks, size_t batches) {
-    engine_.Stats();  // An answer: nothing of before is still under way.
+    engine_.Stats();  // When this request is answered, no earlier work is under way.
     allocations = copied_bytes = 0;
     counting = true;
     Run(blocks, batches);
@@ -200,8 +201,8 @@ TEST(CountsTest, AFetchFromMemoryCopiesNothing) {
 
 // --- From NVMe ---------------------------------------------------------------------------------
 
-// Twice as many blocks as memory holds, fetched in turn: each is on the drive alone when it is
-// asked for.
+// Twice as many blocks as memory holds, fetched in turn: each block is only on the drive when it is
+// requested.
 class DriveLoop {
  public:
   static constexpr size_t kBlocks = 2048;
@@ -211,7 +212,7 @@ class DriveLoop {
       : cache_(OpenCache(directory_.path())),
         engine_(cache_.get(), LayoutOfBytes(64 << 10)),
         chain_(engine_.layout(), {.seed = 1, .blocks = kBlocks}) {
-    // In pieces that may wait in memory until they are written.
+    // In pieces that fit in memory until they are written.
     constexpr size_t kPiece = 256;
     for (size_t first = 0; first < kBlocks; first += kPiece) {
       AQ_CHECK(engine_.StorePatiently(chain_, {.first = first, .count = kPiece}) == kPiece);
@@ -250,7 +251,7 @@ class DriveLoop {
     options.nvme_directories = {directory};
     options.nvme_bytes = 512 * kMiB;
     options.eviction =
-        EvictionPolicy::kLru;  // The learned order knows a loop and keeps some of it.
+        EvictionPolicy::kLru;  // The learned order would recognise the loop and keep some blocks.
     auto cache = Open(options, {});
     AQ_CHECK(cache.ok());
     return *std::move(cache);
@@ -333,10 +334,11 @@ TEST(CountsTest, AFetchFromMemoryMakesNoSystemCallPerBlock) {
   std::cout << fmt::format("system calls a batch: {:.2f} (16 blocks), {:.2f} (256)\n", small,
                            large);
   RecordProperty("system_calls_per_batch_of_256", fmt::format("{:.2f}", large));
-  // A batch is a match, a fetch and a release. Each may wake the owner and be woken by it: tracing
-  // slows both down so much that they sleep in between. What matters is that blocks add nothing.
+  // A batch is a match, a fetch and a release. Each may wake the owner and be woken by it. Tracing
+  // slows both so much that they sleep in between. The bound must not depend on the number of
+  // blocks.
   EXPECT_LE(small, 32.0);
-  EXPECT_LE(large, 48.0);  // How often they sleep varies; a call for each block would be 256 more.
+  EXPECT_LE(large, 48.0);  // How often they sleep varies; a call for each block would add 256.
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The whole cache, stopped after every single step of its I/O: once as if the process had died,
-// once as if the machine had lost power. What was acknowledged before must hold after the restart,
-// also when that restart is interrupted itself.
+// Stops the whole cache after every single step of its I/O: once as if the process had died, once
+// as if the machine had lost power. Every change that was acknowledged before must hold after the
+// restart, even if the restart is interrupted itself.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ enum class Fate { kUnknown, kDurable, kUncertain, kDeleted };
 
 struct Facts {
   std::vector<Fate> chains = std::vector<Fate>(kChains, Fate::kUnknown);
-  // They outlive the cache.
+  // These chains outlive the cache.
   std::deque<Chain> evicted;
   std::deque<EvictRequest> evictions;
 };
@@ -57,7 +57,7 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
     return Chain(layout_, {.seed = number + 1, .blocks = kBlocks});
   }
 
-  // Stores every chain, flushes some, deletes some; stops as soon as the disk has.
+  // Stores every chain, flushes some, deletes some; stops as soon as the disk has stopped.
   void Work(SteppedCache* cache, Facts* facts) const {
     TestEngine engine(cache, layout_);
     const auto flush = [&](uint64_t last) {
@@ -73,7 +73,7 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
       EvictRequest& evict = facts->evictions.emplace_back();
       evict.chain = engine.Slice(chain);
       cache->Evict(&evict);
-      // From a disk that has stopped there may be no answer.
+      // A disk that has stopped may give no answer.
       if (!cache->Wait(evict, kTimeoutNanos) || !evict.status.ok()) return false;
       facts->chains[number] = Fate::kDeleted;
       return true;
@@ -81,8 +81,8 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
     for (uint64_t number = 0; number < kChains; ++number) {
       if (engine.Store(NumberedChain(number)) != kBlocks) return;
       if (number == 3 && !(flush(3) && erase(1))) return;
-      if (number == 4 && !erase(4)) return;  // Perhaps not even written yet.
-      // Written anew with another expiry, which is far away: it stays durable all the while.
+      if (number == 4 && !erase(4)) return;  // The chain may not be written yet.
+      // Written again with another, far expiry: the chain stays durable all the while.
       if (number == 4) engine.NameSession("session", NumberedChain(2), /*ttl_seconds=*/1'000'000);
       if (number == 5 && !(flush(5) && erase(0) && erase(5))) return;
     }
@@ -117,7 +117,7 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
       served += recalled.right;
     }
     EXPECT_EQ(engine.Counter("corrupt_blocks"), 0u);
-    // It takes new blocks, and keeps them.
+    // The cache takes new blocks, and keeps them.
     const Chain fresh(layout_, {.seed = 1000, .blocks = kBlocks});
     EXPECT_EQ(engine.Store(fresh), kBlocks);
     EXPECT_TRUE(engine.Flush(kTimeoutNanos).ok());
@@ -127,7 +127,7 @@ class CrashStepsTest : public testing::TestWithParam<bool> {
   const Layout layout_ = LayoutOfBytes(kBlockBytes);
 };
 
-TEST_P(CrashStepsTest, WhatWasAcknowledgedHoldsWhereverTheDiskStops) {
+TEST_P(CrashStepsTest, AcknowledgedChangesHoldWhereverTheDiskStops) {
   uint64_t steps = 0;
   {
     Facts facts;

@@ -1,6 +1,6 @@
-// A process that stores, flushes and deletes is killed at random moments. Whoever opens its
-// directory afterwards must find what it was told is durable, must not find what it was told is
-// deleted, and must never be served a wrong byte.
+// Kills a process that stores, flushes and deletes, at random moments. The next process on its
+// directory must find every block that was acknowledged as durable, must not find any that was
+// acknowledged as deleted, and must never be served a wrong byte.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,13 +29,13 @@ constexpr const char* kChildFlag = "--crash-child";
 
 struct Workload {
   uint64_t nvme_bytes = 0;
-  uint64_t chains_per_run = 0;  // What one child stores at most.
+  uint64_t chains_per_run = 0;  // The most that one child stores.
 };
-// Every directory sees a few runs, and all that they store fits into a part of the cap: nothing has
-// to be reclaimed, so nothing may be missing.
+// Every directory sees a few runs, and all their blocks fit into a part of the cap. No space has to
+// be reclaimed, so no block may be missing.
 constexpr Workload kUnderTheCap{.nvme_bytes = 512 * kMiB, .chains_per_run = 24};
 constexpr int kRunsPerDirectory = 6;
-// The log wraps around again and again.
+// The log wraps around many times.
 constexpr Workload kOverTheCap{.nvme_bytes = 48 * kMiB, .chains_per_run = 400};
 
 CacheOptions OptionsFor(const std::string& directory, const Workload& workload) {
@@ -47,12 +47,12 @@ CacheOptions OptionsFor(const std::string& directory, const Workload& workload) 
   return options;
 }
 
-// Chains are known by their number alone, in both processes.
+// A chain follows from its number alone, in both processes.
 Chain NumberedChain(const Layout& layout, uint64_t number) {
   return Chain(layout, {.seed = number, .blocks = 4 + number % 9});
 }
 
-// Stores chains from `first` on, flushes now and then, deletes some, and tells of each step.
+// Stores chains from `first` on, flushes now and then, deletes some, and prints each step.
 int RunChild(const std::string& directory, const Workload& workload, uint64_t first) {
   DieWithParent();
   auto cache = Open(OptionsFor(directory, workload), {});
@@ -80,7 +80,7 @@ int RunChild(const std::string& directory, const Workload& workload, uint64_t fi
   return 0;
 }
 
-// What is known about the chains of one directory.
+// The known state of the chains of one directory.
 class Ledger {
  public:
   void Note(const std::string& line, uint64_t first) {
@@ -101,7 +101,7 @@ class Ledger {
     }
   }
 
-  // `all_fits`: what is durable must be there. Returns how many blocks were served.
+  // With `all_fits`, every durable block must be there. Returns how many blocks were served.
   size_t Check(TestEngine* engine, bool all_fits) const {
     size_t served = 0;
     for (const auto& [number, state] : chains_) {
@@ -129,11 +129,11 @@ class Ledger {
 
 class CrashTest : public testing::Test {
  protected:
-  // Starts a child, kills it at a random moment, and writes down what it said.
+  // Starts a child, kills it at a random moment, and records its output.
   void RunAndKill(const std::string& workload, const std::string& directory, uint64_t first) {
     auto child = ChildProcess::Start({kChildFlag, workload, directory, std::to_string(first)});
-    // Some die while they still open the directory, most in the middle of their work. How far they
-    // get is counted in steps, not in time: sanitizers slow them down tenfold.
+    // Some children die while they still open the directory, most in the middle of their work.
+    // Progress is measured in steps, not in time: sanitizers slow them down tenfold.
     const bool while_opening = random_.Below(5) == 0;
     const uint64_t steps = random_.Below(120);
     const milliseconds pause(random_.Below(while_opening ? 60 : 8));
@@ -154,15 +154,16 @@ class CrashTest : public testing::Test {
     EXPECT_EQ(child->Wait(), -SIGKILL);
   }
 
-  // Opens what the dead left and looks at everything.
+  // Opens the dead child's directory and checks everything.
   size_t Verify(const std::string& directory, const Workload& workload, bool all_fits) {
     auto cache = Open(OptionsFor(directory, workload), {});
     AQ_CHECK(cache.ok());
     TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
-    // The kernel may take a moment to let go of the dead process's lock.
+    // The kernel may take a moment to release the dead process's lock.
     EXPECT_TRUE(engine.Eventually([&] { return engine.StatsOf(TierKind::kNvme).in_service; }));
     const size_t served = ledger_.Check(&engine, all_fits);
-    EXPECT_EQ(engine.Counter("corrupt_blocks"), 0u);  // Torn is not corrupt: it was never there.
+    // A torn block is not corrupt: it was never there.
+    EXPECT_EQ(engine.Counter("corrupt_blocks"), 0u);
     return served;
   }
 
@@ -171,7 +172,7 @@ class CrashTest : public testing::Test {
   Ledger ledger_;
 };
 
-TEST_F(CrashTest, WhatWasFlushedSurvivesAKillAndWhatWasDeletedStaysDeleted) {
+TEST_F(CrashTest, FlushedBlocksSurviveAKillAndDeletedOnesStayDeleted) {
   const int kills = ByTestLevel(5, 40, 500);
   size_t served = 0;
   std::optional<ScratchDirectory> directory;

@@ -1,4 +1,5 @@
-// `aquifer demo` over replicas that lie: it says so, in words, in JSON and by its exit status.
+// Runs `aquifer demo` over replicas that lie: it reports them in words, in JSON and by its exit
+// status.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -22,8 +23,8 @@ using testing::Each;
 using testing::HasSubstr;
 
 struct Outcome {
-  std::vector<bool> correct;  // Of each question.
-  std::string said;           // What was no JSON.
+  std::vector<bool> correct;  // One for each question.
+  std::string said;           // The lines that are no JSON.
   int status = 0;
 };
 

@@ -1,5 +1,5 @@
-// What outlives a node, over real stores of every kind: nodes in processes of their own that are
-// killed, several at once on one store, and stores that fail under them.
+// Tests data that outlives a node, over real stores of every kind. Nodes in processes of their own
+// are killed, several nodes share one store, and stores fail under them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ bool PathsHave(const std::string& directory, const std::string& text) {
   return false;
 }
 
-// In order, without those that begin with a dot.
+// Sorted, without names that begin with a dot.
 std::vector<std::string> NamesIn(const std::string& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
@@ -78,14 +78,14 @@ std::vector<std::string> NamesIn(const std::string& directory) {
   return names;
 }
 
-// A store that nodes share, and the network before it.
+// A store that nodes share, with the network to it.
 class SharedStore {
  public:
   virtual ~SharedStore() = default;
   virtual std::string tier() const = 0;  // Lines of a [[tier]].
   virtual bool Has(const std::string& bytes) = 0;
   virtual bool Empty() = 0;
-  // Null: there is no network.
+  // Null if there is no network.
   virtual FaultProxy* network() { return nullptr; }
   virtual void Kill() {}
   virtual void Start() {}
@@ -126,7 +126,7 @@ class SharedRedis final : public SharedStore {
   void Start() override { server_.Start(); }
 
  private:
-  // What it has is on its disk at once: it is to be killed.
+  // Writes reach the disk at once, because the server will be killed.
   RedisServer server_{{.arguments = {"--appendonly", "yes", "--appendfsync", "always"},
                        .user = {},
                        .password = {}}};
@@ -189,7 +189,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
                            << store_->tier();
   }
 
-  // What the only tenant stores is not durable, unless a session says so.
+  // Makes the only tenant's blocks not durable, unless a session says so.
   void LetTenantBeOfNoClass() {
     token_ = "a token";
     WriteSecret(
@@ -200,7 +200,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
                             GetParam().encrypted ? "" : "encryption = \"off\"\n"));
   }
 
-  // A node with nothing of its own but memory, and an engine at it.
+  // A node with only memory of its own, and an engine connected to it.
   struct Host {
     std::unique_ptr<ServedNode> node;
     std::unique_ptr<Cache> cache;
@@ -238,7 +238,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
     host.engine->Finish(flush);
     return flush.status;
   }
-  // Stores a chain, and one host is gone.
+  // Stores a chain, and kills the host.
   void StoreAndDie(uint64_t seed) {
     Host host;
     ASSERT_NO_FATAL_FAILURE(Start(&host));
@@ -247,7 +247,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
     ASSERT_TRUE(flushed.ok()) << flushed.ToString();
     host.Kill();
   }
-  // A store is asked for what it has, and may be out of service for a while.
+  // The node asks the store for the blocks; the store may be out of service for a while.
   static void ExpectRecalled(const Host& host, const Chain& chain) {
     EXPECT_TRUE(Eventually([&] { return host.engine->Matched(chain) == kBlocks; }));
     EXPECT_EQ(host.engine->Recall(chain), (Recalled{.right = kBlocks}));
@@ -263,7 +263,7 @@ class DurableNode : public testing::TestWithParam<Kind> {
   std::unique_ptr<SharedStore> store_;
 };
 
-TEST_P(DurableNode, AFreshOneRecallsWhatAnotherWroteBeforeItWasKilled) {
+TEST_P(DurableNode, AFreshNodeRecallsBlocksThatAnotherWroteBeforeItWasKilled) {
   ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
@@ -274,12 +274,12 @@ TEST_P(DurableNode, AFreshOneRecallsWhatAnotherWroteBeforeItWasKilled) {
   ExpectRecalled(host, 7);
 }
 
-// Its tenant's are not durable, and the other session's blocks stay where they are.
+// The tenant's blocks are not durable, and those of the other session stay where they are.
 TEST_P(DurableNode, ASessionMayBeOfItsOwnClass) {
   LetTenantBeOfNoClass();
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
-  // They begin alike, which is both of theirs.
+  // Both chains begin with the same blocks.
   const auto chain_of = [](const Host& at, uint64_t seed) {
     return ChainOf(at, 6).Fork(2, seed, kBlocks - 2);
   };
@@ -329,7 +329,7 @@ TEST_P(DurableNode, SeveralAtOnceShareOneStore) {
   const auto count = ByTestLevel(2, 2, 8);
   std::vector<Host> hosts(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) ASSERT_NO_FATAL_FAILURE(Start(&hosts[i], i));
-  // All of them store the same chain, and each one of its own.
+  // All hosts store the same chain, and each one of its own.
   for (uint64_t i = 0; i < hosts.size(); ++i) {
     hosts[i].engine->Store(ChainOf(hosts[i], 1));
     hosts[i].engine->Store(ChainOf(hosts[i], 100 + i));
@@ -338,7 +338,7 @@ TEST_P(DurableNode, SeveralAtOnceShareOneStore) {
     const Status flushed = Flush(host);
     EXPECT_TRUE(flushed.ok()) << flushed.ToString();
   }
-  // Half of them die, and the others have everything.
+  // Half of the hosts die, and the others have everything.
   for (size_t i = 0; i < hosts.size() / 2; ++i) hosts[i].Kill();
   ExpectRecalled(hosts.back(), 1);
   for (uint64_t i = 0; i < hosts.size(); ++i) ExpectRecalled(hosts.back(), 100 + i);
@@ -361,15 +361,15 @@ TEST_P(DurableNode, AStoreThatFailsIsMissesAndComesBackByItself) {
     const auto fetch = host.engine->Fetch(chain, {}, kDefaultTimeoutNanos);
     const Recalled meanwhile = host.engine->CheckAndRelease(chain, {}, *fetch);
     EXPECT_EQ(meanwhile.wrong, 0u) << name;
-    EXPECT_LT(meanwhile.right, kBlocks) << name;  // Else the fault was none.
+    EXPECT_LT(meanwhile.right, kBlocks) << name;  // Otherwise the fault had no effect.
     store_->network()->Set({});
     ExpectRecalled(host, 7);
     host.Kill();
   }
 }
 
-// Longer than any deadline and any patience of the tier's own: nobody waits for it, and afterwards
-// it is used again with nothing lost.
+// The pause is longer than any deadline and any patience of the tier. No request waits for it.
+// Afterwards the store is used again, and no block is lost.
 TEST_P(DurableNode, AStoreThatSaysNothingForHalfAMinuteKeepsNobodyWaiting) {
   if (store_->network() == nullptr) GTEST_SKIP() << "a directory is behind no network";
   if (!IsFullRun()) GTEST_SKIP() << "takes half a minute; with --full";
@@ -394,8 +394,8 @@ TEST_P(DurableNode, AStoreThatSaysNothingForHalfAMinuteKeepsNobodyWaiting) {
   ExpectRecalled(host, 100);
 }
 
-// As when a host starts and the file system is not mounted: what was acknowledged then would be
-// lost below the mount point, and no other node would ever find it.
+// As when a host starts before the file system is mounted. Blocks acknowledged then would be lost
+// below the mount point, and no other node would ever find them.
 TEST_P(DurableNode, ADirectoryThatIsNotMountedAtTheStartIsWaitedFor) {
   if (GetParam().name != "Directory") GTEST_SKIP();
   const std::string& directory = static_cast<SharedDirectory*>(store_.get())->path();
@@ -424,13 +424,14 @@ TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   ASSERT_NO_FATAL_FAILURE(StoreAndDie(7));
   Host host;
   ASSERT_NO_FATAL_FAILURE(Start(&host));
-  // So that the node has its data key: else the killed server is missed by the keys, and its tier
-  // is never asked.
+  // Now the node has its data key. Without it the killed server would fail the key store, and the
+  // tier would never be asked.
   ASSERT_EQ(host.engine->Store(ChainOf(host, 9)), kBlocks);
   ASSERT_TRUE(Flush(host).ok());
   store_->Kill();
   EXPECT_EQ(host.engine->Recall(ChainOf(host, 7)).right, 0u);
-  EXPECT_EQ(host.engine->Store(ChainOf(host, 8)), kBlocks);  // Nobody waits for it.
+  // The request does not wait for the store.
+  EXPECT_EQ(host.engine->Store(ChainOf(host, 8)), kBlocks);
   EXPECT_TRUE(host.node->AwaitLine("tier shared: out of service: ")) << host.node->said();
   EXPECT_THAT(host.node->said(), testing::HasSubstr("; next step: "));
   store_->Start();
@@ -442,7 +443,7 @@ TEST_P(DurableNode, AServerThatIsKilledAndStartedAgainIsUsedAgain) {
   ExpectRecalled(host, 8);
 }
 
-// Where it can be looked at: a key is a file here, and so is a block.
+// On a store whose files can be looked at: a key is a file here, and so is a block.
 TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   if (GetParam().name != "Directory" || !GetParam().encrypted) GTEST_SKIP();
   const std::string& directory = static_cast<SharedDirectory*>(store_.get())->path();
@@ -475,7 +476,7 @@ TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   EXPECT_FALSE(PathsHave(directory, "/" + generation)) << "something of it is left";
   EXPECT_THAT(NamesIn(directory + "/keys"), testing::ElementsAre("gone" + generation))
       << "a key was made for a tenant that is deleted";
-  // It may come again, as another one.
+  // The tenant may come again, with another key.
   ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 9)), kBlocks);
   EXPECT_TRUE(Eventually([&] { return Flush(hosts[1]).ok(); }));
   hosts[1].Kill();
@@ -483,9 +484,9 @@ TEST_P(DurableNode, ATenantThatIsDeletedOnOneIsGoneFromTheOthersAndTheStore) {
   EXPECT_EQ(hosts[0].engine->Matched(ChainOf(hosts[0], 8)), 0u);
 }
 
-// It comes again, with the same prompt, before the other node has heard that it was deleted. What
-// that one drops then is the old one's.
-TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHadBefore) {
+// The tenant comes again, with the same prompt, before the other node has heard of its deletion.
+// The blocks that the other node drops then are those of the old key.
+TEST_P(DurableNode, AReturningTenantKeepsItsNewBlocksWhenOthersDropItsOldOnes) {
   if (GetParam().name != "Directory" || !GetParam().encrypted) GTEST_SKIP();
   std::vector<Host> hosts(2);
   ASSERT_NO_FATAL_FAILURE(Start(&hosts[0], 0, "127.0.0.1:0"));
@@ -505,7 +506,7 @@ TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHa
   }
   ASSERT_TRUE(Eventually([&] { return Flush(hosts[0]).ok(); }));
   EXPECT_TRUE(hosts[1].node->AwaitLine("the data key of tenant local is gone"));
-  // What it erases for itself goes, once whatever it was to erase before was tried.
+  // A key's blocks are erased once every earlier erasure has been tried.
   ASSERT_EQ(hosts[1].engine->Store(ChainOf(hosts[1], 9)), kBlocks);
   EXPECT_TRUE(Eventually([&] { return Flush(hosts[1]).ok(); }));
   const Status evicted = hosts[1].engine->Evict(ChainOf(hosts[1], 9))->status;
@@ -517,7 +518,8 @@ TEST_P(DurableNode, ATenantThatComesAgainKeepsWhatItStoresWhenOthersDropWhatItHa
   EXPECT_EQ(fresh.engine->Matched(ChainOf(fresh, 9)), 0u);
 }
 
-// Nobody can read what is left there; and it goes all the same, whoever remembers it.
+// Nobody can read the blocks that are left there. They are erased all the same, whichever node
+// remembers them.
 TEST_P(DurableNode, ATenantThatIsDeletedWhileTheStoreIsAwayIsSweptFromItOnceItIsBack) {
   if (store_->network() == nullptr || !GetParam().encrypted) GTEST_SKIP();
   WriteConfig("", /*keys_apart=*/true);

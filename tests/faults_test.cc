@@ -1,6 +1,6 @@
-// What happens to drives in real life: full, read-only, in another process's hands, files removed
-// by somebody. The cache goes on with memory, answers every fetch, and takes the drive back by
-// itself when it can be used again.
+// Tests drives as in real life: full, read-only, held by another process, with files removed by
+// somebody. The cache goes on with memory, answers every fetch, and uses the drive again when it
+// can.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -73,8 +73,8 @@ bool WriteText(const char* path, const std::string& text) {
   return written;
 }
 
-// From here on this process has mounts of its own, which go when it does, however it ends. Before
-// the first thread is started; the answer is why not, or empty.
+// Gives this process mounts of its own, which end with it, however it ends. Call before the first
+// thread is started. Returns why it failed, or an empty text.
 std::string EnterPrivateMounts() {
   const uid_t uid = getuid();
   const gid_t gid = getgid();
@@ -164,12 +164,13 @@ TEST_F(MountedFaultsTest, ADriveThatFillsUpIsUsedAgainWhenThereIsRoom) {
   const Chain during = MakeChain(2, 120);
   EXPECT_EQ(opened->engine->Store(during), 120u);  // Memory has room for all.
   EXPECT_EQ(opened->engine->Recall(during), Recalled{.right = 120});
-  static_cast<void>(opened->engine->Flush(kShortTimeoutNanos));  // Perhaps by giving up others.
+  // Perhaps by dropping other blocks.
+  static_cast<void>(opened->engine->Flush(kShortTimeoutNanos));
   EXPECT_EQ(opened->engine->Recall(before), Recalled{.right = 16});
 
   files_->MakeRoom();
-  // More than the old files could hold. The other chains go first: until there are more files,
-  // memory holds more than fits on the drive, and a flush would give up some of it.
+  // More than the old files could hold. The other chains are evicted first. Until there are more
+  // files, memory holds more than fits on the drive, and a flush would drop some of it.
   opened->engine->Evict(before);
   opened->engine->Evict(during);
   const Chain after = MakeChain(3, 100);
@@ -238,7 +239,7 @@ TEST_F(MountedFaultsTest, ADirectoryThatBecameReadOnlyBetweenRunsHarmsNothing) {
 
 constexpr uint64_t kHeldChain = 77;
 
-// Stores a chain, and keeps the directory until the parent has enough of it.
+// Stores a chain, and keeps the directory until the parent ends it.
 int HoldDirectory(const std::string& directory) {
   DieWithParent();
   Opened opened(directory);
@@ -281,7 +282,7 @@ TEST_P(SharedDirectoryTest, ASecondProcessWaitsInMemoryForTheFirstToEnd) {
   EXPECT_TRUE(second.engine->Flush().ok());
 }
 
-TEST_P(SharedDirectoryTest, WhatCannotBeLookedAtIsNotSaidToBeDeleted) {
+TEST_P(SharedDirectoryTest, BlocksOutOfReachAreNotReportedAsDeleted) {
   auto holder = ChildProcess::Start({kHoldFlag, scratch_.path()});
   ASSERT_EQ(holder->ReadLine(std::chrono::seconds(30)), "holding");
   Opened second(scratch_.path());
@@ -307,7 +308,7 @@ INSTANTIATE_TEST_SUITE_P(TheFirst, SharedDirectoryTest, testing::Bool(),
 
 class HandledFilesTest : public testing::Test {
  protected:
-  // Flushed, and pushed out of memory by what follows: half of it can only come from the drive.
+  // Flushed, and evicted from memory by later chains: half of it can only come from the drive.
   void StoreMoreThanMemory() {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       chains_.push_back(MakeChain(seed, 64));
@@ -316,7 +317,7 @@ class HandledFilesTest : public testing::Test {
     }
   }
 
-  // Every operation is answered, and what is served is right.
+  // Every operation is answered, and every served block is right.
   size_t RecallAll() {
     size_t right = 0;
     for (const Chain& chain : chains_) {

@@ -1,5 +1,5 @@
-// A drive that hangs, fails or comes back, under the whole cache and in steps: every request is
-// answered, in time by the clock, and memory is served as if nothing had happened.
+// Tests a drive that hangs, fails or comes back, under the whole cache and step by step. Every
+// request is answered in time by the clock. Memory is served as if nothing had happened.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -117,7 +117,7 @@ TEST_F(HangingDriveTest, ADeletionIsAnsweredAndNotSaidToBeDone) {
   }
   EXPECT_EQ(engine_->Recall(on_drive_), Recalled{.missed = 8});
 
-  cache_->disk()->Hang(false);  // Then it is done after all.
+  cache_->disk()->Hang(false);  // The request is done after all.
   cache_->Advance(10 * kDefaultTimeoutNanos);
   engine_->Finish(evict);
   EXPECT_EQ(engine_->Recall(on_drive_), Recalled{.missed = 8});
@@ -126,11 +126,11 @@ TEST_F(HangingDriveTest, ADeletionIsAnsweredAndNotSaidToBeDone) {
   EXPECT_EQ(engine_->Recall(on_drive_), Recalled{.missed = 8});
 }
 
-TEST_F(HangingDriveTest, ADeletionOfWhatIsBeingWrittenIsAnswered) {
+TEST_F(HangingDriveTest, ADeletionOfABlockBeingWrittenIsAnswered) {
   ASSERT_EQ(engine_->Store(in_memory_), 8u);
   ASSERT_TRUE(engine_->Flush().ok());
   cache_->disk()->Hang(true);
-  ASSERT_EQ(engine_->Store(on_drive_), 8u);  // Its writes hang.
+  ASSERT_EQ(engine_->Store(on_drive_), 8u);  // The drive's writes hang.
   EvictRequest evict;
   evict.chain = engine_->Slice(on_drive_);
   cache_->Evict(&evict);
@@ -150,7 +150,7 @@ TEST_F(HangingDriveTest, ADriveThatHangsForLongIsOutOfServiceAndComesBack) {
   engine_->Release(fetch);
   cache_->Advance(20 * kDefaultTimeoutNanos);
   EXPECT_FALSE(engine_->StatsOf(TierKind::kNvme).in_service);
-  // Now nobody waits for it any more: an answer at once, and no promise of blocks.
+  // The cache waits for the drive no longer: it answers at once, and promises no blocks.
   EXPECT_EQ(FetchNanos(&fetch, on_drive_, 30 * kMillisecond), 0);
   EXPECT_EQ(engine_->CheckAndRelease(on_drive_, {}, fetch).right, 0u);
   EXPECT_EQ(engine_->Matched(on_drive_), 0u);
@@ -170,7 +170,7 @@ TEST_F(HangingDriveTest, ASlotUnderAHangingReadIsNobodyElses) {
   FetchRequest fetch;
   FetchNanos(&fetch, on_drive_, 30 * kMillisecond);
   engine_->Release(fetch);
-  // The device may still write to where it was told to. All other memory is used meanwhile.
+  // The device may still write to its buffers. All other memory is used meanwhile.
   const Chain others = MakeChain(3, 64);
   engine_->Store(others);
   cache_->disk()->Hang(false);
@@ -219,7 +219,7 @@ TEST_F(HangingDriveTest, AClientMayLeaveWhileItsReadsHang) {
   cache_->Fetch(fetch.get());
   cache_->Advance(kMillisecond);
   engine_.reset();
-  cache_.reset();  // The disk's destructor lets the reads go: nothing may touch what is gone.
+  cache_.reset();  // The disk's destructor completes the reads: none may touch freed memory.
   fetch.reset();
   Mount();
   EXPECT_EQ(engine_->Recall(on_drive_), Recalled{.right = 8});

@@ -1,5 +1,5 @@
-// The real program's HTTP, and `aquifer ctl` and `aquifer top` against it: who is answered, with
-// what, and what a hostile client can do, which is nothing.
+// Tests the real program's HTTP, and `aquifer ctl` and `aquifer top` against it: which clients are
+// answered, with which answer, and that a hostile client can do no harm.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ using testing::IsEmpty;
 
 constexpr uint64_t kBlockBytes = uint64_t{64} << 10;
 constexpr char kToken[] = "an administrator's secret";
-// SHA-256 of it.
+// The token's SHA-256.
 constexpr char kTokenDigest[] = "0c41229d5955461f56b6e6630915023fbbb60c58ef52845c6f358d24000ce300";
 
 std::string TextOf(const std::string& path) {
@@ -94,7 +94,7 @@ class HttpTest : public testing::Test {
     }
   }
 
-  // `config`: what stands in its file.
+  // `config`: the content of its file.
   void Start(const std::string& config = "", const std::vector<std::string>& more = {}) {
     std::ofstream(path("aquifer.toml")) << config;
     std::vector<std::string> arguments = {"serve",  "--config", path("aquifer.toml"),    "--socket",
@@ -114,7 +114,7 @@ class HttpTest : public testing::Test {
   std::string admin_socket() const { return path("node.admin.sock"); }
   std::string Log() const { return TextOf(path("log")); }
 
-  // Waits until it does, or the node has ended.
+  // Returns true once the log has the text, and false if the node has ended.
   bool LogSays(const std::string& text) const {
     while (Log().find(text) == std::string::npos) {
       siginfo_t ended{};
@@ -180,7 +180,7 @@ TEST_F(HttpTest, ANodeThatServesIsHealthyReadyAndMeasured) {
                     HasSubstr("aquifer_tier_in_service{tier=\"nvme\"} 1\n")));
   EXPECT_EQ(Ask(GetText("/nothing")).status, 404);
   EXPECT_EQ(Ask(PostText("/healthz", "{}")).status, 405);
-  // As load balancers and older probes ask.
+  // The paths of load balancers and older probes.
   for (const char* path : {"/healthz", "/readyz"}) {
     EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.0\r\n\r\n", path)).status, 200) << path;
     const auto head = Ask(fmt::format("HEAD {} HTTP/1.0\r\n\r\n", path));
@@ -194,7 +194,7 @@ TEST_F(HttpTest, ANodeThatServesIsHealthyReadyAndMeasured) {
   EXPECT_NE(access(admin_socket().c_str(), F_OK), 0);
 }
 
-// Types and required fields, and no others: as far as our description goes.
+// Checks types and required fields, and no others: only the rules that our description uses.
 void Check(const json& schema, const json& document, const json& value, const std::string& where) {
   if (schema.contains("$ref")) {
     const auto pointer = json::json_pointer(schema["$ref"].get<std::string>().substr(1));
@@ -228,7 +228,7 @@ void Check(const json& schema, const json& document, const json& value, const st
   }
 }
 
-// That every call is described is in src/node/api/http_routes_test.cc.
+// src/node/api/http_routes_test.cc tests that every call is described.
 TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
   std::ofstream(path("master")) << std::string(64, 'a');
   ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
@@ -265,7 +265,7 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
     if (content.contains("application/json")) {
       Check(content["application/json"]["schema"], document, json::parse(response.body), path);
     }
-    // What the other method is told.
+    // The answer to the wrong method.
     const HeardResponse wrong = AskAdmin(get ? PostText(path, "{}") : GetText(path));
     EXPECT_EQ(wrong.status, 405);
     const bool probe = path == "/healthz" || path == "/readyz";
@@ -273,7 +273,7 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
   }
 }
 
-TEST_F(HttpTest, WhatEnginesDidIsCountedAndCanBePinnedPrestagedAndEvicted) {
+TEST_F(HttpTest, EnginesBlocksAreCountedAndCanBePinnedPrestagedAndEvicted) {
   Start();
   auto cache = Connect({.socket = socket()}, {});
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
@@ -332,7 +332,7 @@ TEST_F(HttpTest, SessionsAreListedByNamesThatAreTextWhateverEnginesCallThem) {
                                                           "a\nb", quotes, "\xC3\xA9", "z"}) {
     engine.NameSession(name, chain);
   }
-  ASSERT_TRUE(engine.Eventually([&] {  // The last, and so all before it.
+  ASSERT_TRUE(engine.Eventually([&] {  // This is the last block, so all blocks before it are there.
     return AskAdmin(PostText("/v1/unpin", R"({"session":"z"})")).status == 200;
   }));
   std::vector<std::string> names;
@@ -351,7 +351,7 @@ TEST_F(HttpTest, SessionsAreListedByNamesThatAreTextWhateverEnginesCallThem) {
               HasSubstr("--after 'x'\\''; touch " + path("pasted") + "; echo '\\'''\n"));
 }
 
-TEST_F(HttpTest, WhatADurableTierHadIsAHitInEveryView) {
+TEST_F(HttpTest, ABlockOfADurableTierIsAHitInEveryView) {
   const std::string config = fmt::format(
       "[[tier]]\nname = \"shared\"\nkind = \"posix\"\ndirectory = \"{}\"\nsize = \"1GiB\"\n",
       path("shared"));
@@ -417,7 +417,7 @@ TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(path("shared")), HasSubstr("2MiB"),
                                  HasSubstr("It works: every byte came back")));
   EXPECT_THAT(Ctl({"tiers"}).out, AllOf(HasSubstr("shared"), HasSubstr("in service")));
-  // What only the store has counted.
+  // Only the store's counters have these.
   EXPECT_THAT(
       Ask(GetText("/metrics")).body,
       HasSubstr("aquifer_durable_events_total{tier=\"shared\",event=\"store_removes\"} 24\n"));
@@ -439,7 +439,7 @@ TEST_F(HttpTest, OneCommandSaysWhetherAStoreWorksAndAnotherDeletesATenant) {
   EXPECT_EQ(report.at("failed"), "writing 4 KiB");
   EXPECT_THAT(report.at("trouble").get<std::string>(), HasSubstr("absent"));
 
-  // What a tenant stored is gone with its key.
+  // A tenant's blocks are gone with its key.
   AwaitKey();
   auto cache = Connect({.socket = socket()}, {});
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
@@ -469,7 +469,7 @@ TEST_F(HttpTest, ADrainedNodeIsHealthyAndNotReady) {
   EXPECT_EQ(json::parse(Ask(GetText("/v1/status")).body).at("ready"), false);
 }
 
-TEST_F(HttpTest, WrongCallsAreToldWhatIsWrong) {
+TEST_F(HttpTest, AWrongCallIsRefusedWithAReason) {
   Start();
   for (const char* body :
        {"", "{", "[]", "{}", R"({"session":7})", R"({"keys":[]})", R"({"keys":["zz"]})",
@@ -527,7 +527,7 @@ TEST_F(HttpTest, WithoutATokenTheAdministratorIsAnsweredOnTheSocketAlone) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(HttpTest, WhatIsConfiguredForATenantIsShownBeforeItComes) {
+TEST_F(HttpTest, ATenantsConfigurationIsShownBeforeItComes) {
   std::ofstream(path("tenants.toml"))
       << "[[tenant]]\nname = \"a\"\ntoken_sha256 = \"" << std::string(64, '1')
       << "\"\ndram_ceiling = \"64MiB\"\nttl = \"1h\"\npriority = -2\n";
@@ -579,7 +579,7 @@ TEST_F(HttpTest, WithTenantsEverythingButHealthNeedsTheToken) {
   const json tenants = json::parse(Ask(GetText("/v1/tenants", token)).body).at("tenants");
   ASSERT_EQ(tenants.size(), 2u);
   EXPECT_EQ(tenants[0].at("name"), "a");
-  // Which of several is meant must be said.
+  // With several tenants, the request must name one.
   EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"everything":true})")).status, 400);
   EXPECT_EQ(AskAdmin(PostText("/v1/evict", R"({"tenant":"b","everything":true})")).status, 200);
   EXPECT_TRUE(LogSays("audit: /v1/evict \"everything\"=true \"tenant\"=\"b\" for process"));
@@ -591,7 +591,7 @@ TEST_F(HttpTest, WithTenantsEverythingButHealthNeedsTheToken) {
   EXPECT_EQ(without.status, 2);
   EXPECT_THAT(without.err, HasSubstr("--token-file"));
 
-  // A reload takes the token away.
+  // A reload removes the token.
   std::ofstream(path("aquifer.toml"))
       << fmt::format("tenants = \"{}\"\nencryption = \"off\"\n", path("tenants.toml"));
   kill(pid_, SIGHUP);
@@ -617,7 +617,7 @@ TEST_F(HttpTest, NothingThatAClientSendsStopsTheOthers) {
     crowd.push_back(std::make_unique<HttpPeer>(port_));
     ASSERT_TRUE(crowd.back()->connected());
     if (i % 3 == 1) crowd.back()->Send("GET /metrics HTT");
-    if (i % 3 == 2) crowd.back()->Send(GetText("/metrics"));  // And never reads.
+    if (i % 3 == 2) crowd.back()->Send(GetText("/metrics"));  // This client never reads.
   }
   EXPECT_EQ(AskAdmin(GetText("/healthz")).status, 200);
   crowd.clear();
@@ -673,7 +673,7 @@ TEST_F(HttpTest, CtlAsksAndActs) {
   EXPECT_THAT(Ctl({"status"}).out, HasSubstr("draining"));
 }
 
-// What comes out of a terminal until it holds `text`.
+// Reads a terminal's output until it contains `text`.
 std::string ReadUntil(int terminal, const std::string& text) {
   std::string all;
   char chunk[4096];
@@ -692,7 +692,8 @@ TEST_F(HttpTest, TopDrawsAgainAndAgainAndLeavesTheTerminalAsItWas) {
   ASSERT_EQ(grantpt(terminal.get()), 0);
   ASSERT_EQ(unlockpt(terminal.get()), 0);
   const std::string name = ptsname(terminal.get());
-  const Descriptor other(open(name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC));  // Keeps it there.
+  // Keeps the terminal open.
+  const Descriptor other(open(name.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios before{};
   ASSERT_EQ(tcgetattr(other.get(), &before), 0);
   const pid_t top = Spawn({"top", "--socket", socket()}, name, path("top.err"), name);
@@ -722,7 +723,8 @@ TEST_F(HttpTest, CtlStartsAndStopsARecording) {
   TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
   EXPECT_EQ(engine.Matched(Chain(engine.layout(), {.seed = 1, .blocks = 6})), 0u);
   EXPECT_EQ(AskAdmin(PostText("/v1/record/start", R"({"file":"relative"})")).status, 400);
-  EXPECT_EQ(Ctl({"record", "start", path("other.jsonl")}).status, 2);  // One at a time.
+  // Only one recording at a time.
+  EXPECT_EQ(Ctl({"record", "start", path("other.jsonl")}).status, 2);
   const Outcome stopped = Ctl({"record", "stop", "--json"});
   EXPECT_EQ(stopped.status, 0) << stopped.err;
   const json recording = json::parse(stopped.out);
@@ -731,7 +733,7 @@ TEST_F(HttpTest, CtlStartsAndStopsARecording) {
   EXPECT_THAT(TextOf(path("trace.jsonl")), HasSubstr("hash_ids"));
 }
 
-TEST_F(HttpTest, CtlSaysWhatIsWrongAndWhatToDo) {
+TEST_F(HttpTest, CtlNamesTheMistakeAndTheNextStep) {
   const Outcome nobody = Aquifer({"ctl", "status", "--socket", path("nowhere.sock")});
   EXPECT_EQ(nobody.status, 1);
   EXPECT_THAT(nobody.out, IsEmpty());
@@ -751,7 +753,7 @@ TEST_F(HttpTest, CtlSaysWhatIsWrongAndWhatToDo) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--for"));
   EXPECT_EQ(Ctl({"pin", "--session", "a", "--for", "soon"}).status, 2);
-  // What was written, not what would have been sent.
+  // The value that was written, not the one that would have been sent.
   const std::string key(64, '0');
   EXPECT_THAT(Ctl({"pin", "--session", "a", "--for", "20000d"}).err,
               HasSubstr("--for: '20000d' is too long; give at most 3650d"));

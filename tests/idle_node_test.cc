@@ -1,5 +1,5 @@
-// A node that nobody asks for anything: what it costs its host in memory and time. The program with
-// its defaults; where its socket and its files are is all that it is told.
+// Measures what an idle node costs its host in memory and time. The program runs with its defaults;
+// only the places of its socket and its files are given.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,7 +31,8 @@ using std::chrono::steady_clock;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kExtentBytes = 64 * kMiB;
-constexpr uint64_t kReadyExtents = 4;  // Made before anyone asks, so that the first does not wait.
+// Prepared before any client asks, so that the first one does not wait.
+constexpr uint64_t kReadyExtents = 4;
 constexpr uint64_t kPoolBytes = 1024 * kMiB;
 constexpr uint64_t kBlockBytes = kMiB;
 
@@ -52,7 +53,7 @@ uint64_t StatusBytes(pid_t pid, const std::string& field) {
   return 0;
 }
 
-// What a process has mapped of the pool, and how much of that is really there.
+// How much of the pool a process has mapped, and how much of that is in memory.
 struct Pool {
   uint64_t mapped_bytes = 0;
   uint64_t resident_bytes = 0;
@@ -107,7 +108,7 @@ class IdleNode : public testing::Test {
     ASSERT_TRUE(node_->AwaitReady()) << node_->said();
     ASSERT_TRUE(Settles());
   }
-  // What it prepares is there.
+  // Returns true once the node has prepared its memory.
   bool Settles() {
     Pool before;
     for (int looks = 0, same = 0; looks < 600; ++looks) {
@@ -125,7 +126,7 @@ class IdleNode : public testing::Test {
   std::optional<ServedNode> node_;
 };
 
-TEST_F(IdleNode, IsSmallAndHasWhatItSays) {
+TEST_F(IdleNode, IsSmallAndItsFiguresAreTrue) {
   const pid_t pid = node_->pid();
   EXPECT_LT(StatusBytes(pid, "RssAnon") + StatusBytes(pid, "RssFile"), 64 * kMiB);
   const Pool pool = PoolOf(pid);
@@ -135,7 +136,7 @@ TEST_F(IdleNode, IsSmallAndHasWhatItSays) {
   const auto cache = Connect({.socket = socket_}, {});
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
   TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
-  // Somebody is there who may store: all of it is made ready.
+  // A client that may store is connected: the node prepares all of the pool.
   EXPECT_TRUE(engine.Eventually([&] { return engine.Counter("pool_bytes") == kPoolBytes; }));
   ASSERT_TRUE(Settles());
   const Pool larger = PoolOf(pid);
@@ -145,8 +146,7 @@ TEST_F(IdleNode, IsSmallAndHasWhatItSays) {
   EXPECT_LT(StatusBytes(pid, "RssAnon") + StatusBytes(pid, "RssFile"), 64 * kMiB);
 }
 
-// Ticks and sleeps against the time that went by, however long that was: a busy host only makes it
-// longer.
+// Ticks and sleeps are divided by the elapsed time, so a busy host does not change the result.
 TEST_F(IdleNode, UsesNoProcessorTimeToSpeakOf) {
   const auto cache = Connect({.socket = socket_}, {});
   ASSERT_TRUE(cache.ok());
@@ -164,8 +164,8 @@ TEST_F(IdleNode, UsesNoProcessorTimeToSpeakOf) {
   const Activity client = ActivityOf(::getpid());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
   const double ticks = seconds * static_cast<double>(::sysconf(_SC_CLK_TCK));
-  // It looks at its tiers and at the host's memory twice a second, or oftener where others could
-  // use that up in less.
+  // The node looks at its tiers and at the host's memory twice a second, or more often if others
+  // could use up the memory in less time.
   const bool ample = SystemExtentSource()->AvailableBytes() > uint64_t{14} << 30;
   EXPECT_LE(static_cast<double>(node.ticks - node_before.ticks),
             2 + (ample ? 0.001 : 0.01) * ticks);

@@ -1,6 +1,6 @@
-// A node and its engines under one memory limit, as in a container: a pool of most of it, which an
-// engine has mapped and leased whole, while the node is killed and started again. Nobody is killed
-// for want of memory.
+// Tests a node and its engines under one memory limit, as in a container. An engine has mapped and
+// leased all of a pool that takes most of the memory, while the node is killed and started again.
+// No process is killed for lack of memory.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,9 +37,9 @@ using std::chrono::seconds;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kExtentBytes = 64 * kMiB;
 constexpr uint64_t kLimitBytes = 640 * kMiB;
-constexpr uint64_t kPoolBytes = 6 * kExtentBytes;  // 60 % of it.
+constexpr uint64_t kPoolBytes = 6 * kExtentBytes;  // 60 % of the limit.
 constexpr uint64_t kBlockBytes = kMiB;
-constexpr size_t kBlocks = 6 * 60;  // A few less than it holds.
+constexpr size_t kBlocks = 6 * 60;  // A few less than the pool holds.
 constexpr size_t kBatch = 20;
 constexpr const char* kEngineFlag = "--engine-child";
 constexpr const char* kHogFlag = "--hog-child";
@@ -52,7 +52,7 @@ bool WriteTo(const std::string& path, const std::string& text) {
   return file.good();
 }
 
-// The directory that is this process's own group of memory, and whether it is of the first version.
+// The directory of this process's own memory group, and whether it is of cgroup version 1.
 std::optional<std::pair<std::string, bool>> OwnGroup() {
   std::ifstream file("/proc/self/cgroup");
   std::optional<std::pair<std::string, bool>> own;
@@ -69,7 +69,7 @@ std::optional<std::pair<std::string, bool>> OwnGroup() {
 
 class MemoryGroup {
  public:
-  // None where this process may not make one, and why.
+  // Returns null, and the reason, if this process may not make one.
   static std::unique_ptr<MemoryGroup> New(uint64_t bytes, std::string* why) {
     const auto own = OwnGroup();
     if (!own.has_value()) return *why = "this host has no groups of memory", nullptr;
@@ -87,14 +87,14 @@ class MemoryGroup {
     WriteTo(group->path_ + (own->second ? "/memory.swappiness" : "/memory.swap.max"), "0");
     return group;
   }
-  // When nobody is in it any more.
+  // Call when no process is in the group any more.
   ~MemoryGroup() {
     for (int i = 0; i < 100 && ::rmdir(path_.c_str()) != 0 && errno == EBUSY; ++i) {
       std::this_thread::sleep_for(milliseconds(10));
     }
   }
 
-  // A command that runs another one in it.
+  // A command that runs another one in the group.
   std::vector<std::string> Wrapper() const {
     return {"sh", "-c", fmt::format("echo $$ > {}/cgroup.procs && exec \"$@\"", path_), "sh"};
   }
@@ -118,7 +118,7 @@ class MemoryGroup {
 
 // ---- The children ----
 
-// Takes far more than there is.
+// Takes far more memory than the limit.
 int RunHog() {
   DieWithParent();
   void* const memory = ::mmap(nullptr, 2 * kLimitBytes, PROT_READ | PROT_WRITE,
@@ -137,7 +137,7 @@ uint64_t MappedBytes() {
   return extents * kExtentBytes;
 }
 
-// Stores what it can, leases what is there of it, and gives it back when told.
+// Stores as much as fits, leases the blocks that are there, and returns them when told.
 class Filler {
  public:
   explicit Filler(const std::string& socket)
@@ -158,11 +158,11 @@ class Filler {
 
   // While the pool still grows, the last blocks may take the place of the first.
   bool Fill() { return StoreOnce() == kBlocks && engine_.Matched(chain()) == kBlocks; }
-  // As much as is taken, for a while.
+  // Stores as much as the node takes, for a while.
   std::string Store() {
     size_t most = 0;
     for (int tries = 0; tries < 3 && most < kBlocks; ++tries) {
-      std::this_thread::sleep_for(milliseconds(20));  // Memory is being prepared meanwhile.
+      std::this_thread::sleep_for(milliseconds(20));  // The node prepares memory meanwhile.
       const size_t stored = StoreOnce();
       if (stored > most) tries = 0;
       most = std::max(most, stored);
@@ -237,7 +237,7 @@ class MemoryLimit : public testing::Test {
     return child->ReadLine(seconds(120)).value_or("dead");
   }
 
-  std::unique_ptr<MemoryGroup> group_;  // The last to go.
+  std::unique_ptr<MemoryGroup> group_;  // Destroyed last.
   ScratchDirectory scratch_;
   const std::string socket_ = scratch_.Sub("node.sock");
   const std::string config_ = scratch_.Sub("aquifer.toml");
@@ -245,7 +245,7 @@ class MemoryLimit : public testing::Test {
 };
 
 TEST_F(MemoryLimit, ANodeThatIsKilledAndStartedAgainKillsNobody) {
-  // The limit is one.
+  // Checks that the limit works.
   const auto hog = ChildProcess::Start({kHogFlag}, group_->Wrapper());
   ASSERT_EQ(hog->Wait(), -SIGKILL);
   const uint64_t kills = group_->Kills();
@@ -270,13 +270,13 @@ TEST_F(MemoryLimit, ANodeThatIsKilledAndStartedAgainKillsNobody) {
     EXPECT_THAT(Ask(other.get(), "store"), testing::StartsWith("stored "));
     EXPECT_EQ(group_->Kills(), kills) << "in life " << life;
   }
-  // What was leased is what it was, and with it gone there is room again.
+  // Leased blocks are unchanged, and when they are released there is room again.
   EXPECT_EQ(Ask(holder.get(), "release"), fmt::format("{} right, 0 wrong", blocks));
   const auto last = StartEngine();
   EXPECT_EQ(Ask(last.get(), "fill"), "full");
   EXPECT_EQ(group_->Kills(), kills);
   const std::string all = fmt::format("{} matched", kBlocks);
-  std::string matched;  // Of the last one's. It finds the node by itself, in a moment.
+  std::string matched;  // The client of the last node finds the new one by itself, in a moment.
   for (int tries = 0; tries < 600 && matched != all; ++tries) {
     matched = Ask(holder.get(), "match");
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,5 +1,5 @@
-// A node and its engines as processes of their own, which are killed, stopped and started again.
-// Nothing wrong is ever served, nothing that was lent stays lent, and everyone else goes on.
+// Tests a node and its engines as processes of their own, which are killed, stopped and started
+// again. No wrong byte is ever served, no lent memory stays lent, and all other processes go on.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -111,8 +111,8 @@ size_t MappedExtents() {
   return count;
 }
 
-// Looks every 10 ms. Looks are counted, and not time, so that a machine which lets nobody run gives
-// this process no less of it.
+// Returns true if it holds at last. It looks every 10 ms, and counts looks and not time: on a
+// stalled machine, this process then gets as many looks as ever.
 bool Eventually(const std::function<bool()>& holds, int looks = 1000) {
   for (int i = 0; i < looks; ++i) {
     if (holds()) return true;
@@ -149,7 +149,7 @@ class EngineProcesses : public testing::Test {
     });
   }
 
-  std::shared_ptr<OwnNode> node_;  // Shared with nobody here; OwnNode is made that way.
+  std::shared_ptr<OwnNode> node_;  // The object is not shared; OwnNode::Start returns a shared_ptr.
   std::unique_ptr<Cache> cache_;
   std::optional<TestEngine> engine_;
 };
@@ -165,7 +165,8 @@ TEST_F(EngineProcesses, KilledInMidStoreAndMidFetchLeaveNothingBehind) {
     child->Kill();
     child->Wait();
     ASSERT_TRUE(NothingIsLent()) << "after kill " << kill;
-    // Nothing half-written is visible, and what the dead one was filling can be filled.
+    // No half-written block is visible, and the blocks that the dead engine was filling can be
+    // filled.
     for (uint64_t number = 0; number < 64; number += 7) {
       const Chain chain = NumberedChain(engine().layout(), number);
       const Recalled recalled = engine().Recall(chain);
@@ -182,9 +183,9 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
   child->Stop();
   const Chain stored = NumberedChain(engine().layout(), 1);
   const Chain reserved = NumberedChain(engine().layout(), 2);
-  // The reservation is void: somebody else can store what it was to hold.
+  // The reservation is void: another client can store the block.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(reserved) == reserved.size(); }));
-  // What it has leased is as good for others as ever.
+  // The blocks that it leases are as good for others as ever.
   EXPECT_EQ(engine().Recall(stored), Recalled{.right = stored.size()});
   // A deletion does not take the memory away from a reader that may go on.
   EXPECT_TRUE(engine().Evict(stored)->status.ok());
@@ -194,7 +195,7 @@ TEST_F(EngineProcesses, StoppedForLongAreQuarantinedAndOthersGoOn) {
 
   child->Signal(SIGCONT);
   child->EndInput();
-  // What it had leased is still what it was, and its memory comes back without it having to die.
+  // Its leased blocks are unchanged, and their memory comes back without its death.
   EXPECT_EQ(child->ReadLine(seconds(30)), fmt::format("{} right", stored.size()));
   EXPECT_TRUE(NothingIsLent());
 }
@@ -223,11 +224,11 @@ TEST_F(EngineProcesses, CutOffInMidStoreCommitTooLateAndGoOn) {
   const auto reserve = slow.Reserve(chain);
   ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
   ASSERT_TRUE(Eventually([&] { return engine().Counter("overdue_reservations") > 0; }));
-  // The node it came from may be back by now, as another one to this client.
+  // The old node may be back by now; to this client it is another one.
   ASSERT_TRUE(Eventually([&] { return slow.Match(leased)->matched == leased.size(); }));
   const auto commit = slow.FillAndCommit(chain, {}, *reserve);
   EXPECT_EQ(commit->ops[0].status.code(), Code::kInvalid);
-  // The leases are still held, and of the same old link: nothing but the reservations may go.
+  // The leases are still held, and by the same old link: only the reservations may go.
   EXPECT_TRUE(Eventually([&] { return engine().Counter("lent_slots") == leased.size(); }));
   EXPECT_EQ(slow.CheckAndRelease(leased, {}, *fetch), Recalled{.right = leased.size()});
   EXPECT_TRUE(NothingIsLent());
@@ -254,7 +255,7 @@ class NodeProcess : public testing::Test {
     engine_.emplace(cache_.get(), LayoutOfBytes(kBlockBytes));
   }
   TestEngine& engine() { return *engine_; }
-  // The node answers again.
+  // Returns true if the node answers again.
   bool Back() {
     return Eventually([this] {
       MatchRequest match;
@@ -300,7 +301,7 @@ TEST_F(NodeProcess, KilledUnderLoadCostsMissesOnly) {
   }
 }
 
-TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
+TEST_F(NodeProcess, LeasedBlocksStayUnchangedAndTheRestIsUnmapped) {
   ASSERT_NO_FATAL_FAILURE(StartNode());
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
   const Chain kept = NumberedChain(engine().layout(), 1);
@@ -313,7 +314,7 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   ASSERT_EQ(reserve->ops[0].outcome, ReserveOutcome::kSlot);
   ASSERT_GE(MappedExtents(), 2u);
   KillNode();
-  // Nobody polls meanwhile.
+  // No thread polls meanwhile.
   EXPECT_TRUE(Eventually([] { return MappedExtents() == 1; }, kLooksInASecond))
       << MappedExtents() << " extents are mapped a second after the node's end";
 
@@ -325,7 +326,7 @@ TEST_F(NodeProcess, WhatIsLeasedStaysWhatItWasAndTheRestIsUnmapped) {
   EXPECT_EQ(engine().Matched(kept), 0u);
 }
 
-// Who waits sleeps until something is counted.
+// A client that waits sleeps until an answer is counted.
 TEST_F(NodeProcess, KilledBehindItsAnswerIsAnAnswerThatIsCounted) {
   ASSERT_NO_FATAL_FAILURE(StartNode());
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
@@ -335,7 +336,8 @@ TEST_F(NodeProcess, KilledBehindItsAnswerIsAnAnswerThatIsCounted) {
   MatchRequest match;
   match.chain = engine().Slice(chain);
   cache_->Match(&match);
-  std::this_thread::sleep_for(milliseconds(500));  // It is answered, and nobody reads that.
+  // The request is answered, and no thread reads the answer.
+  std::this_thread::sleep_for(milliseconds(500));
   KillNode();
   ASSERT_TRUE(Eventually([] { return MappedExtents() == 0; }));
   EXPECT_EQ(cache_->Poll(), 1u);
@@ -344,7 +346,7 @@ TEST_F(NodeProcess, KilledBehindItsAnswerIsAnAnswerThatIsCounted) {
   EXPECT_EQ(match.matched, chain.size());
 }
 
-// A debugger, a freezer or swapping: its process is there and does nothing.
+// As under a debugger, a freezer or swapping: the process is there and does nothing.
 TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
   ASSERT_NO_FATAL_FAILURE(StartNode());
   ASSERT_NO_FATAL_FAILURE(ConnectToIt());
@@ -357,13 +359,13 @@ TEST_F(NodeProcess, StoppedKeepsNobodyWaitingAndIsFoundAgain) {
   cache_->Fetch(&fetch);
   EXPECT_TRUE(cache_->Wait(fetch));
   for (const FetchOp& op : fetch.ops) EXPECT_EQ(op.status.code(), Code::kLate);
-  // One without a deadline waits until the node counts as gone.
+  // A request without a deadline waits until the node counts as gone.
   EXPECT_EQ(engine().Match(chain)->status.code(), Code::kUnavailable);
 
   child_->Signal(SIGCONT);
   ASSERT_TRUE(Back());
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = chain.size()});
-  // What the fetch was lent after all is not lent any more.
+  // The slots that the late fetch was lent are given back.
   EXPECT_TRUE(engine().Eventually([this] { return engine().Counter("lent_slots") == 0; }));
 }
 

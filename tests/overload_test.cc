@@ -1,5 +1,5 @@
-// 64 clients that want far more than there is. Every one of them is served, and no cap is passed,
-// by a byte. One more speaks to the node by hand, and is answered in time.
+// Tests 64 clients that want far more memory than there is. Every client is served, and no cap is
+// exceeded by a byte. One more client speaks to the node by hand, and is answered in time.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -40,20 +40,20 @@ constexpr uint64_t kDramBytes = 128 * kMiB;
 constexpr uint64_t kNvmeBytes = 64 * kMiB;
 constexpr uint64_t kCeilingBytes = 10 * kMiB;
 constexpr size_t kClients = 64;
-constexpr size_t kChains = 12;  // Of each client: 384 MiB of them all.
+constexpr size_t kChains = 12;  // For each client; 384 MiB for all of them.
 constexpr size_t kBlocks = 8;
 constexpr int64_t kTimeoutNanos = 5 * kDefaultTimeoutNanos;
 constexpr int64_t kGraceNanos = 60 * kDefaultTimeoutNanos;
 constexpr const char* kCapped = "capped";
-// Of the one that speaks by hand.
+// For the client that speaks by hand.
 constexpr int64_t kHandTimeoutNanos = kDefaultTimeoutNanos;
 constexpr std::chrono::milliseconds kLook{10};
 constexpr int kLooks = 2 * kDefaultTimeoutNanos / 10'000'000;  // The deadline and as much again.
 
-// What one client has got out of it.
+// The outcome for one client.
 struct Share {
   std::atomic<size_t> tries = 0;
-  std::atomic<size_t> rounds = 0;  // In which it stored something and recalled something.
+  std::atomic<size_t> rounds = 0;  // Rounds in which it stored a block and recalled one.
   size_t wrong = 0;
 };
 
@@ -85,7 +85,7 @@ class Client {
     const Recalled recalled = engine_.CheckAndRelease(chain, {}, fetch);
     share_->wrong += recalled.wrong + recalled.corrupt;
     for (const FetchOp& op : fetch.ops) {
-      // Where there is no memory to load into, that is the answer.
+      // If there is no memory to load into, the answer says so.
       const bool known = op.status.ok() || op.status.code() == Code::kNotFound ||
                          op.status.code() == Code::kLate || op.status.code() == Code::kNoSpace;
       share_->wrong += known ? 0 : 1;
@@ -97,7 +97,7 @@ class Client {
   }
 
  private:
-  // As an engine does: what is refused is not kept, and that is that.
+  // As an engine does: a refused block is simply not kept.
   size_t StoreOnce(const Chain& chain) {
     ReserveRequest reserve;
     reserve.chain = engine_.Slice(chain);
@@ -118,9 +118,8 @@ class Client {
   TestEngine engine_;
 };
 
-// The client library ends a fetch by itself when its time is over: whether the node does is seen
-// without it. Looks are counted, and not time, so that a machine which lets nobody run gives the
-// node no less of it.
+// The client library ends a fetch by itself at its deadline. This client shows that the node does
+// so, too. It counts looks and not time, so that a stalled machine does not count against the node.
 class HandClient {
  public:
   explicit HandClient(const std::string& socket) : raw_(socket) {
@@ -128,7 +127,7 @@ class HandClient {
     raw_.Register(layout_);
   }
 
-  // False: the node has left something unanswered.
+  // Returns false if the node has left a request unanswered.
   bool Round(uint64_t round) {
     const uint64_t number = round % kChains;
     const bool answered = Fetch(ChainOf(1, number)) && Reserve(ChainOf(kClients, number));
@@ -158,7 +157,8 @@ class HandClient {
     return answered;
   }
 
-  // And a commit of what it has aborted before, which is answered as well.
+  // Returns false if the node has left a request unanswered. It also commits a reservation that it
+  // has aborted before, which the node answers as well.
   bool Reserve(const Chain& chain) {
     ReserveCall call;
     call.chain = Call(chain);
@@ -182,7 +182,7 @@ class HandClient {
         [](const CommitAnswer& answer) { EXPECT_EQ(answer.code, Code::kInvalid); });
   }
 
-  // Takes each item of an answer; false when its end does not come in time.
+  // Takes each item of an answer. Returns false if its end does not come in time.
   template <class Item>
   bool Await(const std::function<void(const Item&)>& take) {
     for (int looks = 0; looks < kLooks; ++looks) {
@@ -201,7 +201,7 @@ class HandClient {
     return false;
   }
 
-  // It holds nothing now, and has mapped nothing.
+  // This client holds nothing now, and has mapped nothing.
   void ReturnExtents() {
     std::vector<std::byte> frame;
     while (raw_.TryReceive(&frame).ok()) {
@@ -214,7 +214,7 @@ class HandClient {
       } else {
         uint32_t extent = 0;
         AQ_CHECK(DecodeExtent(&reader, &extent).ok());
-        if (extents_.erase(extent) > 0) raw_.WriteReturned(extent);  // It may be asked twice.
+        if (extents_.erase(extent) > 0) raw_.WriteReturned(extent);  // The node may ask twice.
       }
     }
   }
@@ -224,7 +224,7 @@ class HandClient {
   std::set<uint32_t> extents_;
 };
 
-// Every extent that this process has: the node's, and its clients' of those.
+// Every extent of this process: the node's, and its clients' mappings of those.
 uint64_t ExtentBytesMapped() {
   std::ifstream maps("/proc/self/maps");
   std::set<uint64_t> inodes;
@@ -256,7 +256,8 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
   options.nvme_directories = {scratch.Sub("nvme")};
   options.nvme_bytes = kNvmeBytes;
   options.nvme_segment_bytes = 4 * kMiB;
-  // It has no floor: that the many of the other tenant do not starve it is everybody's right.
+  // This tenant has no floor. Even without one, the many clients of the other tenant must not
+  // starve it.
   options.tenants = {{.name = kCapped, .dram_ceiling_bytes = kCeilingBytes}};
   ServerOptions server;
   server.socket = scratch.Sub("node.sock");
@@ -301,7 +302,8 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
       const bool dram = tier.tier == TierKind::kDram;
       EXPECT_LE(tier.used_bytes, tier.capacity_bytes);
       EXPECT_LE(tier.capacity_bytes, dram ? kDramBytes : kNvmeBytes);
-      // An extent that it was asked for and has not returned yet is charged on top of its blocks.
+      // An extent that the tenant was asked for and has not returned yet is charged on top of its
+      // blocks.
       if (dram && stats.stats.Counter("withheld_bytes") == 0) {
         EXPECT_LE(tier.tenant_bytes, kCeilingBytes);
         most_capped = std::max(most_capped, tier.tenant_bytes);
@@ -313,8 +315,8 @@ TEST(Overload, EveryoneIsServedAndNoCapIsPassed) {
     bool starved = false;
     for (const Share& share : shares) {
       served += share.rounds >= rounds ? 1 : 0;
-      // Those whose blocks are all there go round fast; who has to store waits for room. But nobody
-      // is passed over again and again.
+      // Clients whose blocks are all there finish rounds fast; a client that has to store waits for
+      // room. But no client may be passed over again and again.
       starved |= share.rounds < rounds && share.tries > too_many_tries;
     }
     enough = served == kClients || starved;

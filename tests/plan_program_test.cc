@@ -1,5 +1,6 @@
-// The program `aquifer plan`, from outside: the conversation trace, its page in a real browser,
-// files that somebody broke on purpose, and a node's recording against what the node measured.
+// Tests the program `aquifer plan` from outside: the conversation trace, its page in a real
+// browser, files that were broken on purpose, and a node's recording against the node's own
+// figures.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -125,7 +126,8 @@ TEST_F(PlanProgram, LogsWithPromptsArePlannedAndNotRepeated) {
   EXPECT_THAT(outcome.text + TextOf(page), Not(HasSubstr("secret")));
 }
 
-// Texts are cut into blocks of 128 tokens, and whoever hashed blocks cut them elsewhere.
+// Texts are cut into blocks of 128 tokens, but a trace of block hashes may have been cut
+// differently.
 TEST_F(PlanProgram, FormsWithBlocksOfDifferentSizesAreNotMixed) {
   std::string hashes;
   for (int i = 0; i < 10; ++i) {
@@ -143,7 +145,7 @@ TEST_F(PlanProgram, FormsWithBlocksOfDifferentSizesAreNotMixed) {
   EXPECT_EQ(RunPlan({mixed, "--block-tokens", "128"}).status, 0);
 }
 
-// The same trace, cut to the same number of blocks, by depths and by replaying it.
+// The same trace, cut to the same number of blocks: by depths, and by replaying it.
 TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   constexpr uint64_t kTraceBlockBytes = 512 * (uint64_t{128} << 10);
   const std::string fleet = Write("fleet.toml", "[gpu]\nengine_cache = 0\n[nvme]\nsize = 0\n");
@@ -164,12 +166,12 @@ TEST_F(PlanProgram, HitRatesAreThoseOfReplay) {
   ASSERT_EQ(planned.status, 0) << planned.text;
   const json plan = json::parse(planned.text);
   EXPECT_NEAR(plan["configured"]["hit_rate"], rates["lru-leaf"], 1e-9);
-  // It touches a chain's head first, and so keeps a little less.
+  // The node touches a chain's head first, and so keeps a little less.
   EXPECT_NEAR(plan["configured"]["hit_rate"], rates["lru"], 0.001);
   EXPECT_NEAR(plan["predicted_hit_rate"], rates["learned"], 0.0005);
 }
 
-// Money, wear and watt-hours go by the time that a trace covers.
+// Money, wear and watt-hours follow the time that a trace covers.
 TEST_F(PlanProgram, ATraceInTwoFilesIsPlannedLikeTheWhole) {
   std::string halves[2];
   for (int i = 0; i < 200; ++i) {
@@ -189,7 +191,7 @@ TEST_F(PlanProgram, ATraceInTwoFilesIsPlannedLikeTheWhole) {
   const json whole = plan({Write("whole.jsonl", halves[0] + halves[1])});
   const json cut = plan({Write("first.jsonl", halves[0]), Write("second.jsonl", halves[1])});
   EXPECT_EQ(whole["trace"]["seconds"], 199);
-  EXPECT_EQ(cut["trace"]["seconds"], 198);  // How long nothing came in between, nobody knows.
+  EXPECT_EQ(cut["trace"]["seconds"], 198);  // The length of the gap between the parts is not known.
   EXPECT_EQ(cut["predicted_hit_rate"], whole["predicted_hit_rate"]);
   const auto near = [&](const char* figure) {
     const double expected = whole["configured"][figure];
@@ -210,7 +212,7 @@ TEST_F(PlanProgram, WrongFleetsAndOptionsAreRefusedInWords) {
   EXPECT_EQ(RunPlan({scratch_.Sub("nothing.jsonl")}).status, 1);
   EXPECT_THAT(RunPlan({kConversation, "--html", "/nowhere/plan.html"}).text,
               HasSubstr("/nowhere/plan.html"));
-  // Told before the trace is read, which is not there.
+  // The mistake is reported before the trace, which does not exist, is read.
   EXPECT_THAT(RunPlan({scratch_.Sub("nothing.jsonl"), "--html", scratch_.Sub("")}).text,
               HasSubstr("Is a directory"));
   EXPECT_THAT(RunPlan({"--presets"}).text, AllOf(HasSubstr("h200"), HasSubstr("llama-3-8b")));
@@ -229,7 +231,7 @@ TEST_F(PlanProgram, APageGoesWhereALinkLeadsAndADeviceStaysOne) {
   EXPECT_TRUE(std::filesystem::is_character_file(device));
 }
 
-// A disk that is full is said to be, by an exit status that is none of a crash.
+// A full disk is reported, with an exit status other than a crash's.
 TEST_F(PlanProgram, ALastLineThatBrokeOffIsToldAndATraceIsNotReplacedByItsPage) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {
@@ -246,7 +248,7 @@ TEST_F(PlanProgram, ALastLineThatBrokeOffIsToldAndATraceIsNotReplacedByItsPage) 
   EXPECT_GT(std::filesystem::file_size(trace), lines.size());
 }
 
-TEST_F(PlanProgram, WhatCannotBeWrittenIsAnError) {
+TEST_F(PlanProgram, AnOutputThatCannotBeWrittenIsAnError) {
   const std::string trace =
       Write("trace.jsonl",
             R"({"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]})"
@@ -275,7 +277,7 @@ std::string FindBrowser() {
   return "";
 }
 
-// The page as the browser has laid it out, with what this script says about each plot.
+// The page as the browser has laid it out, with this script's measurements of each plot.
 constexpr const char* kMeasure = R"(<pre id="measured"></pre><script>
 const told = {};
 for (const plot of document.querySelectorAll("svg.plot")) {
@@ -317,7 +319,7 @@ TEST_F(PlanProgram, AllPlotsAreDrawnInARealBrowser) {
   if (browser.empty()) GTEST_SKIP() << "no Chromium: apt-get install chromium";
   const std::string page = scratch_.Sub("plan.html");
   ASSERT_EQ(RunPlan({kConversation, "--html", page}).status, 0);
-  // Pages may run nothing, by their own word; the copy that is measured may.
+  // The page's own policy forbids scripts; the measured copy allows them.
   std::string html = TextOf(page);
   EXPECT_THAT(html, Not(HasSubstr("://")));
   const size_t policy = html.find("<meta http-equiv=\"Content-Security-Policy\"");
@@ -391,8 +393,8 @@ TEST_F(PlanProgram, ALineOfGigabytesIsRefusedInBoundedMemory) {
 
 // ---- A node's recording ----
 
-// What an engine does: conversations that share how they begin, each of which grows by what the
-// user says and by what the model makes of it.
+// Imitates an engine: conversations with common beginnings, which grow by the user's texts and by
+// the model's answers.
 class Talker {
  public:
   Talker(TestEngine* engine, uint64_t seed)
@@ -532,9 +534,9 @@ TEST_F(PlanOfARecording, AgreesWithANodeThatHasTooLittle) {
   Show(plan["configured"]["hit_rate"], measured);
 }
 
-// When a node's tables are made anew depends on its threads, and a recording of seconds has few of
-// them: single ones differ by two points, and the mean of six short ones by more than one on a slow
-// machine. Only the long recordings are held to the point that is promised.
+// When the learned order renews its tables depends on the node's threads, and a short recording has
+// few renewals. Single short recordings differ by two points, and the mean of six by more than one
+// on a slow machine. Only the long recordings must keep to the promised point.
 TEST_F(PlanOfARecording, AgreesWithANodeThatLearns) {
   const int recordings = ByTestLevel(1, 3, 6);
   double planned = 0;

@@ -1,7 +1,7 @@
 // Several processes write, read and remove blobs in one directory, far more than its cap has room
-// for, and are killed at random moments. Now and then all of them stand still and everything in the
-// directory is counted: the cap must hold to the byte. Nobody may ever read a wrong byte, and
-// nothing may be removed twice.
+// for, and are killed at random moments. Now and then all of them stop and every byte in the
+// directory is counted: the cap must hold to the byte. No process may ever read a wrong byte, and
+// no blob may be removed twice.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -34,8 +34,8 @@ using std::chrono::milliseconds;
 
 constexpr const char* kChildFlag = "--posix-child";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kShared = 150;  // Blobs that all write, and that hold the same from everyone.
-constexpr uint64_t kNotes = 4;     // Those that are replaced, each by one of kVersions.
+constexpr uint64_t kShared = 150;  // Blobs that all processes write, with the same bytes.
+constexpr uint64_t kNotes = 4;     // Blobs that are replaced, each by one of kVersions.
 constexpr uint64_t kVersions = 4;
 constexpr uint64_t kNoteBytes = 3000;
 
@@ -43,7 +43,7 @@ PosixStoreOptions OptionsFor(const std::string& directory) {
   PosixStoreOptions options;
   options.directory = directory;
   options.grant_bytes = kMiB / 2;
-  // Fewer grants than eight processes would like, so that they are in each other's way.
+  // Fewer grants than eight processes would like, so that they compete.
   options.capacity_bytes = kPosixOverheadBytes + 10 * options.grant_bytes;
   options.read_threads = 2;
   options.write_threads = 2;
@@ -57,7 +57,7 @@ std::string SharedName(uint64_t number) {
 uint64_t SharedBytes(uint64_t number) { return 5000 + number * 7919 % 250'000; }
 std::string NoteName(uint64_t number) { return fmt::format("generation/notes/{}", number); }
 
-// One process's life.
+// One process's work.
 class Worker {
  public:
   Worker(BlobStore* store, uint64_t seed)
@@ -95,7 +95,7 @@ class Worker {
   }
 
  private:
-  // All may be missing, and there may be no room; nothing else may be.
+  // Any blob may be missing, and there may be no room; no other failure is allowed.
   void Expect(const Status& status) {
     const Code code = status.code();
     if (code == Code::kOk || code == Code::kNotFound || code == Code::kNoSpace ||
@@ -111,7 +111,8 @@ class Worker {
           caller_.Read(NoteName(note), kNoteBytes, 1000 + note * kVersions + version);
       if (status.code() != Code::kInvalid) return Expect(status);
     }
-    // It may have been replaced between two looks; of four that is not likely, so look again.
+    // The blob may be replaced between two looks. With four versions that is not likely, so look
+    // again.
     for (uint64_t version = 0; version < 16 * kVersions; ++version) {
       const Status status =
           caller_.Read(NoteName(note), kNoteBytes, 1000 + note * kVersions + version % kVersions);
@@ -158,7 +159,7 @@ int RunChild(const std::string& directory, uint64_t seed) {
   return 0;
 }
 
-// Bytes of files that have no name any more and are still open somewhere.
+// Bytes of files that have no name any more and are still open in a process.
 uint64_t NamelessBytes(pid_t pid) {
   uint64_t bytes = 0;
   const std::string folder = fmt::format("/proc/{}/fd", pid);
@@ -175,7 +176,7 @@ class PosixProcessesTest : public testing::Test {
  protected:
   std::string directory() const { return scratch_.Sub("store"); }
 
-  // Of what is not set aside for processes.
+  // The bytes that are not reserved for processes.
   uint64_t Cap() const {
     return OptionsFor(directory()).capacity_bytes - kMaxPosixProcesses * kPosixProcessBytes;
   }
@@ -225,7 +226,7 @@ class PosixProcessesTest : public testing::Test {
     children_.clear();
   }
 
-  // What is left, read by one more process, when nobody else is there.
+  // Checks the blobs that are left with one more process, when no other is there.
   void CheckWhatIsLeft() {
     Result<std::unique_ptr<BlobStore>> store = NewPosixStore(OptionsFor(directory()));
     ASSERT_TRUE(store.ok());
@@ -240,10 +241,10 @@ class PosixProcessesTest : public testing::Test {
     EXPECT_TRUE(caller.Write("last", 20'000, 1).ok());
     store->reset();
     EXPECT_LE(BytesWithoutProcesses(directory()), Cap());
-    // The dead have left no place behind, and no work half done.
+    // Dead processes have left no member file behind, and no half-done work.
     EXPECT_TRUE(std::filesystem::is_empty(PosixPaths(directory()).Processes()));
     EXPECT_FALSE(std::filesystem::exists(PosixPaths(directory()).Reclaim()));
-    // A test in which nothing was ever in the way of anything shows nothing.
+    // A test in which the processes never competed shows nothing.
     EXPECT_GT(removed_.size(), 0u);
     EXPECT_GT(most_bytes_, 3 * kMiB);  // Of five.
     RecordProperty("steps", std::to_string(steps_));

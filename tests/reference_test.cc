@@ -1,5 +1,5 @@
-// Replicas of the reference engine and their node as processes of their own: killed in the middle
-// of a conversation, again and again, they give no wrong answer.
+// Runs replicas of the reference engine and their node as processes of their own. They are killed
+// in the middle of a conversation, again and again, and give no wrong answer.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Fleet {
   void KillReplica(size_t replica) { replicas_[replica].process->Kill(); }
 
   void StartNode() {
-    if (node_ != nullptr) node_->Wait();  // It was killed, and may still be listening.
+    if (node_ != nullptr) node_->Wait();  // The old node was killed, and may still be listening.
     node_ = std::make_unique<ServedNode>(
         AQUIFER_PROGRAM_PATH,
         std::vector<std::string>{"--socket", scratch_.Sub("node.sock"), "--dram", "128MiB",
@@ -81,10 +81,10 @@ std::string ChatText(const json& messages) {
 
 struct Answered {
   std::string text;
-  size_t recalled = 0;  // Tokens.
+  size_t recalled = 0;  // In tokens.
 };
 
-// None: the replica died.
+// Returns nothing if the replica died.
 std::optional<Answered> Receive(HttpPeer* peer) {
   const auto answer = peer->Receive();
   if (!answer) return std::nullopt;
@@ -100,7 +100,7 @@ std::optional<Answered> Ask(uint16_t port, const json& messages) {
   return peer.Send(ChatText(messages)) ? Receive(&peer) : std::nullopt;
 }
 
-TEST(ReferenceTest, EveryAnswerIsRightWhoeverIsKilled) {
+TEST(ReferenceTest, EveryAnswerIsRightWhicheverProcessIsKilled) {
   const size_t kills = ByTestLevel<size_t>(4, 8, 50);
   constexpr size_t kNode = 2;
   SeededRandom random(11);
@@ -126,7 +126,7 @@ TEST(ReferenceTest, EveryAnswerIsRightWhoeverIsKilled) {
     messages.push_back({{"role", "assistant"}, {"content", answer->text}});
     victim == kNode ? fleet.StartNode() : fleet.StartReplica(victim);
   }
-  // Without a cache, all of that would be no wonder.
+  // Without a cache, right answers would prove nothing.
   messages.erase(messages.size() - 1);
   for (size_t tries = 0; recalled == 0 && tries < 20; ++tries) {
     fleet.KillReplica(0);

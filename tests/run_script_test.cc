@@ -1,4 +1,4 @@
-// ./run as a person uses it: it starts a node and engines, shows what they do, and ends them when
+// Runs ./run as a person does: it starts a node and engines, shows their work, and ends them when
 // told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using std::chrono::seconds;
 
 class RunScript : public testing::Test {
  protected:
-  // It takes its node along when this process dies.
+  // The script ends its node when this process dies.
   std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments) {
     std::vector<std::string> words = {"setpriv",
                                       "--pdeathsig",
@@ -59,7 +59,7 @@ TEST_F(RunScript, ShowsALivingNodeAndEndsItWithADrain) {
     const std::string call = "Connect({.socket = \"" + socket_ + "\"}, {})";  // As below.
     EXPECT_TRUE(run->ReadUntil(call, seconds(60)).has_value());
     {
-      // It stays up, the node and the engine.
+      // Both the node and the engine stay up.
       auto cache = Connect({.socket = socket_}, {});
       ASSERT_TRUE(cache.ok()) << cache.status().ToString();
       TestEngine engine(cache->get(), LayoutOfBytes(1 << 16));

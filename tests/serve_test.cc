@@ -1,5 +1,5 @@
-// The program `aquifer serve`, from outside: who is let in, what a reload changes, what systemd
-// hears and what is recorded.
+// Tests the program `aquifer serve` from outside: which clients are let in, what a reload changes,
+// what it tells systemd, and what it records.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ std::string TextOf(const std::string& path) {
   return text.str();
 }
 
-// A client in a process of its own, for another user's: says whether it was let in.
+// A client in a process of its own, for another user's: prints whether it was let in.
 int RunKnocker(const std::string& socket, const std::string& tenant, const std::string& token) {
   DieWithParent();
   const auto cache = Connect({.socket = socket, .token = token}, {.tenant = tenant});
@@ -83,7 +83,7 @@ int RunKnocker(const std::string& socket, const std::string& tenant, const std::
 
 class Serve : public testing::Test {
  protected:
-  // Everyone may look for the socket.
+  // Every user may look for the socket.
   void SetUp() override { ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0); }
 
   void Start(std::vector<std::string> more = {}, const std::vector<std::string>& wrapper = {}) {
@@ -127,7 +127,7 @@ class ServeTenants : public Serve {
   }
   void WriteMaster() { WriteClosed(master_, std::string(64, 'c')); }
   void WriteConfig(const std::string& text) { std::ofstream(config_, std::ios::trunc) << text; }
-  // The node reads it, changes nothing, and says why.
+  // The node reads the file, changes nothing, and says why.
   void ReloadInVain(const std::string& config, const std::string& why) {
     WriteConfig(config);
     node_->Signal(SIGHUP);
@@ -137,7 +137,7 @@ class ServeTenants : public Serve {
   }
   std::string TenantsLine() const { return fmt::format("tenants = \"{}\"\n", tenants_); }
   std::string MasterLine() const { return fmt::format("master_key_file = \"{}\"\n", master_); }
-  // Data keys are made below this, and not in the host's own place.
+  // Data keys are made below this directory, and not in the host's own place.
   std::vector<std::string> WithState() const {
     return {"env", "STATE_DIRECTORY=" + scratch_.Sub("state")};
   }
@@ -236,7 +236,7 @@ TEST_F(ServeTenants, ATierThatIsAddedDoesNotTakeTheKeysElsewhere) {
                                     HasSubstr(scratch_.Sub("shared/keys")),
                                     HasSubstr("key_store = \"" + keys + "\"")));
   EXPECT_EQ(refused.Wait(), 2);
-  // As it says.
+  // As the message says.
   WriteConfig(MasterLine() + fmt::format("key_store = \"{}\"\n", keys) + tier);
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}, WithState()));
   EXPECT_EQ(Stop(), 0);
@@ -251,7 +251,7 @@ TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
   ASSERT_NO_FATAL_FAILURE(StartWithTenants());
   EXPECT_EQ(Knock("red", "red secret"), "let in");
   EXPECT_EQ(Knock("blue", "blue secret"), "let in");
-  // All of them hear the same.
+  // All three get the same answer.
   const std::string refusal = Knock("red", "wrong");
   EXPECT_THAT(refusal, HasSubstr("access denied"));
   EXPECT_EQ(Knock("red", ""), refusal);
@@ -259,7 +259,7 @@ TEST_F(ServeTenants, OnlyTheRightTenantTokenAndUserAreLetIn) {
   EXPECT_EQ(Knock("nobody", "red secret"), refusal);
   EXPECT_EQ(Knock("local", ""), refusal);
   EXPECT_EQ(Knock("far", "far secret"), refusal);
-  // And the log says why.
+  // The log says why.
   EXPECT_TRUE(node_->AwaitLine("wrong token")) << node_->said();
   EXPECT_TRUE(node_->AwaitLine("unknown tenant")) << node_->said();
   EXPECT_TRUE(node_->AwaitLine("wrong user")) << node_->said();
@@ -313,7 +313,7 @@ TEST_F(ServeTenants, ASignalChangesThemAndAMistakeChangesNothing) {
   EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8});
 }
 
-// Who is in already, with what does not count any more.
+// A client that was let in is cut off when its token or user no longer counts.
 TEST_F(ServeTenants, AChangedTokenOrUserEndsTheConnectionsThatShowedAnother) {
   const uid_t self = ::geteuid();
   WriteTenants({{"token", "old"}, {"user", "u", fmt::format("uids = [{}]", self)}, {"same", "s"}});
@@ -347,7 +347,7 @@ TEST_F(ServeTenants, AChangedTokenOrUserEndsTheConnectionsThatShowedAnother) {
   EXPECT_EQ(clients[2].engine->Recall(*clients[2].chain), Recalled{.right = 8});
 }
 
-// Whoever was the node's own user may not stay its administrator.
+// A client that was the node's own user must not stay its administrator.
 TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   WriteConfig("encryption = \"off\"\n");
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", "off"}));
@@ -366,7 +366,7 @@ TEST_F(ServeTenants, TheFirstTenantsFileEndsTheConnectionsFromBefore) {
   EXPECT_EQ(SocketMode(), 0666u) << "the tenants' users cannot come to it";
 }
 
-// Else their blocks would lie on drives in plain, against what the file says.
+// Otherwise their blocks would lie on drives unencrypted, although the file asks for encryption.
 TEST_F(ServeTenants, ANodeThatEncryptsNothingTakesNoTenantsThatAreToBeEncrypted) {
   WriteConfig("");
   ASSERT_NO_FATAL_FAILURE(Start({"--config", config_, "--nvme", scratch_.Sub("drive:300MiB")}));
@@ -388,7 +388,7 @@ TEST_F(ServeTenants, ANodeThatEncryptsNothingTakesNoTenantsThatAreToBeEncrypted)
     EXPECT_EQ(SocketMode(), 0600u);
     EXPECT_EQ(engine.Recall(chain), Recalled{.right = 8}) << "who is in stays in";
   }
-  // Without a key that is asked for it is a mistake as at the start.
+  // Without a key, asking for encryption is a mistake, as at the start.
   for (const std::string& config : {TenantsLine(), std::string("\nencryption = \"on\"\n")}) {
     WriteConfig(config);
     node_->Signal(SIGHUP);
@@ -416,7 +416,7 @@ TEST_F(ServeTenants, ANodeThatEncryptsTakesNoConfigurationWithoutThat) {
     EXPECT_EQ(Knock("red", "r"), "let in");
     EXPECT_THAT(Knock("blue", "b"), HasSubstr("access denied"));
   }
-  // Another key of its own it takes, and the tenants with it.
+  // The node takes another key file of its own, and the tenants with it.
   WriteClosed(master_, std::string(64, 'd') + "\n" + std::string(64, 'c'));
   WriteConfig(TenantsLine() + MasterLine() + "encryption = \"on\"\n");
   node_->Signal(SIGHUP);
@@ -424,7 +424,8 @@ TEST_F(ServeTenants, ANodeThatEncryptsTakesNoConfigurationWithoutThat) {
   EXPECT_EQ(Knock("blue", "b"), "let in");
 }
 
-// A cleaner of /tmp took it. Who has the rest of a reload and hears of none has the wrong rules.
+// A cleaner of /tmp has removed the socket. A reload that fails must change nothing: a client that
+// hears of no reload would have the wrong rules.
 TEST_F(ServeTenants, ASocketThatIsGoneKeepsNothingOfAReloadBack) {
   if (!HttpIsBuilt()) GTEST_SKIP() << "this build has no HTTP";
   http_ = "127.0.0.1:0";
@@ -527,7 +528,7 @@ TEST_F(Serve, AFileIsNoDrive) {
 
 TEST_F(Serve, WithoutItsUsualPortANodeThatWasNotAskedForOneServesAllTheSame) {
   if (!HttpIsBuilt()) GTEST_SKIP() << "this build has no HTTP";
-  // By us, or by whoever has it already.
+  // The port is taken, by this socket or by another process.
   const Descriptor taker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ASSERT_EQ(::setsockopt(taker.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
@@ -593,7 +594,7 @@ TEST_F(Serve, TellsSystemdWhenItServesReloadsAndEnds) {
   EXPECT_EQ(node_->Wait(), 0);
 }
 
-TEST_F(Serve, WhatWasStoredIsThereAfterATermAndANewStart) {
+TEST_F(Serve, StoredBlocksAreThereAfterATermAndANewStart) {
   const std::string nvme = scratch_.Sub("nvme") + ":1GiB";
   const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 100});
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", nvme}));
@@ -629,7 +630,7 @@ class ServeRecording : public Serve {
   const std::string trace_ = scratch_.Sub("trace");
 };
 
-TEST_F(ServeRecording, WhatEnginesAskForIsRecordedAlsoOfObservers) {
+TEST_F(ServeRecording, RequestsAreRecordedAlsoThoseOfObservers) {
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
   const Chain chain(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 12});
   const Chain prompt(LayoutOfBytes(kBlockBytes), {.seed = 1, .blocks = 8});
@@ -637,8 +638,8 @@ TEST_F(ServeRecording, WhatEnginesAskForIsRecordedAlsoOfObservers) {
     const auto cache = Connect({.socket = socket_, .observe = observe}, {});
     ASSERT_TRUE(cache.ok());
     TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
-    EXPECT_EQ(engine.Matched(prompt), 0u);  // An observer sees nothing of what is there.
-    // The prompt, and then what the model made of it.
+    EXPECT_EQ(engine.Matched(prompt), 0u);  // An observer does not see the blocks that are there.
+    // The prompt, and then the model's answer.
     for (const BlockRange& range : {BlockRange{.count = 8}, {.first = 8, .count = 3}}) {
       EXPECT_EQ(engine.Store(chain, range), observe ? 0 : range.count);
     }
@@ -697,14 +698,14 @@ TEST_F(ServeRecording, ANodeThatIsKilledLeavesWholeLines) {
   const auto cache = Connect({.socket = socket_}, {});
   ASSERT_TRUE(cache.ok());
   TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
-  // Each prompt goes on from the one before, whose line is then written.
+  // Each prompt continues the one before, whose line is then written.
   const Chain chain(engine.layout(), {.seed = 1, .blocks = 400});
   for (size_t blocks = 1; blocks <= chain.size(); ++blocks) engine.Match(chain, {.count = blocks});
   ASSERT_TRUE(Eventually([&] { return !TextOf(trace_).empty(); }));
   node_->Kill();
   node_->Wait();
   std::string text = TextOf(trace_);
-  // The call that wrote them last may have been cut short: what has a newline is whole.
+  // The last write may have been cut short: every line with a newline is whole.
   text.resize(text.rfind('\n') + 1);
   std::istringstream in(text);
   size_t lines = 0;
@@ -714,7 +715,7 @@ TEST_F(ServeRecording, ANodeThatIsKilledLeavesWholeLines) {
     EXPECT_EQ(parsed.at("hash_ids").size(), lines + 1);
   }
   EXPECT_GT(lines, 0u);
-  // The next one leaves it alone.
+  // The next node does not touch the file.
   ASSERT_NO_FATAL_FAILURE(Start({"--nvme", "off", "--record", trace_}));
   EXPECT_THAT(node_->said(), HasSubstr(trace_ + ".1"));
 }

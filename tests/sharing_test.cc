@@ -1,9 +1,9 @@
-// What engines of one node share, and what they cannot see of each other: node, engines and
-// strangers are processes of their own.
+// Tests what engines of one node share, and that they see nothing else of each other. Node, engines
+// and strangers are processes of their own.
 //
 // Out of scope: a process of the same user can open another's descriptors through /proc/PID/fd, or
-// trace it; who shares a host with those it distrusts gives them users of their own. In scope is
-// all that comes over the node's socket and rings.
+// trace it. Processes that distrust each other on one host need users of their own. In scope:
+// everything that comes over the node's socket and rings.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ Place PlaceOf(const std::vector<Mapping>& mappings, const void* address) {
   return {};
 }
 
-// In words, as children tell them.
+// The answer as text, as children print it.
 template <class Op, class BytesOf>
 std::string PlacesOf(const std::vector<Op>& ops, BytesOf bytes_of) {
   const std::vector<Mapping> mappings = MappedExtents();
@@ -133,7 +133,7 @@ int RunNode(const std::string& socket) {
   return 0;
 }
 
-// An engine that does as it is told.
+// An engine that obeys commands.
 class ToldEngine {
  public:
   ToldEngine(const std::string& socket, const std::string& tenant)
@@ -169,7 +169,7 @@ class ToldEngine {
     return fmt::format("{}", published) +
            PlacesOf(reserve->ops, [](const ReserveOp& op) { return op.slot; });
   }
-  // Holds what it fetched, until "check".
+  // Holds the fetched blocks until "check".
   std::string Fetch(const Chain& chain) {
     fetch_ = engine_.Fetch(chain);
     size_t leased = 0;
@@ -260,7 +260,7 @@ class Stranger : public RawClient {
     }
   }
 
-  // Takes what there is on the socket; false when it was closed.
+  // Reads from the socket. Returns false if it was closed.
   bool ReadSocket() {
     std::vector<std::byte> frame;
     while (true) {
@@ -284,7 +284,7 @@ uint64_t InodeOf(const Descriptor& descriptor) {
   return file.st_ino;
 }
 
-// The memory behind a descriptor, to look for others' bytes in.
+// The memory behind a descriptor, in which to look for others' bytes.
 class Kept {
  public:
   explicit Kept(const Descriptor& descriptor) {
@@ -297,7 +297,7 @@ class Kept {
   }
   ~Kept() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }
 
-  // How many of its pages begin like one of a block of the chain.
+  // How many of its pages begin like a page of one of the chain's blocks.
   size_t PagesOf(const Chain& chain) const {
     std::set<uint64_t> beginnings;
     std::vector<std::byte> block(kBlockBytes);
@@ -349,15 +349,14 @@ class Sharing : public testing::Test {
   std::unique_ptr<ChildProcess> node_;
 };
 
-// What is counted: for each block, whether the reader's bytes are the very memory (object and
-// offset) that the writer wrote, so that there is nothing between them that could be a copy; how
-// much memory of its own each of the three processes took; and how many bytes any of them read or
-// wrote with a system call.
+// Three things are counted. For each block: whether the reader's bytes are the very memory (object
+// and offset) that the writer wrote, so that there is no copy. How much memory of its own each of
+// the three processes took. How many bytes any of them read or wrote with a system call.
 TEST_F(Sharing, TwoEnginesOfOneTenantShareEveryBlockWithoutACopy) {
   const auto writer = StartEngine("local");
   const auto reader = StartEngine("local");
   constexpr size_t kBlocks = 128;  // 32 MiB.
-  // Once before, so that what everyone needs anyway is there.
+  // Once before, so that memory that every process needs anyway is there.
   ASSERT_EQ(Ask(writer.get(), "store 1 4").substr(0, 2), "4 ");
   ASSERT_EQ(Ask(reader.get(), "fetch 1 4").substr(0, 2), "4 ");
   ASSERT_EQ(Ask(reader.get(), "check 1 4"), "4 right");
@@ -378,7 +377,7 @@ TEST_F(Sharing, TwoEnginesOfOneTenantShareEveryBlockWithoutACopy) {
   EXPECT_EQ(Ask(reader.get(), fmt::format("check 2 {}", kBlocks)),
             fmt::format("{} right", kBlocks));
   EXPECT_LT(total("io", "rchar") + total("io", "wchar") - moved, kBlocks * kBlockBytes / 16);
-  if (!kSanitized) {  // Its own memory would count as well.
+  if (!kSanitized) {  // The sanitizer's own memory would count as well.
     EXPECT_LT(total("status", "RssAnon"), own_kib + kBlocks * kBlockBytes / 16 / 1024);
   }
   // The node has the same memory mapped, and no other.
@@ -386,7 +385,7 @@ TEST_F(Sharing, TwoEnginesOfOneTenantShareEveryBlockWithoutACopy) {
   for (const uint64_t inode : ExtentsOf(reader.get())) EXPECT_TRUE(nodes.contains(inode));
 }
 
-// All that a client is told about a chain, in words.
+// All answers about a chain, in words.
 std::string AllAbout(TestEngine* engine, const Chain& chain) {
   std::string text;
   const auto say = [&text](const std::string& what, const Request& request) {
@@ -418,7 +417,7 @@ std::string AllAbout(TestEngine* engine, const Chain& chain) {
     reservations.push_back(op.reservation);
   }
   engine->cache()->Abort(reservations);
-  // A guess at what the other one named.
+  // A guess at the other tenant's session name.
   const auto session = engine->PrestageSession("conversation");
   say("session", *session);
   return text;
@@ -435,7 +434,7 @@ TEST_F(Sharing, AnotherTenantSeesMissesOnlyAndCannotTellThemFromHits) {
   TestEngine stranger(cache->get(), LayoutOfBytes(kBlockBytes));
   // The same tokens under its own name: other keys.
   EXPECT_EQ(stranger.Recall(ChainOf("stranger", 1, 16)), Recalled{.missed = 16});
-  // The victim's own keys, should it know them, against keys of nobody.
+  // The victim's own keys, should the stranger know them, against keys that do not exist.
   const std::string there = AllAbout(&stranger, ChainOf("victim", 1, 16));
   const std::string nowhere = AllAbout(&stranger, ChainOf("victim", 2, 16));
   EXPECT_EQ(there, nowhere);
@@ -449,13 +448,14 @@ TEST_F(Sharing, AnotherTenantSeesMissesOnlyAndCannotTellThemFromHits) {
 TEST_F(Sharing, GuessedNumbersReachNothingOfAnothers) {
   const auto victim = StartEngine("victim");
   ASSERT_EQ(Ask(victim.get(), "store 1 16").substr(0, 3), "16 ");
-  ASSERT_EQ(Ask(victim.get(), "fetch 1 16").substr(0, 3), "16 ");  // It has leases,
-  ASSERT_EQ(Ask(victim.get(), "reserve 2 4"), "ssss");             // and reservations.
+  ASSERT_EQ(Ask(victim.get(), "fetch 1 16").substr(0, 3), "16 ");  // The victim has leases.
+  ASSERT_EQ(Ask(victim.get(), "reserve 2 4"), "ssss");             // The victim has reservations.
   const std::set<uint64_t> theirs = ExtentsOf(victim.get());
 
   Stranger stranger(socket_);
   const std::vector<ReserveAnswer> own = stranger.Reserve(ChainOf("stranger", 1, 4));
-  // There is no way to name an offset: who has a loan is told where it is. All else is a number.
+  // A client cannot name an offset: the node tells the holder of a loan where it is. Everything
+  // else is a number.
   std::vector<ReleaseOp> releases;
   std::vector<ReservationId> aborts;
   std::vector<std::byte> commits;
@@ -490,13 +490,13 @@ TEST_F(Sharing, GuessedNumbersReachNothingOfAnothers) {
   EXPECT_EQ(refused, commits.size() / kCommitOpBytes);
   stranger.Write(FrameKind::kRelease, 0, std::span<const ReleaseOp>(releases));
   stranger.Write(FrameKind::kAbort, 0, std::span<const ReservationId>(aborts));
-  // All that it was ever given is its own.
+  // All memory that it was ever given is its own.
   ASSERT_TRUE(stranger.ReadSocket());
   EXPECT_FALSE(stranger.extents().empty());
   for (const Descriptor& extent : stranger.extents()) {
     EXPECT_FALSE(theirs.contains(InodeOf(extent)));
   }
-  // Giving back an extent that it does not have costs it the connection, and the victim nothing.
+  // Returning an extent that it does not have costs it the connection, and the victim nothing.
   uint32_t not_its_own = 1;
   while (not_its_own == own[0].slot.extent) ++not_its_own;
   stranger.WriteReturned(not_its_own);
@@ -507,7 +507,7 @@ TEST_F(Sharing, GuessedNumbersReachNothingOfAnothers) {
   EXPECT_EQ(Ask(victim.get(), "recall 2 4"), "4 right");
 }
 
-// An extent never changes its owner: who keeps one that it was given keeps what was its own.
+// An extent never changes its owner: a client that keeps one sees only its own bytes.
 TEST_F(Sharing, ADescriptorThatIsKeptNeverShowsAnothersBytes) {
   const Chain own = ChainOf("stranger", 1, 8);
   std::vector<Descriptor> kept;
@@ -530,7 +530,7 @@ TEST_F(Sharing, ADescriptorThatIsKeptNeverShowsAnothersBytes) {
   const Kept memory(kept[0]);
   ASSERT_EQ(memory.PagesOf(own), own.size() * kBlockBytes / kPageBytes) << "it sees nothing at all";
 
-  // The victim needs all of the pool, and more: every extent that can be had becomes its own.
+  // The victim needs all of the pool, and more: every free extent becomes its own.
   const auto victim = StartEngine("victim");
   constexpr size_t kBlocks = 64;
   std::set<uint64_t> theirs;
@@ -561,12 +561,12 @@ TEST_F(Sharing, OfTwoThatWantTheSameUncachedPrefixOneComputesAndTheOtherIsTold) 
       const std::string both = {std::min(first[i], second[i]), std::max(first[i], second[i])};
       EXPECT_EQ(both, "fs") << "block " << i << ": one fills, the other hears of it";
     }
-    // Whoever only waits for it is told so when it asks what is there.
+    // The client that only waits for the block learns so from its Match.
     ChildProcess* const waits = first[0] == 'f' ? one.get() : two.get();
     ChildProcess* const fills = first[0] == 'f' ? two.get() : one.get();
     EXPECT_EQ(Ask(waits, "match " + chain), "0 matched, being filled");
     Ask(fills, "commit " + chain);
-    Ask(waits, "commit " + chain);  // Should it have got some of them.
+    Ask(waits, "commit " + chain);  // In case it got some of the slots.
     EXPECT_EQ(Ask(waits, "recall " + chain), fmt::format("{} right", kBlocks));
     EXPECT_EQ(Ask(fills, "recall " + chain), fmt::format("{} right", kBlocks));
   }

@@ -1,6 +1,6 @@
 // Engines in four threads do everything at once to the same few chains, with far more data than
-// memory. Nothing is expected of what they find, except that every byte served is right and every
-// request is answered. The sanitizers watch the rest.
+// memory. Every byte served must be right and every request answered; the test expects nothing
+// else. The sanitizers watch the rest.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ struct Totals {
   std::atomic<uint64_t> lost{0};  // Operations without one of the answers they may have.
 };
 
-// What one thread does. Half of the chains fork off a common one, so that threads share blocks.
+// The work of one thread. Half of the chains fork off a common one, so that threads share blocks.
 class Worker {
  public:
   Worker(Cache* cache, const Layout& layout, uint64_t seed, Totals* totals)
@@ -156,7 +156,7 @@ void Soak(const CacheOptions& options) {
   EXPECT_GT(totals.right, 0u);
   EXPECT_EQ(engine.Counter("corrupt_blocks"), 0u);
   EXPECT_LE(engine.StatsOf(TierKind::kDram).used_bytes, options.dram_bytes);
-  // It is as good as new.
+  // The cache is as good as new.
   EXPECT_TRUE(engine.EvictEverything()->status.ok());
   const Chain chain(layout, {.seed = 99, .blocks = kBlocks});
   EXPECT_TRUE(engine.Eventually([&] { return engine.Store(chain) == kBlocks; }));
@@ -175,7 +175,7 @@ TEST(ThreadsTest, FourEnginesSoakTheCacheWithNvme) {
   CacheOptions options;
   options.dram_bytes = 64 * kMiB;
   options.nvme_directories = {directory.path()};
-  options.nvme_bytes = 128 * kMiB;  // Less than the data, so that it reclaims too.
+  options.nvme_bytes = 128 * kMiB;  // Less than the data, so that the tier reclaims too.
   options.nvme_segment_bytes = 8 * kMiB;
   Soak(options);
 }

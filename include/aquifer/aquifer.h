@@ -1,9 +1,9 @@
-/* Aquifer for C, and for whatever binds to C. This header says all that there is to know; nothing
+/* Aquifer for C, and for languages that bind to C. This header is complete documentation: nothing
  * else has to be read. Link with -laquifer (pkg-config aquifer).
  *
  * Aquifer keeps the KV cache of inference engines in host memory and on drives, and lends it back
  * in place. A model's KV is cut into blocks of a fixed number of tokens. A block's key is a hash of
- * everything in front of its end, so a prompt is a chain of keys:
+ * everything before its end, so a prompt is a chain of keys:
  *
  *     once      aquifer_connect -> aquifer_register_layout
  *     a prompt  aquifer_derive_root, aquifer_derive_chain
@@ -16,26 +16,26 @@
  * The cache may always answer "not there": then compute. It never answers with wrong bytes, and
  * never later than the deadline that a request carries. examples/engine.c is a whole program.
  *
- * Calls. Whatever can fail returns an aquifer_code: AQUIFER_OK is 0, and aquifer_error() is the
+ * Calls. A call that can fail returns an aquifer_code: AQUIFER_OK is 0, and aquifer_error() is the
  * text of the last failure on this thread. A null or senseless argument is AQUIFER_INVALID, never a
- * crash. Nothing that is passed to a call has to outlive the call.
+ * crash. No argument of a call has to outlive the call.
  *
  * Requests. A call that takes an aquifer_request returns at once: AQUIFER_OK means that it has
- * begun. It goes on in aquifer_poll() and aquifer_wait(), and nowhere else; no other thread ever
- * touches a request. When it is done, aquifer_request_status() tells about the request as a whole,
- * and the functions of the section "Answers" give the rest. Blocks of one request are answered in
- * the order given, so the first can be copied while the last are still being read:
- * aquifer_request_completed() says how many are. A request can be used again, for anything, once it
- * is done; that saves memory.
+ * begun. The request changes only in aquifer_poll() and aquifer_wait(); no other thread ever
+ * touches it. When it is done, aquifer_request_status() is the outcome of the whole request, and
+ * the functions of the section "Answers" give the rest. Blocks of one request are answered in the
+ * order given, so the first can be copied while the last are still being read.
+ * aquifer_request_completed() says how many are answered. A request that is done can be used again,
+ * for any call; that saves memory.
  *
  * Threads. A cache, with the requests begun on it, is used by one thread at a time; aquifer_join()
- * makes another one for another thread. All else can be called from anywhere. After a fork() the
- * child uses nothing that its parent made.
+ * makes another one for another thread. All other functions may be called from any thread. After a
+ * fork() the child must not use anything that its parent made.
  *
  * Versions. A struct that begins with `size` may grow: set it to the size of the struct as it was
- * compiled, and everything else that is not used to 0. Structs without one, which are those in
- * arrays, never change. Fields named `reserved` are 0. A number that has a default takes it when it
- * is 0. Texts are UTF-8 and end with a 0; a null one is empty.
+ * compiled, and set all unused fields to 0. Structs without `size`, which are those in arrays,
+ * never change. Fields named `reserved` are 0. A number that has a default takes it when it is 0.
+ * Texts are UTF-8 and end with a 0; a null one is empty.
  */
 /* NOLINTBEGIN: this is C. */
 #ifndef AQUIFER_AQUIFER_H
@@ -50,23 +50,23 @@ extern "C" {
 
 /* ---- Codes and other numbers ---- */
 
-/* A code is there where a caller would do something different. */
+/* A code exists where a caller would do something different. */
 typedef int32_t aquifer_code;
 enum {
   AQUIFER_OK = 0,
   AQUIFER_NOT_FOUND = 1,   /* A miss: compute it. */
-  AQUIFER_BUSY = 2,        /* Too much is under way. Poll, then come back. */
+  AQUIFER_BUSY = 2,        /* Too many requests are under way. Poll, then come back. */
   AQUIFER_NO_SPACE = 3,    /* Memory, a disk or a table is full. */
-  AQUIFER_UNAVAILABLE = 4, /* The node or a drive is gone. The cache goes on, without it. */
-  AQUIFER_CORRUPT = 5,     /* It was there, damaged, and is no more. A miss. */
+  AQUIFER_UNAVAILABLE = 4, /* The node or a drive is gone. The cache goes on without it. */
+  AQUIFER_CORRUPT = 5,     /* The block was damaged, and has been dropped. A miss. */
   AQUIFER_LATE = 6,        /* Not by the deadline, or cancelled. */
-  AQUIFER_INVALID = 7      /* The call was wrong. Mend the caller. */
+  AQUIFER_INVALID = 7      /* The call was wrong. Fix the caller. */
 };
 
 /* Where a block is, from near to far. */
 enum { AQUIFER_DRAM = 0, AQUIFER_NVME = 1, AQUIFER_PEER = 2, AQUIFER_DURABLE = 3 };
 
-/* What an element is. */
+/* The type of an element. */
 enum {
   AQUIFER_FLOAT32 = 1,
   AQUIFER_FLOAT16 = 2,
@@ -77,7 +77,7 @@ enum {
   AQUIFER_UINT8 = 7
 };
 
-/* What a group of layers keeps. */
+/* The kind of state that a group of layers keeps. */
 enum {
   AQUIFER_KV_FULL = 1,   /* Every token attends to every earlier one. */
   AQUIFER_KV_WINDOW = 2, /* Only the last `window_tokens` are attended to. */
@@ -85,18 +85,18 @@ enum {
   AQUIFER_KV_STATE = 4   /* State-space: a snapshot at the block's end, `opaque_bytes` long. */
 };
 
-/* Of a run of matched blocks. */
+/* The state of a run of matched blocks. */
 enum {
   AQUIFER_RUN_READY = 0,        /* aquifer_fetch() will find it. */
   AQUIFER_RUN_BEING_FILLED = 1, /* Another engine computes it right now. Ask again later. */
   AQUIFER_RUN_PENDING = 2       /* A far tier must be asked first. Ask again later. */
 };
 
-/* What became of a block that was to be reserved. */
+/* The outcome of reserving a block. */
 enum {
   AQUIFER_REFUSED = 0, /* See `refusal`. */
-  /* It is there already. Write nothing. (What only a drive has that is out of service does not
-   * count: it has to be computed, and may be stored again.) */
+  /* The block is there already. Write nothing. (A block that only a drive has counts until that
+   * drive has been out of service for a minute. Then it may be stored again.) */
   AQUIFER_HAVE = 1,
   AQUIFER_BEING_FILLED = 2, /* Another engine fills it, for about `wait_ms` more. */
   AQUIFER_SLOT = 3          /* Write the block into `slot`, then commit or abort. */
@@ -112,28 +112,30 @@ enum {
   AQUIFER_REFUSAL_TOO_MANY = 5  /* This client holds too many reservations. */
 };
 
-/* What is known about a conversation. */
+/* The caller's knowledge of a conversation. */
 enum {
   AQUIFER_SESSION_UNKNOWN = 0,
   AQUIFER_SESSION_WILL_CONTINUE = 1,
   AQUIFER_SESSION_FINISHED = 2
 };
 
-/* Whether a session's blocks are to outlive the node, in its durable tiers. */
+/* Whether a session's blocks outlive the node, in its durable tiers. */
 enum {
-  AQUIFER_DURABILITY_TENANTS = 0, /* As its tenant's. */
-  /* So is what the chain goes on with; a later AQUIFER_DURABILITY_TENANTS does not undo it. */
+  AQUIFER_DURABILITY_TENANTS = 0, /* As its tenant's blocks. */
+  /* The blocks that continue the chain are durable too; a later AQUIFER_DURABILITY_TENANTS does not
+   * undo it. */
   AQUIFER_DURABILITY_DURABLE = 1
 };
 
-/* What the dimensions of an engine's tensors are. Their order in memory is in the strides, and may
- * be any:  B pages   2 K, V   H heads of this rank   N tokens of a page   C a vector's elements */
+/* The meaning of the dimensions of an engine's tensors. Their order in memory follows from the
+ * strides, and may be any:  B pages   2 K, V   H heads of this rank   N tokens of a page   C a
+ * vector's elements */
 enum {
   AQUIFER_TENSORS_KV_FIRST = 1,   /* vLLM to 0.22: [2, B, N, H, C] a layer. */
   AQUIFER_TENSORS_PAGE_FIRST = 2, /* FlashInfer, vLLM 0.23 to 0.25: [B, 2, N, H, C] a layer. */
   AQUIFER_TENSORS_FUSED = 3,      /* vLLM from 0.26 on: [B, H, N, C], each C a K and then a V. */
-  /* The same shape where a CPU attends: in a page's head all K and then all V, packed for the
-   * processor. kv_format must name the packing and the page's size. */
+  /* The same shape on a CPU: in a page's head all K and then all V, packed for the processor.
+   * kv_format must name the packing and the page's size. */
   AQUIFER_TENSORS_CPU_PACKED = 4,
   AQUIFER_TENSORS_LATENT = 5, /* MLA: [B, N, C] a layer. */
   AQUIFER_TENSORS_APART = 6,  /* [B, N, H, C], K in `tensors` and V in `values`. */
@@ -144,26 +146,29 @@ enum {
   AQUIFER_TENSORS_OPAQUE = 9
 };
 
-/* When a load compares a block's checksum with what it copies. */
+/* When a load compares a block's checksum with the bytes that it copies. */
 enum {
-  AQUIFER_VERIFY_COPYING = 0, /* In the same pass. What is not loaded may have been written to. */
-  AQUIFER_VERIFY_FIRST = 1,   /* Before: reads twice, and leaves pages that fail as they were. */
+  /* In the same pass. Pages of a block that fails may have been written to. */
+  AQUIFER_VERIFY_COPYING = 0,
+  /* Before copying: reads twice, and leaves the pages of a failed block unchanged. */
+  AQUIFER_VERIFY_FIRST = 1,
   AQUIFER_VERIFY_NEVER = 2
 };
 
 /* How drives are read and written. */
 enum { AQUIFER_NVME_AUTO = 0, AQUIFER_NVME_URING = 1, AQUIFER_NVME_THREADS = 2 };
 
-/* Grows when something is added; what was there stays as it was. Now 2. */
+/* The version of this interface, now 2. It grows when something is added; existing parts do not
+ * change. */
 uint32_t aquifer_abi_version(void);
 /* The release: "0.1.0". */
 const char* aquifer_version(void);
 
-/* "ok", "not found", ... and "unknown" for what is none. */
+/* "ok", "not found", ... and "unknown" for any other number. */
 const char* aquifer_code_name(aquifer_code code);
 const char* aquifer_refusal_name(int32_t refusal);
-/* Why the last call on this thread that failed did so; "" when none has. Good until the next call
- * on this thread. */
+/* The message of the last call on this thread that failed; "" if none has. Valid until the next
+ * call on this thread. */
 const char* aquifer_error(void);
 
 /* ---- Layouts: how a model's KV looks ---- */
@@ -180,7 +185,7 @@ typedef struct aquifer_kv_group {
   uint32_t window_tokens; /* AQUIFER_KV_WINDOW only. */
   uint32_t reserved;
   /* Blocks that the engine packs in its own way have this many bytes, and the fields above only
-   * describe. 0: the bytes follow from the fields. */
+   * describe them. 0: the bytes follow from the fields. */
   uint64_t opaque_bytes;
 } aquifer_kv_group;
 
@@ -189,7 +194,8 @@ typedef struct aquifer_layout {
   uint32_t size;
   uint32_t tokens_per_block; /* aquifer_tokens_per_block() has the rule that all engines follow. */
   uint8_t model[32];         /* A digest of the model's configuration and weights. */
-  /* 1 to 128 bytes, the engine's own: changes when the meaning of the bytes does, and not else. */
+  /* The engine's own name of the format, 1 to 128 bytes. It changes when the meaning of the bytes
+   * changes, and not otherwise. */
   const char* kv_format;
   const aquifer_kv_group* groups; /* 1 to 16. */
   size_t group_count;
@@ -198,13 +204,14 @@ typedef struct aquifer_layout {
 /* The largest power of two in 16...256 whose largest block has at most 8 MiB, else 16.
  * layout->tokens_per_block is ignored. */
 aquifer_code aquifer_tokens_per_block(const aquifer_layout* layout, uint32_t* tokens);
-/* Fits an engine's pages to the model's blocks: pages that divide them are grouped, larger
- * multiples are cut if they can be and else raise the answer to their own size. Others are refused.
- */
+/* Fits an engine's pages to the model's blocks. Pages that divide the blocks are grouped. Larger
+ * multiples are cut if they can be, and otherwise raise the answer to their own size. Others are
+ * refused. */
 aquifer_code aquifer_fit_pages(uint32_t tokens_per_block, uint32_t page_tokens, int32_t can_cut,
                                uint32_t* tokens);
 aquifer_code aquifer_block_bytes(const aquifer_layout* layout, size_t group, uint64_t* bytes);
-/* For aquifer_derive_root(). AQUIFER_INVALID, and which field, when it cannot be stored. */
+/* For aquifer_derive_root(). Returns AQUIFER_INVALID, naming the field, if the layout cannot be
+ * stored. */
 aquifer_code aquifer_layout_fingerprint(const aquifer_layout* layout, uint8_t fingerprint[32]);
 
 /* ---- Keys: the names of blocks ---- */
@@ -213,7 +220,7 @@ typedef struct aquifer_key {
   uint8_t bytes[32];
 } aquifer_key;
 
-/* What the first key of a chain depends on besides tokens. */
+/* Everything besides tokens that the first key of a chain depends on. */
 typedef struct aquifer_chain_root {
   uint32_t size;
   uint32_t reserved;
@@ -227,27 +234,28 @@ aquifer_code aquifer_derive_root(const aquifer_chain_root* root, aquifer_key* ke
 
 /* Something besides tokens that a block depends on, such as the hash of an image in it. */
 typedef struct aquifer_extra {
-  size_t block; /* The block of the prompt that it belongs to. */
-  uint32_t tag; /* What kind of thing it is, 1 for an image; docs/formats/key.md. */
+  size_t block; /* The index of its block in the prompt. */
+  uint32_t tag; /* The kind of thing, 1 for an image; docs/formats/key.md. */
   uint32_t reserved;
   const void* value; /* At most 4096 bytes. */
   size_t value_bytes;
 } aquifer_extra;
 
-/* One prompt, or what is new of one. */
+/* One prompt, or the new part of one. */
 typedef struct aquifer_prompt {
   aquifer_key parent; /* The root, or the last key of a chain that goes on. */
   const uint32_t* tokens;
   size_t token_count;
   const aquifer_extra* extras; /* Sorted by block. */
   size_t extra_count;
-  aquifer_key* keys; /* Filled in: one for each whole block of tokens. */
-  size_t key_room;   /* How many fit there. */
-  size_t key_count;  /* Answer: how many there are now. */
+  aquifer_key* keys; /* Answer: one key for each whole block of tokens. */
+  size_t key_room;   /* How many keys fit there. */
+  size_t key_count;  /* Answer: how many keys there are now. */
 } aquifer_prompt;
 
-/* The keys of every whole block of every prompt; tokens of a last partial block get none. On a
- * failure the prompts in front of the one at fault are done, and that one's key_count is 0. */
+/* Derives the keys of every whole block of every prompt; tokens of a last partial block get none.
+ * On a failure the prompts before the wrong one are done, and the key_count of the wrong one is 0.
+ */
 aquifer_code aquifer_derive_chains(aquifer_prompt* prompts, size_t prompt_count,
                                    uint32_t tokens_per_block);
 /* The same for one prompt without extras. */
@@ -258,7 +266,7 @@ aquifer_code aquifer_derive_chain(const aquifer_key* parent, const uint32_t* tok
 /* ---- Checksums: what a commit carries ---- */
 
 /* A partial sum. Pieces of a block can be summed by anyone and in any order, and added field by
- * field. docs/formats/checksum.md has the arithmetic, for whoever does it on a GPU. */
+ * field. docs/formats/checksum.md has the arithmetic, for summing on a GPU. */
 typedef struct aquifer_lane_sums {
   uint64_t a;
   uint64_t b;
@@ -277,7 +285,7 @@ aquifer_code aquifer_sum_lanes(const void* piece, size_t bytes, uint64_t offset,
  * copy. */
 aquifer_code aquifer_copy_and_sum_lanes(const void* piece, size_t bytes, uint64_t offset,
                                         void* target, aquifer_lane_sums* sums);
-/* Of a whole block, to compare with that of aquifer_fetched. */
+/* The checksum of a whole block, to compare with that of aquifer_fetched. */
 aquifer_code aquifer_finish_checksum(const aquifer_lane_sums* sums, uint64_t block_bytes,
                                      aquifer_checksum* checksum);
 
@@ -288,29 +296,29 @@ typedef struct aquifer_cache aquifer_cache;
 
 typedef struct aquifer_connect_options {
   uint32_t size;
-  /* 1: store and load nothing; the node only records what is asked for. */
+  /* 1: store and load nothing; the node only records the requests. */
   int32_t observe;
   const char* tenant; /* 1 to 64 bytes; null: "local". */
   /* One name for all ranks of an engine, a new one when it restarts; null: a random one. */
   const char* engine;
-  /* The node's; null: $AQUIFER_SOCKET, else the first of /run/aquifer/node.sock,
+  /* The node's socket. Null: $AQUIFER_SOCKET, else the first of /run/aquifer/node.sock,
    * $XDG_RUNTIME_DIR/aquifer.sock and /tmp/aquifer-<uid>/node.sock that is there. */
   const char* socket;
-  const char* token;     /* Where the node has a tenants file. */
+  const char* token;     /* Needed if the node has a tenants file. */
   int64_t timeout_nanos; /* For this call; 0: five seconds. */
 } aquifer_connect_options;
 
-/* The cache of the host's node (`aquifer serve`), which must be there. When it goes away later,
- * everything is AQUIFER_UNAVAILABLE until it is back; the client finds it by itself. Bytes that
- * were leased stay what they were until they are released. A node that hangs keeps nobody waiting:
- * a request is done at its deadline, or a twentieth of a second later, and a node that takes
+/* Connects to the cache of the host's node (`aquifer serve`), which must be there. When the node
+ * goes away later, every request is AQUIFER_UNAVAILABLE until it is back; the client finds it by
+ * itself. Leased bytes stay unchanged until they are released. A node that hangs does not block the
+ * client. A request is done at its deadline, or a twentieth of a second later. A node that reads
  * nothing for five to seven seconds counts as gone.
  *
- * Whoever holds one lease or reservation for longer than the node's `overdue` (a minute, where its
- * configuration says nothing else) is cut off: all of its open requests are AQUIFER_UNAVAILABLE,
- * and all of its reservations are void, for the other ranks of its engine too. It connects again by
- * itself and at once; its leases stay good until they are released. Who reads for longer copies the
- * blocks, or releases them and fetches them again in time.
+ * A client that holds a lease or reservation for longer than the node's `overdue` (a minute by
+ * default) is cut off. All of its open requests are AQUIFER_UNAVAILABLE. All of its reservations
+ * are void, for the other ranks of its engine too. It connects again by itself and at once; its
+ * leases stay valid until they are released. A client that reads for longer copies the blocks, or
+ * releases them and fetches them again in time.
  *
  * Null options are the defaults. */
 aquifer_code aquifer_connect(const aquifer_connect_options* options, aquifer_cache** cache);
@@ -333,10 +341,10 @@ typedef struct aquifer_open_options {
   uint64_t keep_available_bytes;       /* Left free for the rest of the host; 0: 512 MiB. */
   const char* const* nvme_directories; /* One a drive; none: no NVMe tier. */
   size_t nvme_directory_count;
-  uint64_t nvme_bytes;             /* Over all of them; 0: 8 GiB. */
+  uint64_t nvme_bytes;             /* Over all directories; 0: 8 GiB. */
   uint64_t nvme_segment_bytes;     /* 0: chosen from nvme_bytes. */
   uint64_t write_bytes_per_second; /* 0: no limit. */
-  int32_t nvme_sync;               /* 1: survive power loss too. */
+  int32_t nvme_sync;               /* 1: blocks survive power loss too. */
   int32_t nvme_engine;             /* AQUIFER_NVME_AUTO, ... */
   const aquifer_tenant_options* tenants;
   size_t tenant_count;
@@ -352,34 +360,37 @@ aquifer_code aquifer_open(const aquifer_open_options* options, aquifer_cache** c
 aquifer_code aquifer_join(aquifer_cache* cache, const char* tenant, const char* engine,
                           aquifer_cache** joined);
 
-/* Gives back all that this client holds: nobody may touch its slots any more. Its open requests are
- * done, with AQUIFER_UNAVAILABLE. Null is ignored. */
+/* Gives back everything that this client holds: nobody may touch its slots any more. Its open
+ * requests are done, with AQUIFER_UNAVAILABLE. Null is ignored. */
 void aquifer_close(aquifer_cache* cache);
 
 /* ---- Requests ---- */
 
 typedef struct aquifer_request aquifer_request;
 
-/* Null when there is no memory. */
+/* Returns null if there is no memory. */
 aquifer_request* aquifer_request_new(void);
-/* At any time. One that is not done is cancelled, and what it would have been lent goes back.
- * Leases and reservations of one that is done stay the caller's. Null is ignored. */
+/* May be called at any time. A request that is not done is cancelled, and memory that it would have
+ * been lent goes back. If it is done, the caller keeps its leases and reservations. Null is
+ * ignored. */
 void aquifer_request_free(aquifer_request* request);
 
-/* Applies what has arrived; `moved`, which may be null, is how many requests went on. */
+/* Applies all answers that have arrived. `moved`, which may be null, gets the number of requests
+ * that moved on. */
 aquifer_code aquifer_poll(aquifer_cache* cache, size_t* moved);
-/* Polls until the request is done. AQUIFER_LATE: it is not, and the time is over; negative: there
- * is no such time. What became of it, aquifer_request_status() says. */
+/* Polls until the request is done. Returns AQUIFER_LATE if it is not done in time; a negative
+ * timeout waits without end. The request's outcome is aquifer_request_status(). */
 aquifer_code aquifer_wait(aquifer_cache* cache, aquifer_request* request, int64_t timeout_nanos);
-/* For select, poll and epoll: readable when there is something new since aquifer_poll() last moved
- * nothing. Stays the same. -1 for a null cache. */
+/* For select, poll and epoll: readable when there is news since aquifer_poll() last moved nothing.
+ * The descriptor stays the same. -1 for a null cache. */
 int aquifer_event_fd(const aquifer_cache* cache);
-/* Settles what is open of it with AQUIFER_LATE, soon; it still has to be waited for. */
+/* The open blocks of the request get AQUIFER_LATE, soon. The caller still has to wait for the
+ * request. */
 aquifer_code aquifer_cancel(aquifer_cache* cache, aquifer_request* request);
 
-/* Which blocks a request speaks of: a run of a chain, in one group of the layout. */
+/* Which blocks a request is about: a run of a chain, in one group of the layout. */
 typedef struct aquifer_chain {
-  uint32_t layout; /* aquifer_request_layout(); good for this client only. */
+  uint32_t layout; /* aquifer_request_layout(); valid for this client only. */
   uint16_t group;  /* Index into the layout's groups. */
   uint16_t part;   /* 0 unless the ranks of one engine span hosts. */
   const aquifer_key* keys;
@@ -394,7 +405,8 @@ typedef struct aquifer_match_args {
   uint32_t size;
   uint32_t reserved;
   aquifer_chain chain;
-  uint64_t have; /* The engine holds this many blocks of it already, and wants none of those. */
+  /* The engine holds this many blocks of the chain already, and wants none of them. */
+  uint64_t have;
 } aquifer_match_args;
 aquifer_code aquifer_match(aquifer_cache* cache, aquifer_request* request,
                            const aquifer_match_args* args);
@@ -413,15 +425,15 @@ aquifer_code aquifer_fetch(aquifer_cache* cache, aquifer_request* request,
  * slot, and each writes its own heads. */
 typedef struct aquifer_reserve_args {
   uint32_t size;
-  uint32_t position; /* Which block of its chain the first key is. */
+  uint32_t position; /* The index of the first key in its chain. */
   aquifer_chain chain;
-  aquifer_key parent;            /* Of the first key: the key before it, or the root. */
-  const uint64_t* engine_hashes; /* The engine's own names, one a key; or null. */
+  aquifer_key parent;            /* Parent of the first key: the key before it, or the root. */
+  const uint64_t* engine_hashes; /* The engine's own hashes, one a key; or null. */
 } aquifer_reserve_args;
 aquifer_code aquifer_reserve(aquifer_cache* cache, aquifer_request* request,
                              const aquifer_reserve_args* args);
 
-/* Publishes what was written, each block at once and whole. */
+/* Publishes blocks that were written, each one at once and whole. */
 typedef struct aquifer_commit_op {
   uint64_t reservation;
   /* The heads that this client wrote, and the sums over their bytes at their places in the block. 0
@@ -433,16 +445,17 @@ typedef struct aquifer_commit_op {
 aquifer_code aquifer_commit(aquifer_cache* cache, aquifer_request* request,
                             const aquifer_commit_op* ops, size_t op_count);
 
-/* Done with AQUIFER_OK when all that this tenant committed before has reached the tier, and so
- * survives what the tier survives. In a cache without NVMe, AQUIFER_NVME waits for what is to be
- * durable, and is done with AQUIFER_UNAVAILABLE where there is more than that: the message says how
- * many blocks are in memory alone. In one with NVMe, AQUIFER_UNAVAILABLE also where blocks were
- * stored again that a drive has which is out of service, until all drives are in service. Timeout
- * 0: ten seconds. */
+/* Done with AQUIFER_OK when every block that this tenant committed before has reached the tier. The
+ * blocks then survive whatever the tier survives. Timeout 0: ten seconds.
+ *
+ * Without NVMe, AQUIFER_NVME waits for the blocks that are to be durable. If the tenant has others,
+ * it is AQUIFER_UNAVAILABLE, and the message says how many blocks are in memory alone. The blocks
+ * of a drive that has been out of service for a minute count as lost until it is back: DRAM's
+ * copies of them are written to other drives, for which a flush waits. */
 aquifer_code aquifer_flush(aquifer_cache* cache, aquifer_request* request, int32_t tier,
                            int64_t timeout_nanos);
 
-/* Keeps blocks from being evicted for so many seconds; 0 takes the pin away. */
+/* Keeps blocks from being evicted for so many seconds; 0 removes the pin. */
 typedef struct aquifer_pin_args {
   uint32_t size;
   uint32_t reserved;
@@ -464,8 +477,8 @@ typedef struct aquifer_prestage_args {
 aquifer_code aquifer_prestage(aquifer_cache* cache, aquifer_request* request,
                               const aquifer_prestage_args* args);
 
-/* Deletes: with AQUIFER_OK the blocks are gone from every tier, for good. By chain; when it has no
- * keys, by session; or all that the tenant has. */
+/* Deletes blocks: with AQUIFER_OK they are gone from every tier, for good. By chain; without keys,
+ * by session; or everything of the tenant. */
 typedef struct aquifer_evict_args {
   uint32_t size;
   int32_t everything;
@@ -483,7 +496,7 @@ aquifer_code aquifer_stats(aquifer_cache* cache, aquifer_request* request);
 
 /* ---- Without an answer ---- */
 
-/* What these name and is not there is ignored. */
+/* These calls ignore unknown leases, reservations and sessions. */
 
 typedef struct aquifer_release_op {
   uint64_t lease;
@@ -493,58 +506,62 @@ typedef struct aquifer_release_op {
 /* Gives leases back: nobody may touch their bytes any more. */
 aquifer_code aquifer_release(aquifer_cache* cache, const aquifer_release_op* leases,
                              size_t lease_count);
-/* Gives reservations back that are not to be committed. */
+/* Gives back reservations that will not be committed. */
 aquifer_code aquifer_abort(aquifer_cache* cache, const uint64_t* reservations,
                            size_t reservation_count);
 
-/* What the engine knows about a conversation's future. Improves what is kept; never needed. */
+/* The engine's forecast of a conversation's future. It improves the choice of blocks to keep, and
+ * is never needed. */
 typedef struct aquifer_hint_args {
   uint32_t size;
   int32_t state;       /* AQUIFER_SESSION_... */
-  aquifer_chain chain; /* Its last key is enough. */
+  aquifer_chain chain; /* The chain's last key is enough. */
   const char* session; /* A name for a chain that grows; 1 to 256 bytes. */
-  int64_t ttl_seconds; /* The chain's blocks go after that, or by the tenant's rule if sooner. */
-  int32_t priority;    /* -8, first to go, to 7; 0: as usual for the tenant. */
-  int32_t durability;  /* AQUIFER_DURABILITY_... */
-  /* In how many seconds it goes on, where AQUIFER_SESSION_WILL_CONTINUE; 0: nobody knows. `size`
-   * may end in front of this. */
+  /* The chain's blocks expire after that, or by the tenant's rule if sooner. */
+  int64_t ttl_seconds;
+  int32_t priority;   /* -8, evicted first, to 7; 0: as usual for the tenant. */
+  int32_t durability; /* AQUIFER_DURABILITY_... */
+  /* With AQUIFER_SESSION_WILL_CONTINUE, in how many seconds the session goes on; 0: not known.
+   * `size` may end before this field. */
   int64_t return_seconds;
 } aquifer_hint_args;
 aquifer_code aquifer_hint(aquifer_cache* cache, const aquifer_hint_args* args);
 
-/* How long the engine took to compute, so that the cache can tell what is worth loading. */
+/* How long the engine took to compute, so that the cache can tell which blocks are worth loading.
+ */
 aquifer_code aquifer_report_prefill(aquifer_cache* cache, uint32_t layout, uint32_t tokens,
                                     uint32_t context_tokens, double milliseconds);
 
 /* ---- Answers ---- */
 
-/* 1 or 0. A fresh one is done. */
+/* Returns 1 if the request is done, else 0. A fresh request is done. */
 int32_t aquifer_request_done(const aquifer_request* request);
 /* How many blocks (keys, operations) are answered, from the front. */
 size_t aquifer_request_completed(const aquifer_request* request);
-/* About the request as a whole, once it is done. AQUIFER_OK even when every block of it failed.
- * What it says is aquifer_error() as well. */
+/* Outcome of the whole request, once it is done. AQUIFER_OK even if every block of it failed. Its
+ * message is in aquifer_error() as well. */
 aquifer_code aquifer_request_status(const aquifer_request* request);
-/* Why; "" when there is nothing to say. This and every other text of an answer is good until the
+/* The message; "" if there is none. This and every other text of an answer is valid until the
  * request is used again or freed. */
 const char* aquifer_request_message(const aquifer_request* request);
-/* The same for one block of a fetch or a commit that is answered. */
+/* The message for one answered block of a fetch or a commit. */
 const char* aquifer_request_block_message(const aquifer_request* request, size_t block);
 
-/* The functions below copy answers out. AQUIFER_INVALID: the request was for something else, or
- * that much is not answered yet. Those with `first` and `count` fill so many items of an array. */
+/* The functions below copy answers out. AQUIFER_INVALID: the request was of another kind, or the
+ * answer is not there yet. Those with `first` and `count` fill so many items of an array. */
 
-/* Of aquifer_register_layout(). */
+/* The answer of aquifer_register_layout(). */
 aquifer_code aquifer_request_layout(const aquifer_request* request, uint32_t* layout);
 
 typedef struct aquifer_matched {
   uint32_t size;
   uint32_t reserved;
-  uint64_t matched;    /* Blocks that can be fetched, from keys[have] on without a gap. */
-  uint64_t run_count;  /* aquifer_request_runs(): those blocks, then at most one run not ready. */
-  uint64_t pays;       /* So many of them are faster loaded than computed. */
-  double load_ms;      /* For those. */
-  double recompute_ms; /* For the same; 0 while nothing was reported. */
+  uint64_t matched; /* Blocks that can be fetched, from keys[have] on without a gap. */
+  /* aquifer_request_runs(): the matched blocks, then at most one run not ready. */
+  uint64_t run_count;
+  uint64_t pays;       /* How many of them are faster loaded than computed. */
+  double load_ms;      /* To load those blocks. */
+  double recompute_ms; /* To compute the same blocks; 0 while nothing was reported. */
 } aquifer_matched;
 aquifer_code aquifer_request_matched(const aquifer_request* request, aquifer_matched* matched);
 
@@ -554,18 +571,19 @@ typedef struct aquifer_run {
   uint64_t count;
   int32_t tier;
   int32_t state;       /* AQUIFER_RUN_... */
-  double estimated_ms; /* To load this run alone, as things are now. */
+  double estimated_ms; /* To load this run alone, at the present load. */
 } aquifer_run;
 aquifer_code aquifer_request_runs(const aquifer_request* request, size_t first, aquifer_run* runs,
                                   size_t count);
 
 typedef struct aquifer_fetched {
   aquifer_code code;   /* AQUIFER_OK, or why there are no bytes. */
-  int32_t tier;        /* Where it was. */
+  int32_t tier;        /* The tier where the block was. */
   const uint8_t* data; /* The block, in place, until the lease is released. */
   uint64_t data_bytes;
-  uint64_t lease;            /* For aquifer_release(). 0: none. */
-  aquifer_checksum checksum; /* Of the bytes. A reader may check it in the pass that copies. */
+  uint64_t lease; /* For aquifer_release(). 0: none. */
+  /* The checksum of `data`. A reader may check it in the pass that copies. */
+  aquifer_checksum checksum;
 } aquifer_fetched;
 aquifer_code aquifer_request_fetched(const aquifer_request* request, size_t first,
                                      aquifer_fetched* blocks, size_t count);
@@ -588,19 +606,19 @@ typedef struct aquifer_committed {
 aquifer_code aquifer_request_committed(const aquifer_request* request, size_t first,
                                        aquifer_committed* blocks, size_t count);
 
-/* Of pin, prestage, evict and drain; what is not of the request is 0. */
+/* The counts of pin, prestage, evict and drain. A field that the request does not have is 0. */
 typedef struct aquifer_counts {
   uint32_t size;
   uint32_t reserved;
   uint64_t pinned; /* Keys that were there. */
-  uint64_t found;  /* Blocks known under that name, */
-  uint64_t staged; /* and of those, in memory now. */
+  uint64_t found;  /* Blocks known under that name. */
+  uint64_t staged; /* How many of them are in memory now. */
   uint64_t evicted;
   uint64_t left; /* Blocks that are still in memory alone. */
 } aquifer_counts;
 aquifer_code aquifer_request_counts(const aquifer_request* request, aquifer_counts* counts);
 
-/* Of aquifer_stats(): how many tiers and counters there are. Either may be null. */
+/* The answer of aquifer_stats(): how many tiers and counters there are. Either may be null. */
 aquifer_code aquifer_request_stats(const aquifer_request* request, size_t* tier_count,
                                    size_t* counter_count);
 
@@ -610,7 +628,7 @@ typedef struct aquifer_tier_stats {
   uint64_t capacity_bytes;
   uint64_t used_bytes;
   uint64_t blocks;
-  uint64_t tenant_bytes; /* Of the asking tenant. */
+  uint64_t tenant_bytes; /* Bytes of the asking tenant. */
   double read_gbps;      /* Observed; 0: nothing yet. */
   uint64_t drive_count;  /* aquifer_request_drives(). */
 } aquifer_tier_stats;
@@ -619,7 +637,7 @@ aquifer_code aquifer_request_tiers(const aquifer_request* request, size_t first,
 
 typedef struct aquifer_drive_stats {
   const char* directory;
-  const char* why; /* Why it is not in service, or not writable. */
+  const char* why; /* Why the drive is not in service, or not writable. */
   int32_t in_service;
   int32_t writable;
 } aquifer_drive_stats;
@@ -637,14 +655,15 @@ aquifer_code aquifer_request_counters(const aquifer_request* request, size_t fir
 
 /* ---- Engines: KV between tensors and slots ---- */
 
-/* Memory of the engine's own, which stays where it is while a map of it is in use: the host's or a
- * CUDA device's, which is found out from the address. All tensors of one map are in one of them. */
+/* The engine's own memory, which must stay where it is while a map of it is in use. It is the
+ * host's or a CUDA device's, as its address shows. All tensors of one map are in the same of the
+ * two. */
 typedef struct aquifer_tensor {
   void* data;     /* The first element. */
   uint64_t bytes; /* From there to the end of the storage; nothing outside is ever touched. */
   const uint64_t* shape;
   const uint64_t* strides;  /* In elements, as torch gives them. */
-  uint32_t dimension_count; /* Of both. */
+  uint32_t dimension_count; /* Of `shape` and `strides`. */
   uint32_t element_bytes;
 } aquifer_tensor;
 
@@ -654,24 +673,25 @@ typedef struct aquifer_tensors {
   int32_t family; /* AQUIFER_TENSORS_... */
   const aquifer_layout* layout;
   uint32_t group;
-  /* Of the group's heads, those in these tensors (aquifer_heads_of_rank). 0 and 0: all. */
+  /* The heads of the group that are in these tensors (aquifer_heads_of_rank). 0 and 0: all. */
   uint32_t head_begin;
   uint32_t head_end;
-  uint32_t page_tokens; /* AQUIFER_TENSORS_SLOTS and _OPAQUE alone. */
+  uint32_t page_tokens; /* AQUIFER_TENSORS_SLOTS and _OPAQUE only. */
   int32_t
-      layers_in_front; /* 1: not a tensor a layer, but one with the layers as first dimension. */
+      /* 1: one tensor with the layers as first dimension, instead of a tensor a layer. */
+      layers_in_front;
   uint32_t reserved;
   const aquifer_tensor* tensors;
   size_t tensor_count;
-  const aquifer_tensor* values; /* Where K and V are apart. */
+  const aquifer_tensor* values; /* Only if K and V are apart. */
   size_t value_count;
 } aquifer_tensors;
 
-/* What follows from that, made once. Any number of threads may use it. */
+/* A map from an engine's tensors to blocks. Any number of threads may use it. */
 typedef struct aquifer_tensor_map aquifer_tensor_map;
 
-/* AQUIFER_INVALID, naming the tensor and what is wrong with it, when the description does not fit
- * the layout, or could touch bytes outside of the tensors or the same bytes twice. */
+/* Returns AQUIFER_INVALID, naming the tensor and its mistake, if the description does not fit the
+ * layout, touches bytes outside of the tensors, or touches bytes twice. */
 aquifer_code aquifer_map_tensors(const aquifer_tensors* tensors, aquifer_tensor_map** map);
 /* Null is ignored. */
 void aquifer_tensor_map_free(aquifer_tensor_map* map);
@@ -679,27 +699,27 @@ void aquifer_tensor_map_free(aquifer_tensor_map* map);
 typedef struct aquifer_tensor_facts {
   uint32_t size;
   uint32_t tokens_per_block;
-  uint32_t pages_per_block; /* More than one where pages are grouped, */
-  uint32_t blocks_per_page; /* or this where they are cut. */
+  uint32_t pages_per_block; /* More than one if pages are grouped. */
+  uint32_t blocks_per_page; /* More than one if pages are cut. */
   uint64_t page_count;
   uint64_t block_bytes; /* Of whole blocks, all heads. */
 } aquifer_tensor_facts;
 aquifer_code aquifer_tensor_map_facts(const aquifer_tensor_map* map, aquifer_tensor_facts* facts);
 
-/* The heads that a tensor-parallel rank holds; `writes` is 0 where a lower rank has the same. */
+/* The heads of a tensor-parallel rank; `writes` is 0 if a lower rank has the same heads. */
 aquifer_code aquifer_heads_of_rank(uint32_t kv_heads, uint32_t ranks, uint32_t rank,
                                    uint32_t* head_begin, uint32_t* head_end, int32_t* writes);
 
 /* A block in the engine, and in a slot. */
 typedef struct aquifer_copy_op {
-  const uint32_t* pages; /* A sequence's page table, as the engine has it; */
+  const uint32_t* pages; /* The page table of a sequence, as the engine has it. */
   size_t page_count;
-  uint64_t block; /* and which of the sequence's blocks it is. */
+  uint64_t block; /* The index of the block in the sequence. */
   void* slot;     /* Exactly one block. Only this rank's heads are touched. */
   uint64_t slot_bytes;
-  aquifer_checksum checksum; /* To scatter: of the whole block. */
-  aquifer_lane_sums sums;    /* Answer: of what was copied, for aquifer_commit_op. */
-  aquifer_code code;         /* Answer: one block's failure is its own. */
+  aquifer_checksum checksum; /* To scatter: the checksum of the whole block. */
+  aquifer_lane_sums sums;    /* Answer: the sums of the copied bytes, for aquifer_commit_op. */
+  aquifer_code code;         /* Answer: one block's failure does not affect the others. */
   uint32_t reserved;
 } aquifer_copy_op;
 /* From pages to slots, and back. Both run on the caller's thread. AQUIFER_OK even if blocks fail.
@@ -708,14 +728,14 @@ aquifer_code aquifer_gather(const aquifer_tensor_map* map, aquifer_copy_op* ops,
 aquifer_code aquifer_scatter(const aquifer_tensor_map* map, int32_t verify, aquifer_copy_op* ops,
                              size_t op_count);
 
-/* The two below do all that belongs to it and return when it is done or its time is over. They
- * wait inside of the call: an engine makes them on a thread, and with a cache (aquifer_join), of
- * its own.
+/* aquifer_load() and aquifer_store() do all the steps and return when they are done or their time
+ * is over. They wait inside of the call: an engine makes them on a thread of its own, with a cache
+ * of its own (aquifer_join).
  *
- * Tensors in a CUDA device's memory are copied by it, on streams of our own: what the engine does
- * to the pages on its streams must be over when the call is made (cudaEventSynchronize), and what
- * it does after the call finds the blocks there. An error of the device is AQUIFER_UNAVAILABLE for
- * the blocks that it concerned and for all later ones of this cache; it ends nothing else. */
+ * Tensors in a CUDA device's memory are copied by the device, on streams of our own. Work of the
+ * engine on these pages must be over before the call (cudaEventSynchronize); work after the call
+ * finds the blocks there. An error of the device is AQUIFER_UNAVAILABLE for the blocks concerned
+ * and for all later ones of this cache; it ends nothing else. */
 
 /* Fetches blocks, copies each into its pages while the next are being read, and gives them back. */
 typedef struct aquifer_load_args {
@@ -725,49 +745,50 @@ typedef struct aquifer_load_args {
   const aquifer_tensor_map* map;
   const uint32_t* pages;
   size_t page_count;
-  uint64_t first_block;  /* Of the sequence: the one that the first key names. */
-  int64_t timeout_nanos; /* For all of it; 0: a second. */
+  uint64_t first_block;  /* The index in the sequence of the block that the first key names. */
+  int64_t timeout_nanos; /* For the whole call; 0: a second. */
 } aquifer_load_args;
 
 typedef struct aquifer_loaded {
   uint32_t size;
-  aquifer_code code; /* Why the next block was not; AQUIFER_OK: all were. */
-  uint64_t blocks;   /* From the front without a gap. What lies behind is to be computed. */
+  aquifer_code code; /* Why the next block was not loaded; AQUIFER_OK: all were. */
+  uint64_t blocks;   /* Blocks loaded, from the front without a gap. Compute the blocks behind. */
   uint64_t bytes;
-  uint64_t tier_blocks[4]; /* From which tier they came; the index is AQUIFER_DRAM, ... */
+  uint64_t tier_blocks[4]; /* How many came from each tier; the index is AQUIFER_DRAM, ... */
 } aquifer_loaded;
-/* AQUIFER_OK however few were loaded. */
+/* AQUIFER_OK even if few or no blocks were loaded. */
 aquifer_code aquifer_load(aquifer_cache* cache, const aquifer_load_args* args,
                           aquifer_loaded* loaded);
 
 /* Reserves slots, copies blocks into those that are new, summing them, and commits. */
 typedef struct aquifer_store_args {
   uint32_t size;
-  uint32_t position; /* Which block of its chain the first key is. */
+  uint32_t position; /* The index of the first key in its chain. */
   aquifer_chain chain;
-  aquifer_key parent;            /* Of the first key: the key before it, or the root. */
-  const uint64_t* engine_hashes; /* The engine's own names, one a key; or null. */
+  aquifer_key parent;            /* Parent of the first key: the key before it, or the root. */
+  const uint64_t* engine_hashes; /* The engine's own hashes, one a key; or null. */
   const aquifer_tensor_map* map;
   const uint32_t* pages;
   size_t page_count;
-  uint64_t first_block; /* Of the sequence: the one that the first key names. */
+  uint64_t first_block; /* The index in the sequence of the block that the first key names. */
   int64_t
-      timeout_nanos; /* For all of it, memory that is being prepared included; 0: ten seconds. */
+      /* For the whole call, with the time in which memory is prepared; 0: ten seconds. */
+      timeout_nanos;
 } aquifer_store_args;
 
 typedef struct aquifer_stored {
   uint32_t size;
-  int32_t refusal;       /* Of the last one that was refused: AQUIFER_REFUSAL_... */
+  int32_t refusal;       /* AQUIFER_REFUSAL_..., of the last block that was refused. */
   uint64_t stored;       /* Written and committed by this rank. */
-  uint64_t published;    /* Of those, with all heads; the others wait for other ranks. */
-  uint64_t had;          /* Were there. */
+  uint64_t published;    /* Stored blocks that have all heads; the others wait for other ranks. */
+  uint64_t had;          /* The cache had them already. */
   uint64_t being_filled; /* Another engine stores them just now. */
   uint64_t refused;
   uint64_t failed; /* Reservations that became void, or the time was over. */
   uint64_t bytes;
 } aquifer_stored;
-/* AQUIFER_OK however few were stored. Otherwise the request was wrong or the node is gone, and
- * *stored says how far it got. */
+/* AQUIFER_OK even if few or no blocks were stored. Otherwise the request was wrong or the node is
+ * gone, and *stored says how far it got. */
 aquifer_code aquifer_store(aquifer_cache* cache, const aquifer_store_args* args,
                            aquifer_stored* stored);
 

@@ -1,7 +1,7 @@
 // The checksum of a block: 128 bits, additive over independent position-keyed units of 16 bytes.
-// Pieces of a block can be summed anywhere, by anyone (a GPU, several ranks) and in any order, and
-// added; the length is mixed in once at the end. It finds corruption; it is not a signature.
-// docs/formats/checksum.md has the arithmetic and test vectors.
+// Pieces of a block can be summed anywhere (on a GPU, by several ranks) and in any order, and then
+// added. The length is mixed in once at the end. The checksum finds corruption; it is not a
+// signature. docs/formats/checksum.md has the arithmetic and test vectors.
 #pragma once
 
 #include <cstddef>

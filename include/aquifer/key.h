@@ -38,7 +38,7 @@ Result<Key> KeyFromHex(std::string_view hex);
 
 using Digest = std::array<std::byte, 32>;
 
-// What the first key of a chain depends on besides tokens.
+// Everything besides tokens that the first key of a chain depends on.
 struct ChainRoot {
   std::string_view tenant;        // 1 to 64 bytes.
   Digest layout_fingerprint{};    // LayoutFingerprint().
@@ -49,16 +49,16 @@ struct ChainRoot {
 // Something besides tokens that a block's content depends on, such as the hash of an image whose
 // placeholder tokens lie in the block.
 struct Extra {
-  size_t block = 0;          // The block of the prompt that it belongs to.
-  uint32_t tag = 0;          // What kind of thing it is; docs/formats/key.md lists the tags.
+  size_t block = 0;          // The index of its block in the prompt.
+  uint32_t tag = 0;          // The kind of thing; docs/formats/key.md lists the tags.
   std::string_view value{};  // At most 4096 bytes.
 };
 
 Result<Key> DeriveRoot(const ChainRoot& root);
 
-// The keys of every whole block of `tokens`, following `parent` (the root, or the last key of a
-// chain that goes on). Tokens of a last partial block get no key. `extras` are sorted by block.
-// `keys` holds at least tokens.size() / tokens_per_block keys; returns how many were written.
+// Derives the keys of every whole block of `tokens`. `parent` is the root, or the last key of a
+// chain that goes on. Tokens of a last partial block get no key. `extras` are sorted by block.
+// `keys` holds at least tokens.size() / tokens_per_block keys. Returns how many were written.
 Result<size_t> DeriveChain(const Key& parent, std::span<const uint32_t> tokens,
                            uint32_t tokens_per_block, std::span<const Extra> extras,
                            std::span<Key> keys);

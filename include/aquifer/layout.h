@@ -1,5 +1,5 @@
-// How one model's KV looks. Two engines may share blocks exactly when their layouts are equal, and
-// the layout's fingerprint is in every key, so a block of another layout can never be found.
+// The layout of one model's KV. Two engines may share blocks exactly when their layouts are equal.
+// The layout's fingerprint is in every key, so a block of another layout can never be found.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ struct KvGroup {
   uint32_t key_dim = 0;        // Elements of one head's K for one token.
   uint32_t value_dim = 0;      // The same for V.
   uint32_t window_tokens = 0;  // kWindow only.
-  // Pages that an engine packs in its own way (and kState) are stored as they are; the fields above
-  // then only describe, and this many bytes make one block. Zero: the bytes follow from the fields.
+  // Pages that an engine packs in its own way (and kState) are stored as they are: this many bytes
+  // make one block, and the fields above only describe it. Zero: the bytes follow from the fields.
   uint64_t opaque_bytes = 0;
 };
 
@@ -50,7 +50,8 @@ struct Layout {
   Digest model{};  // Digest of the effective config and of the weights.
   uint32_t tokens_per_block = 0;
   std::vector<KvGroup> groups;  // 1 to 16.
-  // Owned by the connector; changes when the meaning of the bytes changes and not otherwise.
+  // The connector's own name of the format. It changes when the meaning of the bytes changes, and
+  // not otherwise.
   std::string kv_format;  // 1 to 128 bytes.
 };
 
@@ -60,15 +61,15 @@ inline constexpr uint64_t kMaxBlockBytes = uint64_t{64} << 20;
 // Bytes of one block of `group`, before any rounding.
 uint64_t BlockBytes(const Layout& layout, size_t group);
 
-// kInvalid with the field's name when the layout cannot be stored: no groups, a zero dimension,
-// a block under kMinBlockBytes or over kMaxBlockBytes.
+// Returns kInvalid with the field's name if the layout cannot be stored: no groups, a zero
+// dimension, a block under kMinBlockBytes or over kMaxBlockBytes.
 Status ValidateLayout(const Layout& layout);
 
-// In every key. docs/formats/key.md.
+// The layout's part of every key: docs/formats/key.md.
 Digest LayoutFingerprint(const Layout& layout);
 
-// The product's rule, a function of the model alone, so that every engine and rank makes the same
-// chains: the largest power of two in 16...256 whose largest block is at most 8 MiB, else 16.
+// The product's rule for every engine and rank, so that all make the same chains. It depends on the
+// model alone: the largest power of two in 16...256 whose largest block is at most 8 MiB, else 16.
 // `layout.tokens_per_block` is ignored.
 uint32_t TokensPerBlock(const Layout& layout);
 

@@ -1,6 +1,6 @@
-// What can fail returns a Status, or a Result<T> when it also has a value. A code exists where a
-// caller would do something different; the rest is the message. Success, and a miss without a
-// message, allocate nothing.
+// A function that can fail returns a Status, or a Result<T> if it also has a value. A code exists
+// where a caller would do something different; the rest is the message. Success, and a miss without
+// a message, allocate nothing.
 #pragma once
 
 #include <cstdint>

@@ -215,6 +215,19 @@ def _staged(request: Any) -> tuple[int, int]:
     return counts.found, counts.staged
 
 
+def _stats(request: Any) -> Stats:
+    tiers, counters = ctypes.c_size_t(), ctypes.c_size_t()
+    check(library.aquifer_request_stats(request, ctypes.byref(tiers), ctypes.byref(counters)))
+    tier_items = (_native.TierStats * tiers.value)()
+    check(library.aquifer_request_tiers(request, 0, tier_items, tiers.value))
+    items = (_native.Counter * counters.value)()
+    check(library.aquifer_request_counters(request, 0, items, counters.value))
+    return Stats(
+        tuple(TierStats(Tier(t.tier), t.in_service != 0, t.capacity_bytes, t.used_bytes, t.blocks, t.tenant_bytes,
+                        t.read_gbps) for t in tier_items),
+        {item.name.decode(): item.value for item in items})
+
+
 class Pending(Generic[T]):
     """A call that is under way. One that is dropped is cancelled."""
 
@@ -449,9 +462,10 @@ class Cache:
         args = _native.MatchArgs(size=ctypes.sizeof(_native.MatchArgs), chain=chain.native(), have=have)
         return self._begin(_matched, library.aquifer_match, ctypes.byref(args))
 
-    def match(self, chain: Chain, have: int = 0) -> Match:
-        """How much of the chain is there; the engine has the first `have` blocks itself."""
-        return self.begin_match(chain, have).result()
+    def match(self, chain: Chain, have: int = 0, timeout: Optional[float] = None) -> Match:
+        """How much of the chain is there; the engine has the first `have` blocks itself. Raises Late where the node
+        does not answer within the timeout; without one, a node that hangs is waited for until it counts as gone."""
+        return self.begin_match(chain, have).result(timeout)
 
     def fetch(self, chain: Chain, timeout: Optional[float] = None) -> Fetch:
         """Lends blocks; every one is answered within the timeout (a second)."""
@@ -604,19 +618,11 @@ class Cache:
             check(library.aquifer_report_prefill(self._live(), registered.handle, tokens, context_tokens,
                                                  milliseconds))
 
-    def stats(self) -> Stats:
-        def read(request: Any) -> Stats:
-            tiers, counters = ctypes.c_size_t(), ctypes.c_size_t()
-            check(library.aquifer_request_stats(request, ctypes.byref(tiers), ctypes.byref(counters)))
-            tier_items = (_native.TierStats * tiers.value)()
-            check(library.aquifer_request_tiers(request, 0, tier_items, tiers.value))
-            items = (_native.Counter * counters.value)()
-            check(library.aquifer_request_counters(request, 0, items, counters.value))
-            return Stats(
-                tuple(TierStats(Tier(t.tier), t.in_service != 0, t.capacity_bytes, t.used_bytes, t.blocks,
-                                t.tenant_bytes, t.read_gbps) for t in tier_items),
-                {item.name.decode(): item.value for item in items})
-        return self._begin(read, library.aquifer_stats).result()
+    def begin_stats(self) -> Pending[Stats]:
+        return self._begin(_stats, library.aquifer_stats)
+
+    def stats(self, timeout: Optional[float] = None) -> Stats:
+        return self.begin_stats().result(timeout)
 
 
 def connect(socket: Optional[str] = None, *, tenant: str = "local", engine: Optional[str] = None,

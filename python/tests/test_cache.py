@@ -195,6 +195,17 @@ def test_a_time_that_is_over_is_not_waited_for(node, cache, layout):
     assert said == ["late"]
 
 
+def test_a_node_that_hangs_holds_up_a_match_for_its_timeout_alone(node, cache, layout):
+    chain = chain_of(cache, layout, range(4 * TOKENS))
+    assert cache.match(chain, timeout=60).matched == 0
+    stand_still(node_process(node._process.pid))
+    for ask in (lambda: cache.match(chain, timeout=0.05), lambda: cache.stats(timeout=0.05)):
+        with pytest.raises(aquifer.Late):
+            ask()
+    os.kill(node_process(node._process.pid), signal.SIGCONT)
+    assert cache.match(chain, 0, 60).matched == 0
+
+
 def test_a_process_with_many_files_waits_all_the_same(node, cache, layout):
     """Node and pool hold thousands, and select() knows 1024."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -311,7 +322,7 @@ def test_a_private_node_whose_keeper_was_killed_is_started_again():
     node = aquifer.Node(dram="128MiB")
     last = node_process(node._process.pid)
     node._process.kill()
-    node._process.wait()
+    node._process.wait(30)
     assert not node.running()
     ended = os.pidfd_open(last)
     os.kill(last, signal.SIGKILL)
@@ -321,6 +332,42 @@ def test_a_private_node_whose_keeper_was_killed_is_started_again():
     node.connect().close()
     node.close()
     assert not os.path.exists(os.path.dirname(node.socket))
+
+
+def test_a_private_node_drains_though_its_engine_is_killed_with_all_its_descendants(tmp_path, layout):
+    """So vLLM ends an engine that takes longer than five seconds to end by itself."""
+    psutil = pytest.importorskip("psutil")
+    drive = f"{tmp_path}/drive:512MiB"
+    code = f"""import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
+import aquifer, test_cache, time
+from conftest import *
+layout = layout.__wrapped__()
+node = aquifer.Node(dram='128MiB', nvme=[{drive!r}])
+cache = node.connect()
+chain = chain_of(cache, layout, range(test_cache.BLOCKS * 16))
+test_cache._store(cache, chain, layout.root())
+print(node.socket, flush=True)
+time.sleep(600)"""
+    engine = subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE)
+    folder = os.path.dirname(engine.stdout.readline().strip())
+    assert os.path.exists(folder)
+    for process in [*psutil.Process(engine.pid).children(recursive=True), engine]:
+        process.kill()
+    engine.wait()
+    aquifer.cache.wait_for(lambda: not os.path.exists(folder), 60)
+    with aquifer.Node(str(tmp_path / "node.sock"), dram="128MiB", nvme=[drive]) as node, node.connect() as cache:
+        assert cache.match(chain_of(cache, layout, range(BLOCKS * 16))).matched == BLOCKS
+
+
+def test_a_private_node_that_hangs_is_ended_within_a_bound_and_leaves_no_folder(monkeypatch):
+    monkeypatch.setattr(aquifer.node, "_DRAIN_SECONDS", 1)
+    node = aquifer.Node(dram="128MiB")
+    ended = os.pidfd_open(node_process(node._process.pid))
+    stand_still(node_process(node._process.pid))
+    node.close()
+    assert select.select([ended], [], [], 0)[0]
+    os.close(ended)
+    assert not node.running() and not os.path.exists(os.path.dirname(node.socket))
 
 
 def test_observing_finds_and_stores_nothing(node, layout):

@@ -173,7 +173,7 @@ def test_the_server_goes_on_while_its_node_is_gone_and_finds_it_again(server, no
         server.forget()
         asked = [pool.submit(server.ask, each) for each in (text, TEXT, "Another. " + TEXT, "Third. " + TEXT)]
         os.kill(node_process(node._process.pid), signal.SIGKILL)
-        node._process.wait()
+        node._process.wait(30)
         for each in asked:
             each.result()
     server.forget()

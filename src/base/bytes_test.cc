@@ -19,7 +19,7 @@ TEST(BytesTest, TheLowestByteComesFirst) {
   }
 }
 
-TEST(BytesTest, WhatWasPutIsReadBackAtAnyAlignment) {
+TEST(BytesTest, NumbersAreReadBackAsWrittenAtAnyAlignment) {
   std::array<std::byte, 24> bytes{};
   for (size_t at = 0; at < 16; ++at) {
     PutU64(bytes.data() + at, 0x8123456789abcdef);

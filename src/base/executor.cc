@@ -218,7 +218,7 @@ class QueueThread final : public ThreadExecutor {
   // Returns the time after it: one task's end is the next one's start, so each costs one reading.
   int64_t RunOne(Task task, int64_t start) {
     task();
-    task = nullptr;  // What it holds is freed within the time that is measured.
+    task = nullptr;  // Freeing the task's captures counts as part of its time.
     return EndTask(start);
   }
 

@@ -39,7 +39,7 @@ struct ExecutorStats {
 
 class Clock;
 
-// What else an executor's thread looks after beside its queue, and how it sleeps. All but Wake()
+// Other work of an executor's thread beside its queue, and how that thread sleeps. All but Wake()
 // run on that thread.
 class Waiter {
  public:

@@ -1,4 +1,4 @@
-// What posting costs the one who posts, and how long a task takes there and back.
+// The cost of posting for the thread that posts, and the time of a task there and back.
 #include <benchmark/benchmark.h>
 
 #include <atomic>

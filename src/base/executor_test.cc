@@ -148,7 +148,7 @@ TEST_P(ThreadExecutorTest, StopRunsWhatWasPostedAndDropsTheTimers) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST_P(ThreadExecutorTest, WhatIsPostedAfterStopIsDropped) {
+TEST_P(ThreadExecutorTest, ATaskPostedAfterStopIsDropped) {
   executor_->Stop();
   executor_->Stop();  // Once is enough, twice does no harm.
   auto held = std::make_shared<int>(1);
@@ -252,7 +252,7 @@ TEST(WaiterTest, HasItsTurnHoweverLongTheQueueIs) {
   int before = 0;
   int after = 0;
   executor->Post([&] { before = waiter.polls; });
-  // All of these are taken from the queue at once.
+  // The executor takes these tasks from its queue all at once.
   for (int i = 0; i < kTasks; ++i) executor->Post([&] { clock.Advance(60'000); });
   for (int i = 0; i < kTasks; ++i) executor->PostAt(0, [&] { clock.Advance(60'000); });
   executor->Post([&] { after = waiter.polls; });

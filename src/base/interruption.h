@@ -1,6 +1,6 @@
 // While it lives, interrupts whatever the thread that made it waits for in the kernel, again and
-// again: a close() that lingers, or a read() of a terminal. What the kernel lets nobody interrupt
-// still waits.
+// again: a close() that lingers, or a read() of a terminal. A call that the kernel does not allow
+// to be interrupted still waits.
 //
 // Takes the first real-time signal of the process, for whose arrival nothing is done.
 #pragma once
@@ -19,7 +19,7 @@ class Interruption {
 
  private:
   timer_t timer_{};
-  bool set_ = false;  // Else nothing is interrupted: the system has no timer to give.
+  bool set_ = false;  // False: the system had no timer to give, and nothing is interrupted.
 };
 
 }  // namespace aquifer

@@ -20,7 +20,7 @@ constexpr int64_t kNanosPerSecond = 1'000'000'000;
 constexpr size_t kMaxUsers = 256;  // That are remembered; all others share what is left to one.
 constexpr uint32_t kOthers = UINT32_MAX;
 
-// Waits for as long as it takes. What cannot be written at all is lost.
+// Waits for as long as it takes. Text that cannot be written at all is lost.
 void WriteWhole(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
@@ -92,7 +92,7 @@ class LineLog::Queue {
   bool Allow(uint32_t user) AQ_REQUIRES(mutex_) {
     const int64_t now = clock_->NowNanos();
     const int64_t nanos_per_line = kNanosPerSecond / std::max(1u, options_.lines_per_second);
-    if (allowed_.size() >= kMaxUsers) {  // Who was silent for long may write as much as a new one.
+    if (allowed_.size() >= kMaxUsers) {  // A user silent for long may write as much as a new one.
       std::erase_if(allowed_, [&](const auto& known) {
         return now - known.second.counted_nanos >= options_.burst_lines * nanos_per_line;
       });
@@ -108,7 +108,7 @@ class LineLog::Queue {
     return true;
   }
 
-  // What is to be written next; empty when that was all.
+  // Returns the text to write next; empty when that was all.
   std::string Next() {
     const MutexLock lock(&mutex_);
     // How many were left out is told at most once a second, or it would be the flood itself.

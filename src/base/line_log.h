@@ -1,7 +1,7 @@
 // Lines for a log, from threads that must not wait: writing to a pipe that nobody reads takes for
-// ever. They are queued, and a thread of the log's own writes them. What the queue has no room for,
-// or somebody causes faster than anyone would read, is left out and counted; the log says how many
-// that were. Nobody can keep out the lines of others, nor the process's own.
+// ever. They are queued, and a thread of the log's own writes them. Lines that the queue has no
+// room for, or that one user causes faster than anyone would read, are left out and counted; the
+// log says how many they were. Nobody can keep out the lines of others, nor the process's own.
 //
 // Any thread may write. The thread may outlast the log, stuck in a write.
 #pragma once

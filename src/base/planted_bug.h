@@ -13,7 +13,7 @@ enum class PlantedBug : uint8_t {
   kNone,
   kLeaseNotTaken,        // A fetched block is lent without a lease.
   kCommitBeforeWrite,    // A record counts before its page is on the drive.
-  kChecksumNotVerified,  // What is read from a drive is taken as it is.
+  kChecksumNotVerified,  // Bytes read from a drive are taken as they are.
   kLeasedEvicted,        // Eviction takes blocks that someone reads.
   kQuarantineIgnored,    // The slot of a dropped block is free while someone still reads it.
   kCapOffByOne,          // One segment more than the cap allows.

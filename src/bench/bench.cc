@@ -1,4 +1,5 @@
-// aquifer bench: what this host can do, and how much of it we reach.
+#include "bench/bench.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +24,7 @@
 namespace aquifer {
 namespace {
 
-// What slow disks need; where all is fast, every row has its rounds long before.
+// Slow disks need this long; where all is fast, every row has its rounds long before.
 constexpr double kQuickRowSeconds = 8;
 constexpr double kQuickLeastSeconds = 2.5;
 

@@ -1,5 +1,5 @@
-// Warm blocks through the cache, against one copy of the same blocks between the same places. What
-// the cache adds is all bookkeeping: it never touches the bytes itself.
+// Warm blocks through the cache, against one copy of the same blocks between the same places. The
+// cache adds nothing but bookkeeping: it never touches the bytes itself.
 #include <algorithm>
 #include <array>
 #include <cstring>

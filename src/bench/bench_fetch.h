@@ -65,7 +65,7 @@ class BatchFetcher {
   // The two halves of Lease().
   void Ask(size_t batch);
   Status Finish() const;
-  // What came, where the caller has waited itself.
+  // Checks the answers, where the caller has waited itself.
   Status Check() const;
   const FetchRequest& request() const { return fetch_; }
 

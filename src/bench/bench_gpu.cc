@@ -12,7 +12,7 @@
 #include "base/text/size_text.h"
 #include "bench/bench_row.h"
 #include "bench/peers/bench_memory.h"
-#include "bench/peers/torch_peer.h"
+#include "bench/peers/peer_program.h"
 #include "cuda/block_mover.h"
 #include "cuda/cuda_device.h"
 #include "cuda/host_pins.h"
@@ -158,9 +158,9 @@ class SharedGpuBench {
     }
     return bench_.get();
   }
-  Result<TorchPeer*> Torch() {
+  Result<PeerProgram*> Torch() {
     if (torch_ == nullptr && torch_status_.ok()) {
-      Result<std::unique_ptr<TorchPeer>> made = TorchPeer::New();
+      Result<std::unique_ptr<PeerProgram>> made = StartTorch();
       if (made.ok()) {
         torch_ = *std::move(made);
       } else {
@@ -174,7 +174,7 @@ class SharedGpuBench {
 
  private:
   std::unique_ptr<GpuBench> bench_;
-  std::unique_ptr<TorchPeer> torch_;
+  std::unique_ptr<PeerProgram> torch_;
   Status torch_status_;
 };
 
@@ -285,7 +285,7 @@ class MovingSide {
 
 class MoveContest final : public Contest {
  public:
-  MoveContest(GpuBench* bench, Way way, const Shape& shape, TorchPeer* torch)
+  MoveContest(GpuBench* bench, Way way, const Shape& shape, PeerProgram* torch)
       : bench_(bench), torch_(torch), piece_bytes_(shape.piece_bytes) {
     if (way != Way::kStore) sides_.push_back(std::make_unique<MovingSide>(bench, true, shape));
     if (way != Way::kLoad) sides_.push_back(std::make_unique<MovingSide>(bench, false, shape));
@@ -324,7 +324,7 @@ class MoveContest final : public Contest {
   }
 
   Result<double> Peer(size_t peer) override {
-    if (peer == 2) return torch_->Measure(load_, piece_bytes_);
+    if (peer == 2) return torch_->Ask(fmt::format("{} {}", load_ ? "load" : "store", piece_bytes_));
     const Stopwatch watch;
     const size_t each = peer == 0 ? 1 : copies_.size() / kBlocks * kBatchBlocks;
     for (size_t at = 0; at < copies_.size(); at += each) {
@@ -341,7 +341,7 @@ class MoveContest final : public Contest {
   }
 
   GpuBench* const bench_;
-  TorchPeer* const torch_;
+  PeerProgram* const torch_;
   const uint64_t piece_bytes_;
   bool load_ = false;
   std::vector<std::unique_ptr<MovingSide>> sides_;
@@ -388,7 +388,7 @@ void AddGpuRows(std::vector<Row>* rows) {
                        .prepare = [=](const BenchEnvironment& /*environment*/)
                            -> Result<std::unique_ptr<Contest>> {
                          AQ_ASSIGN_OR_RETURN(GpuBench* const bench, shared->Get());
-                         const Result<TorchPeer*> torch = shared->Torch();
+                         const Result<PeerProgram*> torch = shared->Torch();
                          return std::unique_ptr<Contest>(std::make_unique<MoveContest>(
                              bench, way, shape, torch.ok() ? *torch : nullptr));
                        },

@@ -30,12 +30,7 @@ class ServedEngine {
     tokens_ = 0;
     const uint64_t bytes = tokens * GpuEngine::kTokenBytes;
     AQ_ASSIGN_OR_RETURN(node_, ServerProcess::Start([&](const std::string& directory) {
-                          return std::vector<std::string>{
-                              "/proc/self/exe", "serve",
-                              "--socket",       directory + "/node.sock",
-                              "--dram",         fmt::format("{}MiB", bytes / kMiB + 1024),
-                              "--nvme",         "off",
-                              "--http",         "off"};
+                          return NodeCommand(directory, bytes / kMiB + 1024);
                         }));
     AQ_RETURN_IF_ERROR(node_->Await([&]() -> Status {
       AQ_ASSIGN_OR_RETURN(

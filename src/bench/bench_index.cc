@@ -14,7 +14,7 @@ namespace aquifer {
 namespace {
 
 constexpr uint32_t kBlocks = 1'000'000;
-constexpr size_t kSliceKeys = 512;  // What the owner takes at once.
+constexpr size_t kSliceKeys = 512;  // The owner takes so many at once.
 constexpr size_t kKeysPerRound = 2'000'000;
 
 // A million blocks in chains of one length. Keys are as even as hashes; deriving them for real

@@ -18,7 +18,7 @@ constexpr uint32_t kTokensPerBlock = 16;
 constexpr size_t kTokens = size_t{1} << 20;
 constexpr size_t kBlocks = kTokens / kTokensPerBlock;
 
-// What a key of 16 tokens hashes (docs/formats/key.md): 8 bytes of domain, the parent's 32, a token
+// A key of 16 tokens hashes this (docs/formats/key.md): 8 bytes of domain, the parent's 32, a token
 // count, the tokens and a count of extras. SHA-256 pads them to whole units of 64.
 constexpr size_t kMessageBytes = 8 + 32 + 4 + 4 * kTokensPerBlock + 4;
 constexpr size_t kPaddedBytes = (kMessageBytes + 9 + 63) / 64 * 64;

@@ -14,7 +14,7 @@
 #include "bench/peers/bench_layout.h"
 #include "bench/peers/bench_memory.h"
 #include "bench/peers/cache_caller.h"
-#include "bench/peers/mooncake_peer.h"
+#include "bench/peers/peer_program.h"
 #include "bench/peers/peer_store.h"
 #include "bench/peers/server_process.h"
 #include "bench/syscall_count.h"
@@ -28,16 +28,10 @@ constexpr double kPerBlocks = 1000;              // Messages and system calls ar
 
 // The blocks, in the DRAM of a node that is this program once more.
 Result<WarmBlocks> MakeBlocks(uint64_t block_bytes, uint64_t bytes) {
-  AQ_ASSIGN_OR_RETURN(
-      std::unique_ptr<ServerProcess> node,
-      ServerProcess::Start([bytes](const std::string& directory) {
-        return std::vector<std::string>{
-            "/proc/self/exe", "serve",
-            "--socket",       directory + "/node.sock",
-            "--dram",         fmt::format("{}MiB", (bytes + kPoolSlackBytes) / kMiB),
-            "--nvme",         "off",
-            "--http",         "off"};
-      }));
+  AQ_ASSIGN_OR_RETURN(std::unique_ptr<ServerProcess> node,
+                      ServerProcess::Start([bytes](const std::string& directory) {
+                        return NodeCommand(directory, (bytes + kPoolSlackBytes) / kMiB);
+                      }));
   std::unique_ptr<Cache> cache;
   AQ_RETURN_IF_ERROR(node->Await([&]() -> Status {
     AQ_ASSIGN_OR_RETURN(cache, Connect({.socket = node->directory() + "/node.sock"}, {}));
@@ -230,7 +224,7 @@ Result<std::unique_ptr<Contest>> PrepareCopy(uint64_t block_bytes,
     contest->AddPeer(PeerStore::NameOf(*dialect),
                      PeerStore::New(*dialect, {.block_bytes = block_bytes, .memory = memory}));
   }
-  contest->AddPeer("mooncake", MooncakePeer::New(block_bytes, memory.size() / block_bytes));
+  contest->AddPeer("mooncake", StartMooncake(block_bytes, memory.size() / block_bytes));
   return std::unique_ptr<Contest>(std::move(contest));
 }
 

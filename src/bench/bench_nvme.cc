@@ -40,8 +40,8 @@ uint32_t Depth(uint64_t block_bytes) {
   return static_cast<uint32_t>(std::min<size_t>(kMaxDepth, Requests(block_bytes) * kChainBlocks));
 }
 
-// What a round moves: enough that what fits in a drive's own cache does not decide, and no more
-// than the disk and the memory have room for.
+// The bytes of a round: enough that a drive's own cache does not decide, and no more than the disk
+// and the memory have room for.
 Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
   constexpr uint64_t kWanted = 1024 * kMiB;
   constexpr uint64_t kQuick = 512 * kMiB;
@@ -88,7 +88,7 @@ struct NvmeSetup {
   uint64_t slot_bytes =
       0;  // Of DRAM that a round of ours walks through, and the limit therefore too.
   Layout layout;
-  BenchMemory block;  // What is stored, everywhere.
+  BenchMemory block;  // Every stored block has these bytes.
   LaneSums block_sums;
   std::unique_ptr<RawDisk> raw;
   std::unique_ptr<FilePerBlock> files;

@@ -11,8 +11,8 @@
 #include "bench/blob_round.h"
 #include "bench/peers/bench_bucket.h"
 #include "bench/peers/bench_memory.h"
-#include "bench/peers/boto_peer.h"
 #include "bench/peers/curl_peer.h"
+#include "bench/peers/peer_program.h"
 #include "cli/temporary_directory.h"
 #include "store/s3/object_store.h"
 #include "store/s3/sigv4.h"
@@ -60,7 +60,7 @@ class ObjectContest final : public Contest {
     return boto_ == nullptr ? std::vector<std::string>() : std::vector<std::string>{"boto3"};
   }
   Result<double> Peer(size_t /*peer*/) override {
-    return boto_->Measure(write_, object_bytes_, objects_);
+    return boto_->Ask(fmt::format("{} {} {}", write_ ? "write" : "read", object_bytes_, objects_));
   }
 
   std::string Note() const override {
@@ -84,7 +84,10 @@ class ObjectContest final : public Contest {
         .write(reinterpret_cast<const char*>(memory_.bytes().data()),
                static_cast<std::streamsize>(object_bytes_));
     AQ_RETURN_IF_ERROR(RunBlobRound(RoundOf(/*write=*/true, objects_)).status());
-    Result<std::unique_ptr<BotoPeer>> boto = BotoPeer::New(bucket_->options());
+    const BucketOptions& bucket = bucket_->options();
+    Result<std::unique_ptr<PeerProgram>> boto =
+        StartBoto({bucket.endpoints.front(), bucket.bucket, bucket.credentials.given.access_key,
+                   bucket.credentials.given.secret_key, std::to_string(bucket.max_connections)});
     if (boto.ok()) boto_ = *std::move(boto);
     return Status();
   }
@@ -103,7 +106,7 @@ class ObjectContest final : public Contest {
   const std::unique_ptr<BenchBucket> bucket_;
   const CurlPeer curl_;
   CurlPeer::Source source_;
-  std::unique_ptr<BotoPeer> boto_;
+  std::unique_ptr<PeerProgram> boto_;
   BenchMemory memory_;
   std::unique_ptr<BlobStore> store_;
 };

@@ -1,4 +1,4 @@
-// What the eviction order that learns needs a block, and how fast it is.
+// The memory that the learned eviction order takes for a block, and its speed.
 #include <array>
 #include <cstdint>
 #include <memory>

@@ -22,12 +22,12 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint32_t kDepth = 16;     // Blobs under way at once, for us and for the raw file.
 constexpr uint64_t kPeerShare = 4;  // The peer is slower, and its rate is the same for less.
-constexpr uint64_t kCapRounds = 4;  // What the cap has room for.
+constexpr uint64_t kCapRounds = 4;  // The cap has room for so many.
 constexpr uint64_t kBlobBytes[] = {2 * kMiB, 8 * kMiB};
 
 enum class Way : uint8_t { kRead, kWrite, kWriteSynced };
 
-// What a round moves: no more than the disk has room for, eight times over.
+// The bytes of a round: no more than an eighth of the room on the disk.
 Result<uint64_t> RoundBytes(const BenchEnvironment& environment) {
   constexpr uint64_t kLeast = 256 * kMiB;
   constexpr uint64_t kDiskShare = 8;
@@ -139,7 +139,7 @@ void AddPosixRows(std::vector<Row>* rows) {
     const char* name;
     double goal;
   };
-  // What a synced write costs is the disk's business: it is shown, without a goal.
+  // The cost of a synced write is the disk's business: it is shown, without a goal.
   for (const Kind kind :
        {Kind{Way::kRead, "posix.read", 0.90}, Kind{Way::kWrite, "posix.write", 0.70},
         Kind{Way::kWriteSynced, "posix.write_synced", 0}}) {

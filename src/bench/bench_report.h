@@ -22,7 +22,7 @@ std::string MachineText(const Machine& machine, const std::string& directory,
 std::string TableHead();
 std::string TableRow(const RowResult& result);
 
-// What the limits are and what else there is to know, for beneath the table.
+// Text beneath the table: the limits, and whatever else a reader should know.
 std::string TableNotes(std::span<const RowResult> results);
 
 // One line a row: name, unit, goal and what its limit is.

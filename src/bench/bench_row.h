@@ -13,7 +13,7 @@
 
 namespace aquifer {
 
-// What a row may use.
+// Everything that a row may use.
 struct BenchEnvironment {
   std::string directory;  // Empty, on the disk to be measured; removed at the end.
   uint64_t memory_available_bytes = 0;
@@ -37,7 +37,7 @@ class Contest {
   virtual std::vector<std::string> PeerNames() const { return {}; }
   virtual Result<double> Peer(size_t peer);
 
-  // What the limit is, when it shows only at run time. Empty: as the row says.
+  // Names the limit when it shows only at run time. Empty: as the row says.
   virtual std::string LimitIs() const { return {}; }
   // Something a reader of the figures should know. Asked for after the last round.
   virtual std::string Note() const { return {}; }

@@ -185,7 +185,7 @@ TEST(BenchRunnerTest, APeerThatFailsIsLeftOutAndNotAskedAgain) {
   EXPECT_THAT(result->notes[0], HasSubstr("not installed"));
 }
 
-TEST(BenchRunnerTest, WhatCannotBeMeasuredIsAnError) {
+TEST(BenchRunnerTest, ARowThatCannotBeMeasuredIsAnError) {
   std::string order;
   const Row row = ScriptedRow({.limit = {1, 1, 1, 1},
                                .ours = {},

@@ -23,7 +23,7 @@ struct BlobRound {
   size_t at_once = 0;
 };
 
-// Every blob once; GB/s, or the first failure. What is kBusy is sent again.
+// Every blob once; GB/s, or the first failure. A kBusy request is sent again.
 Result<double> RunBlobRound(const BlobRound& round);
 
 }  // namespace aquifer

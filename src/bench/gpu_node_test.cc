@@ -185,7 +185,7 @@ class GpuNodeTest : public testing::Test {
   std::unique_ptr<Cache> cache_;
 };
 
-TEST_F(GpuNodeTest, WhatAGpuStoresIsLoadedAgain) {
+TEST_F(GpuNodeTest, BlocksThatAGpuStoresAreLoadedAgain) {
   EXPECT_EQ(RunProcess([&] { return StoreAndLoad({.socket = socket(), .tokens = kTokens}, 100); }),
             0);
   EXPECT_EQ(Stats().Counter("corrupt_blocks"), 0u);
@@ -275,9 +275,9 @@ TEST_F(GpuKillTest, AnEngineKilledInMidCopyHarmsNobody) {
   EXPECT_GT(in_mid_store, 0u) << "no kill came while it stored";
 }
 
-// What it was lent stays lent for as long as it is there, and comes back then. The other engine is
-// stopped meanwhile, so that all that changes is the victim's.
-TEST_F(GpuKillTest, WhatAKilledEngineHoldsIsLentUntilItIsGone) {
+// The victim's loans stay lent for as long as its process is there, and end with it. The other
+// engine is stopped meanwhile, so that all that changes is the victim's.
+TEST_F(GpuKillTest, LoansOfAKilledEngineStayUntilItsProcessIsGone) {
   for (int kill = 0; kill < kKills; ++kill) {
     ASSERT_TRUE(StartVictim()) << "there was no room for it";
     Stop(survivor_);

@@ -2,7 +2,7 @@
 // what a codec saves on a model's own has to be measured there.
 //
 // In a block's order (docs/formats/block.md), 8 heads of 64 tokens and 128 channels: for each layer
-// K, then V. What papers report of both is in it: K's channels have scales of their own
+// K, then V. They have the traits that papers report: K's channels have scales of their own
 // (log-normal) and means that all tokens share, a few channels are outliers by a factor of ten, and
 // rotary position encoding turns pairs of channels by the token's position; V is Gaussian with
 // scales that differ little. Layers differ in scale.

@@ -171,7 +171,7 @@ void DropSparseLogFromPageCache(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) continue;
-    fdatasync(descriptor);  // What is not written yet cannot be dropped.
+    fdatasync(descriptor);  // Pages not written yet cannot be dropped.
     posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
     close(descriptor);
   }

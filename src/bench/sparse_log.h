@@ -26,7 +26,7 @@ struct SparseLog {
 
 Result<SparseLog> WriteSparseLog(const SparseLogOptions& options);
 
-// What was written is read from the drive again, and not from memory. Best effort.
+// Makes later reads of the log come from the drive and not from memory. Best effort.
 void DropSparseLogFromPageCache(const std::string& directory);
 
 }  // namespace aquifer

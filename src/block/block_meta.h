@@ -1,4 +1,4 @@
-// What travels with a block's bytes to every tier below DRAM and comes back with them.
+// Travels with a block's bytes to every tier below DRAM and comes back with them.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct BlockMeta {
   Key parent;             // The key before it in its chain; the root for position 0.
   uint32_t position = 0;  // Which block of the chain it is.
   Digest layout_fingerprint{};
-  uint64_t raw_bytes = 0;     // What the engine stored.
-  uint64_t stored_bytes = 0;  // What the codec made of it; equal for kNone.
+  uint64_t raw_bytes = 0;     // As the engine stored it.
+  uint64_t stored_bytes = 0;  // As the codec left it; equal for kNone.
   Codec codec = Codec::kNone;
   std::array<std::byte, 16> data_key_id{};  // All zero: not encrypted.
   std::array<std::byte, 24> nonce{};

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     AQ_CHECK(key.status().code() == aquifer::Code::kInvalid);
     return 0;
   }
-  // What was taken is what is written back, but for the case of letters.
+  // The same text is written back as was read, but for the case of letters.
   const std::string hex = key->ToHex();
   AQ_CHECK(hex.size() == size);
   for (size_t i = 0; i < size; ++i)

@@ -24,7 +24,7 @@ uint64_t Multiply(uint64_t x, uint64_t y) {
   return __builtin_mul_overflow(x, y, &product) ? UINT64_MAX : product;
 }
 
-// What the fields describe; zero when one of them is.
+// The bytes that the fields describe; zero when one of the fields is.
 uint64_t BytesPerToken(const KvGroup& group) {
   const uint64_t elements =
       Multiply(Multiply(group.layers, group.kv_heads), uint64_t{group.key_dim} + group.value_dim);

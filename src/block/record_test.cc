@@ -162,7 +162,7 @@ TEST(RecordTest, LengthsAndOffsetsOutOfBoundsAreRefusedThoughTheSumHolds) {
   Bytes mismatch = Encode(Example());
   Poke<uint64_t>(&mismatch, 136, 4999);
   EXPECT_EQ(Verdict(mismatch), RecordVerdict::kDamaged);
-  for (const uint64_t stored : {0, 5000, 5001}) {  // What a codec makes is smaller.
+  for (const uint64_t stored : {0, 5000, 5001}) {  // A codec's output is smaller.
     Bytes bytes = Encode(Example());
     Poke<uint16_t>(&bytes, 6, 1);
     Poke<uint64_t>(&bytes, 136, stored);

@@ -95,7 +95,7 @@ void ExpectRefused(const DataKey& key, const Sealed& sealed) {
   EXPECT_TRUE(plain == Bytes(plain.size()));  // Nothing that was not proven is left to be used.
 }
 
-TEST(SealTest, WhatWasSealedOpensAgainAndLooksLikeNothing) {
+TEST(SealTest, ASealedBlockOpensAgainAndLooksLikeNothing) {
   const Bytes plain = PlainOf(5000);
   const Sealed sealed = SealedOf(KeyOf(1), 2, plain);
   EXPECT_FALSE(sealed.payload == plain);
@@ -212,7 +212,7 @@ TEST(SealTest, NoNonceComesTwiceFromOneSealer) {
   EXPECT_EQ(seen.size(), kSealsPerSalt / 2 + kSealsPerSalt);
 }
 
-// What a restarted process, another worker and another node do: begin anew with the same data key.
+// A restarted process, another worker and another node begin anew with the same data key.
 TEST(SealTest, NoNonceComesTwiceFromSealersThatKnowNothingOfEachOther) {
   std::set<Nonce> seen;
   for (int i = 0; i < 100; ++i) {

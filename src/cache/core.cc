@@ -3,14 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
-#include "base/planted_bug.h"
-#include "cache/jobs.h"
+#include "base/deadline.h"
+#include "cache/request/commit_job.h"
+#include "cache/request/drain_job.h"
+#include "cache/request/evict_job.h"
+#include "cache/request/fetch_job.h"
+#include "cache/request/flush_job.h"
+#include "cache/request/hint_job.h"
+#include "cache/request/match_job.h"
+#include "cache/request/pin_job.h"
+#include "cache/request/prestage_job.h"
+#include "cache/request/reserve_job.h"
 #include "policy/eviction/leaf_recency.h"
 #include "policy/eviction/learned_order.h"
 
@@ -18,137 +26,13 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kExpirySlice = 2048;
-constexpr size_t kDropSlice = 64;
 constexpr size_t kPinExpirySlice = 256;
 constexpr size_t kReturnSlice = 256;
-constexpr size_t kJobSlice = 64;
-constexpr int64_t kRenewNanos = 10'000'000'000;
-constexpr uint64_t kMinDriveBytes = uint64_t{1} << 20;
-// Entries of the index and of the two eviction orders are committed as they are used, their table
-// of 7 bytes a block at the start. Room for blocks of 32 KiB there is always, for smaller ones as
-// long as what might be committed is an eighth of the pool; past that the coldest blocks go.
-constexpr uint64_t kBytesPerIndexedBlock = uint64_t{32} << 10;
-constexpr uint64_t kIndexBytesPerBlock = 184;
-constexpr uint64_t kIndexShareOfPool = 8;
+constexpr size_t kMaxKeys = size_t{1} << 20;
+constexpr int64_t kLoadToWriteNanos = 10'000'000'000;
 
-TenantOptions OptionsOf(const std::vector<TenantOptions>& tenants, std::string_view name) {
-  for (const TenantOptions& tenant : tenants) {
-    if (tenant.name == name) return tenant;
-  }
-  return TenantOptions{};
-}
-
-Status CheckTenants(const std::vector<TenantOptions>& tenants) {
-  std::set<std::string_view> names;
-  for (const TenantOptions& tenant : tenants) {
-    if (!names.insert(tenant.name).second) {
-      return Status(Code::kInvalid,
-                    fmt::format("tenant {} is there twice: give each once", tenant.name));
-    }
-    if (tenant.name.empty() || tenant.name.size() > 64) {
-      return Status(Code::kInvalid, "a tenant's name is not 1 to 64 bytes long");
-    }
-    if (tenant.priority < kLeastPriority || tenant.priority > kMostPriority) {
-      return Status(Code::kInvalid, "priority of tenant " + tenant.name + " is not -8 to 7");
-    }
-    if (tenant.ttl_seconds < 0) {
-      return Status(Code::kInvalid, "ttl_seconds of tenant " + tenant.name +
-                                        " is negative: give 0 for blocks that do not expire");
-    }
-  }
-  return Status();
-}
-
-TenantQuota DramQuotaOf(const TenantOptions& tenant) {
-  return {.floor_bytes = tenant.dram_floor_bytes, .ceiling_bytes = tenant.dram_ceiling_bytes};
-}
-
-TenantQuota NvmeQuotaOf(const TenantOptions& tenant) {
-  return {.floor_bytes = tenant.nvme_floor_bytes, .ceiling_bytes = tenant.nvme_ceiling_bytes};
-}
-
-// Whether they fit beside each other.
-Status CheckQuotas(const std::vector<TenantOptions>& tenants, Quota dram, Quota nvme) {
-  uint16_t number = 0;
-  for (const TenantOptions& tenant : tenants) {
-    AQ_RETURN_IF_ERROR(dram.SetTenant(number, DramQuotaOf(tenant)));
-    AQ_RETURN_IF_ERROR(nvme.SetTenant(number, NvmeQuotaOf(tenant)));
-    ++number;
-  }
-  return Status();
-}
-
-Status CheckOptions(const CoreOptions& options) {
-  const CacheOptions& cache = options.cache;
-  if (cache.dram_bytes < options.extent_bytes) {
-    return Status(Code::kInvalid, fmt::format("dram_bytes is {}: give at least one extent, {}",
-                                              cache.dram_bytes, options.extent_bytes));
-  }
-  if (cache.worker_threads == 0 || cache.worker_threads > kMaxWorkerThreads) {
-    return Status(Code::kInvalid, fmt::format("worker_threads is {}: give 1 to {}",
-                                              cache.worker_threads, kMaxWorkerThreads));
-  }
-  if (cache.overdue_nanos <= 0) {
-    return Status(Code::kInvalid, "overdue_nanos is not positive: give a time, such as 60 s");
-  }
-  if (cache.assumed_prefill_ms_per_token < 0) {
-    return Status(Code::kInvalid, "assumed_prefill_ms_per_token is negative: give 0 for none");
-  }
-  if (!cache.nvme_directories.empty() &&
-      cache.nvme_bytes < cache.nvme_directories.size() * kMinDriveBytes) {
-    return Status(Code::kInvalid,
-                  fmt::format("nvme_bytes is {}: give at least {} for each of {} directories",
-                              cache.nvme_bytes, kMinDriveBytes, cache.nvme_directories.size()));
-  }
-  // Two names of one directory are found by its lock.
-  std::set<std::string_view> directories;
-  for (std::string_view directory : cache.nvme_directories) {
-    while (directory.size() > 1 && directory.ends_with('/')) directory.remove_suffix(1);
-    if (!directories.insert(directory).second) {
-      return Status(Code::kInvalid,
-                    fmt::format("nvme_directories has {} twice: give each once", directory));
-    }
-  }
-  if (cache.nvme_segment_bytes % kPageBytes != 0) {
-    return Status(Code::kInvalid,
-                  "nvme_segment_bytes is not a multiple of 4096: round it, or give 0");
-  }
-  if (!(cache.nvme_written_part > 0) || cache.nvme_written_part > 1) {
-    return Status(Code::kInvalid,
-                  "nvme_written_part is not above 0 and at most 1: give 1 for all blocks");
-  }
-  if (cache.nvme_written_part < 1 && cache.eviction == EvictionPolicy::kLru) {
-    return Status(Code::kInvalid,
-                  "nvme_written_part needs eviction kLearned: LRU does not know which blocks are "
-                  "likely to be asked for again; give 1, or write_bytes_per_second");
-  }
-  return CheckTenants(cache.tenants);
-}
-
-uint32_t BlocksToIndex(const CoreOptions& options) {
-  if (options.max_blocks != 0) return options.max_blocks;
-  const CacheOptions& cache = options.cache;
-  const uint64_t bytes = cache.dram_bytes + (cache.nvme_directories.empty() ? 0 : cache.nvme_bytes);
-  const uint64_t affordable = cache.dram_bytes / kIndexShareOfPool / kIndexBytesPerBlock;
-  const uint64_t wanted =
-      std::max(bytes / kBytesPerIndexedBlock, std::min(bytes / kPageBytes, affordable));
-  return static_cast<uint32_t>(std::min<uint64_t>(wanted + 65'536, 1u << 30));
-}
-
-// A second's worth at once, so that it is a cap over any time that matters to a drive.
-WriteBudgetOptions BudgetOf(const CacheOptions& options) {
-  WriteBudgetOptions budget;
-  budget.bytes_per_second = options.write_bytes_per_second;
-  budget.burst_bytes = std::min(budget.burst_bytes, std::max<uint64_t>(budget.bytes_per_second, 1));
-  return budget;
-}
-
-WorthOptions WorthOf(const CacheOptions& options) {
-  WorthOptions worth;
-  if (options.assumed_prefill_ms_per_token > 0) {
-    worth.default_prefill_tokens_per_second = 1e3 / options.assumed_prefill_ms_per_token;
-  }
-  return worth;
+Status TooManyKeys() {
+  return Status(Code::kInvalid, "chain.keys holds more than " + std::to_string(kMaxKeys) + " keys");
 }
 
 }  // namespace
@@ -167,13 +51,11 @@ Core::Core(const CoreOptions& options, const CacheEnvironment& environment)
     : options_(options),
       environment_(environment),
       catalog_(options.max_layouts_per_tenant),
-      nvme_speed_(TierSpeedOptions{}),
-      prefill_(PrefillModelsOptions{}),
-      worth_(WorthOf(options.cache)),
-      spare_jobs_(kJobKinds) {}
+      costs_{.worth = WorthOf(options.cache)},
+      tasks_(environment.owner) {}
 
 Core::~Core() {
-  *alive_ = false;
+  tasks_.Close();
   CloseDisks();
 }
 
@@ -190,11 +72,24 @@ Result<std::unique_ptr<EvictionOrder>> Core::NewOrder(uint32_t max_blocks, uint8
 }
 
 Status Core::Build() {
+  AQ_RETURN_IF_ERROR(BuildDram());
+  AQ_RETURN_IF_ERROR(BuildResidency());
+  AQ_RETURN_IF_ERROR(SetTenants(options_.cache.tenants));
+  BuildWriteDown();
+  AQ_RETURN_IF_ERROR(BuildDurable());
+  AQ_RETURN_IF_ERROR(BuildDrives());
+  BuildRequests();
+  return Status();
+}
+
+Status Core::BuildDram() {
   const CacheOptions& cache = options_.cache;
   AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
                                           .extent_bytes = options_.extent_bytes,
                                           .keep_available_bytes = cache.keep_available_bytes,
                                           .ready_extents = options_.ready_extents,
+                                          .paced_by_cores = options_.paced_by_cores,
+                                          .pace_clock = environment_.clock,
                                           .hash_seed = environment_.random->Next64()},
                                          environment_.extents, environment_.workers,
                                          environment_.owner, environment_.clock));
@@ -204,14 +99,13 @@ Status Core::Build() {
   };
   dram_->on_returned = [this](uint32_t extent) { residency_->EndWithholding(extent); };
   dram_->on_extent = [this](std::span<std::byte> bytes, bool added) {
-    if (added) {
-      extents_.push_back(bytes);
-    } else {
-      std::erase_if(extents_, [bytes](auto known) { return known.data() == bytes.data(); });
-    }
-    for (const auto& disk : disks_) added ? disk->Remember(bytes) : disk->Forget(bytes);
+    added ? drives_->Remember(bytes) : drives_->Forget(bytes);
   };
+  return Status();
+}
 
+Status Core::BuildResidency() {
+  const CacheOptions& cache = options_.cache;
   const uint64_t nvme_bytes = cache.nvme_directories.empty() ? 0 : cache.nvme_bytes;
   const uint32_t max_blocks = BlocksToIndex(options_);
   Result<std::unique_ptr<Index>> index = Index::Create({.max_blocks = max_blocks,
@@ -232,7 +126,7 @@ Status Core::Build() {
       ResidencyParts{.catalog = &catalog_,
                      .dram = dram_.get(),
                      .clock = environment_.clock,
-                     .prefill = &prefill_,
+                     .prefill = &costs_.prefill,
                      .index = *std::move(index),
                      .dram_order = std::move(dram_order),
                      .nvme_order = std::move(nvme_order),
@@ -241,67 +135,161 @@ Status Core::Build() {
                      .extent_bytes = options_.extent_bytes,
                      .name_seed = environment_.random->Next64(),
                      .lasting_tiers = DurableTiers::LastingBits(environment_.durable_tiers)});
-  residency_->SetReload(nvme_speed_.Cost(environment_.clock->NowNanos()));
-  AQ_RETURN_IF_ERROR(SetTenants(cache.tenants));
-  loader_ = std::make_unique<Loader>(residency_.get(), &nvme_speed_, environment_.owner,
-                                     environment_.clock, cache.dram_bytes / 4);
-  eraser_ = std::make_unique<Eraser>(
-      EraserOptions{.enabled = nvme_bytes != 0,
-                    .max_remembered = options_.max_deletions_remembered,
-                    .max_remembered_per_tenant = options_.max_deletions_remembered_per_tenant},
-      environment_.owner, environment_.clock);
+  residency_->SetReload(costs_.nvme_speed.Cost(environment_.clock->NowNanos()));
+  catalog_.on_forgotten = [this](uint16_t layout) { costs_.prefill.ForgetLayout(layout); };
   residency_->on_erase = [this](const BlockId& id, Leave why) {
     // An older record, on a drive that has not been read, may have been given more time.
-    if (why == Leave::kExpired && !nvme_known()) {
+    if (why == Leave::kExpired && !drives_->records().known()) {
       std::ignore = eraser_->AddForGood(id);
     } else {
       eraser_->Add(id);
     }
   };
   residency_->checksum_on_nvme = [this](const BlockId& id) {
-    const auto meta = nvme_ == nullptr ? std::nullopt : nvme_->MetaOf(id);
+    const NvmeTier* const nvme = drives_->tier();
+    const auto meta = nvme == nullptr ? std::nullopt : nvme->MetaOf(id);
     return meta ? std::optional(meta->checksum) : std::nullopt;
   };
+  fills_ = std::make_unique<FillTable>(residency_.get(), environment_.clock);
+  fills_->on_ended = [this](const BlockName& name) { drives_->records().OnNotBusy(name); };
+  fills_->on_overdue = [this](BlockRef ref) {
+    meters_.Count(residency_->at(ref).tenant, &CacheCounters::overdue);
+  };
+  loans_ = std::make_unique<LoanBook>(
+      LoanBookParts{.max_loans_per_client = options_.max_leases_per_client,
+                    .residency = residency_.get(),
+                    .fills = fills_.get(),
+                    .meters = &meters_,
+                    .clock = environment_.clock});
+  loans_->on_overdue = [this](ClientNumber client) { clients_.TellOverdue(client); };
+  sessions_ = std::make_unique<SessionTable>(options_.max_sessions, residency_.get());
+  return Status();
+}
+
+void Core::BuildWriteDown() {
+  const CacheOptions& cache = options_.cache;
+  const bool nvme = !cache.nvme_directories.empty() && cache.nvme_bytes != 0;
+  loader_ = std::make_unique<Loader>(residency_.get(), &costs_.nvme_speed, environment_.owner,
+                                     environment_.clock, cache.dram_bytes / 4);
+  eraser_ = std::make_unique<Eraser>(
+      EraserOptions{.enabled = nvme,
+                    .max_remembered = options_.max_deletions_remembered,
+                    .max_remembered_per_tenant = options_.max_deletions_remembered_per_tenant},
+      environment_.owner, environment_.clock);
   write_down_ = std::make_unique<WriteDown>(
-      WriteDownSettings{.enabled = nvme_bytes != 0,
+      WriteDownSettings{.enabled = nvme,
                         .budget = BudgetOf(cache),
                         .admission = {.written_part = cache.nvme_written_part},
                         .max_held_bytes = cache.dram_bytes / 2},
       residency_.get(), eraser_.get(), environment_.owner, environment_.clock);
-  catalog_.on_forgotten = [this](uint16_t layout) { prefill_.ForgetLayout(layout); };
-  // Read by the next tick.
-  write_down_->load = [this](BlockRef ref) {
-    loader_->Load(ref, DeadlineIn(kRenewNanos, environment_.clock->NowNanos()), {.waiter = this});
-  };
+  write_down_->load = [this](BlockRef ref) { drives_->LoadToWrite(ref); };
   write_down_->on_older_left = [this](const BlockName& name) {
-    found_busy_.insert(name);
-    TakeOverBusy(name);
+    drives_->records().OnOlderLeft(name);
   };
   eraser_->on_erased = [this] { write_down_->Pump(); };
-  AQ_RETURN_IF_ERROR(BuildDurable());
-  return nvme_bytes == 0 ? Status() : BuildNvme();
+}
+
+Status Core::BuildDurable() {
+  if (environment_.durable_tiers.empty()) return Status();
+  DurableTiersParts parts;
+  parts.sources = environment_.durable_tiers;
+  parts.owner = environment_.owner;
+  parts.workers = environment_.workers;
+  parts.clock = environment_.clock;
+  parts.random = environment_.random;
+  parts.residency = residency_.get();
+  parts.catalog = &catalog_;
+  parts.dram_bytes = options_.cache.dram_bytes;
+  parts.session_ends = options_.session_ends;
+  parts.on_session_moved = [this](const std::string& session, const BlockName& head) {
+    sessions_->Remember(session, head);
+  };
+  // Read by the next tick: nobody waits for it.
+  parts.load_from_nvme = [this](BlockRef ref, const LoadTicket& ticket) {
+    loader_->Load(ref, DeadlineAfter(environment_.clock->NowNanos(), kLoadToWriteNanos), ticket);
+  };
+  parts.want_on_nvme = [this](BlockRef ref) { write_down_->Want(ref); };
+  parts.walk = [this](size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) {
+    return context_->walk.Keys(max, next, keys, whole);
+  };
+  AQ_ASSIGN_OR_RETURN(durable_, DurableTiers::New(parts));
+  residency_->on_erase_durable = [this](const BlockId& id) { std::ignore = durable_->Erase(id); };
+  return Status();
+}
+
+Status Core::BuildDrives() {
+  NvmeTierOptions tier = NvmeOptionsOf(options_);
+  tier.meter = environment_.meter;
+  tier.packer = environment_.packer;
+  AQ_ASSIGN_OR_RETURN(drives_,
+                      DriveSet::New({.directories = options_.cache.nvme_directories,
+                                     .tier = tier,
+                                     .open_wait_nanos = options_.open_wait_nanos,
+                                     .reopen_nanos = options_.reopen_nanos,
+                                     .open_disk = environment_.open_disk,
+                                     .run_opening = environment_.run_opening,
+                                     .owner = environment_.owner,
+                                     .workers = environment_.workers,
+                                     .clock = environment_.clock,
+                                     .random = environment_.random,
+                                     .catalog = &catalog_,
+                                     .residency = residency_.get(),
+                                     .loader = loader_.get(),
+                                     .eraser = eraser_.get(),
+                                     .write_down = write_down_.get(),
+                                     .on_dropped = [this] { context_->housekeeping.Run(); }}));
+  return Status();
+}
+
+void Core::BuildRequests() {
+  scheduler_ = std::make_unique<RequestScheduler>(RequestSchedulerParts{
+      .job_kinds = kJobKinds,
+      .timer_horizon_nanos = options_.tick_nanos,
+      .executor = environment_.owner,
+      .clock = environment_.clock,
+      .meter = environment_.meter,
+      .on_progress = [this](ClientNumber client, Request* request, size_t completed, bool done) {
+        clients_.Progress(client, request, completed, done);
+      }});
+  context_.reset(new CacheContext{
+      .clock = *environment_.clock,
+      .scheduler = *scheduler_,
+      .meters = meters_,
+      .clients = clients_,
+      .catalog = catalog_,
+      .residency = *residency_,
+      .loans = *loans_,
+      .fills = *fills_,
+      .sessions = *sessions_,
+      .loader = *loader_,
+      .write_down = *write_down_,
+      .eraser = *eraser_,
+      .drives = *drives_,
+      .durable = durable_.get(),
+      .nvme_speed = costs_.nvme_speed,
+      .prefill = costs_.prefill,
+      .worth = costs_.worth,
+      .walk = ChainWalk(residency_.get()),
+      .housekeeping = Housekeeping(scheduler_.get(), residency_.get(), loans_.get(), eraser_.get(),
+                                   environment_.owner)});
+  report_ =
+      std::make_unique<CacheReport>(context_.get(), dram_.get(), options_.cache, environment_);
 }
 
 void Core::Start(std::function<void(Status)> on_ready) {
-  on_ready_ = std::move(on_ready);
   dram_->Tick();
   TickIn(options_.tick_nanos);
-  if (options_.cache.nvme_directories.empty()) {
-    std::exchange(on_ready_, nullptr)(Status());
-    return;
-  }
-  {
-    const MutexLock lock(&openings_->mutex);
-    openings_->owner = environment_.owner;
-  }
-  for (size_t drive = 0; drive < disks_.size(); ++drive) {
-    unanswered_.insert(drive);
-    OpenDrive(drive);
-  }
-  environment_.owner->PostAt(environment_.clock->NowNanos() + options_.open_wait_nanos,
-                             [this, alive = alive_] {
-                               if (*alive) RecoverNvme();
-                             });
+  if (!drives_->any()) return on_ready(Status());
+  drives_->Start([this, on_ready = std::move(on_ready)] {
+    // What a crash kept from the durable tiers is written now.
+    if (durable_ != nullptr) durable_->SweepSoon();
+    if (on_ready) on_ready(Status());
+  });
+}
+
+void Core::CloseDisks() {
+  if (drives_ != nullptr) drives_->Close();
+  if (durable_ != nullptr) durable_->Close();
 }
 
 bool Core::pool_complete() const {
@@ -333,53 +321,36 @@ Status Core::SetTenants(const std::vector<TenantOptions>& tenants) {
 // --- Time
 
 void Core::TickIn(int64_t nanos) {
-  environment_.owner->PostAt(environment_.clock->NowNanos() + nanos,
-                             [this, number = ++tick_number_, alive = alive_] {
-                               if (*alive && number == tick_number_) Tick();
-                             });
+  tasks_.PostAt(environment_.clock->NowNanos() + nanos, [this, number = ++tick_number_] {
+    if (number == tick_number_) Tick();
+  });
 }
 
 int64_t Core::NanosToTick(bool worked) {
-  const bool asked = std::exchange(run_at_tick_, next_run_) != next_run_;
-  const bool waits = running_jobs_ > 0 || loader_->pending() > 0 || eraser_->pending() > 0 ||
-                     write_down_->waiting() > 0 || (durable_ != nullptr && !durable_->idle());
+  const uint64_t begun = scheduler_->begun();
+  const bool asked = std::exchange(begun_at_tick_, begun) != begun;
+  const bool waits = scheduler_->running() > 0 || loader_->pending() > 0 ||
+                     eraser_->pending() > 0 || write_down_->waiting() > 0 ||
+                     (durable_ != nullptr && !durable_->idle());
   const int64_t longest = std::min(options_.idle_tick_nanos, dram_->EaseNanos());
   resting_ = !worked && !asked && !waits && longest > options_.tick_nanos;
   return resting_ ? longest : options_.tick_nanos;
 }
 
 void Core::Tick() {
+  const int64_t now = environment_.clock->NowNanos();
   if (dram_->Tick() > 0) residency_->ReclaimExtent(UINT16_MAX);
   // What is looked at seldom is looked at more of at a time.
   const bool expired = residency_->DropExpired(resting_ ? 4 * kExpirySlice : kExpirySlice);
   const bool unpinned = residency_->ExpirePins(kPinExpirySlice);
-  const bool overdue = LookForOverdue();
-  if (nvme_ != nullptr) residency_->SetReload(nvme_speed_.Cost(environment_.clock->NowNanos()));
+  const bool overdue = loans_->LookForOverdue(now - options_.cache.overdue_nanos);
+  if (drives_->any()) residency_->SetReload(costs_.nvme_speed.Cost(now));
   eraser_->Pump();
   write_down_->Pump();
-  if (loader_->pending() > 0) loader_->Pump();
+  PumpLoads();
   if (durable_ != nullptr) durable_->Tick();
-  Housekeep();
+  context_->housekeeping.Run();
   TickIn(NanosToTick(expired || unpinned || overdue));
-}
-
-// What was begun and is too long for one task.
-void Core::Housekeep() {
-  if (housekeeping_) return;
-  const bool more_orphans = residency_->DropOrphans(kDropSlice);
-  const bool more_reclaim = residency_->ContinueReclaim(kDropSlice);
-  const bool more_jobs = DropJobs(kJobSlice);
-  // With its loans a client's number is free for another; its jobs still count by it.
-  const bool more_loans = more_jobs || ReturnLoans(kReturnSlice);
-  const bool more_void = VoidReservations(kReturnSlice);
-  eraser_->Pump();
-  if (!more_orphans && !more_reclaim && !more_loans && !more_void) return;
-  housekeeping_ = true;
-  environment_.owner->Post([this, alive = alive_] {
-    if (!*alive) return;
-    housekeeping_ = false;
-    Housekeep();
-  });
 }
 
 // --- Clients
@@ -390,75 +361,260 @@ Result<ClientNumber> Core::Attach(const ClientOptions& options, ClientSink* sink
   }
   AQ_ASSIGN_OR_RETURN(const uint16_t tenant,
                       catalog_.Tenant(options.tenant, OptionsOf(tenants_, options.tenant)));
-  std::string engine = options.engine;
-  if (engine.empty()) engine = fmt::format("{}#{}", '\0', next_nameless_++);  // Nobody's name.
-  // Engines of two tenants are different engines, whatever they call themselves.
-  engine = options.tenant + '\0' + engine;
-  Engine& known = engines_[engine];
-  if (known.clients++ == 0) known.number = next_engine_++;
-  auto free = std::find_if(clients_.begin(), clients_.end(), [](const Client& client) {
-    return !client.attached && !client.leaving;
-  });
-  if (free == clients_.end()) free = clients_.emplace(clients_.end());
-  *free = Client{};
-  free->attached = true;
-  free->sees_all = sees_all;
-  free->tenant = tenant;
-  if (counters_of_.size() <= tenant) counters_of_.resize(size_t{tenant} + 1);
-  free->engine = known.number;
-  free->engine_name = std::move(engine);
-  free->sink = sink;
-  free->first_generation = static_cast<uint32_t>(environment_.random->Next64());
-  const auto number = static_cast<ClientNumber>(free - clients_.begin());
-  write_down_->AddClient(number, tenant);
-  if (durable_ != nullptr) durable_->AddClient(number, tenant);
-  return number;
+  const ClientNumber client = clients_.Add(options, tenant, sink, sees_all);
+  meters_.AddTenant(tenant);
+  loans_->AddClient(client, tenant, static_cast<uint32_t>(environment_.random->Next64()));
+  write_down_->AddClient(client, tenant);
+  if (durable_ != nullptr) durable_->AddClient(client, tenant);
+  return client;
 }
 
 Result<ClientNumber> Core::AttachAdministrator(const ClientOptions& options, ClientSink* sink) {
   AQ_ASSIGN_OR_RETURN(const ClientNumber client, Attach(options, sink));
-  clients_[client].administrator = true;
+  clients_.at(client).administrator = true;
   return client;
 }
 
 void Core::Disconnect(ClientNumber client) {
-  GiveUpJobs(client);
-  clients_[client].sink = &nobody_;
-  clients_[client].void_next = clients_[client].first_loan;
-  disconnected_.push_back(client);
-  if (loader_->pending() > 0) loader_->Pump();
-  Housekeep();
+  scheduler_->GiveUp(client);
+  clients_.Silence(client);
+  loans_->BeginVoiding(client);
+  PumpLoads();
+  context_->housekeeping.Run();
 }
 
 void Core::Detach(ClientNumber client, std::function<void()> on_done) {
-  GiveUpJobs(client);
-  std::erase(disconnected_, client);
-  if (const auto engine = engines_.find(clients_[client].engine_name);
-      --engine->second.clients == 0) {
-    prefill_.Forget(engine->second.number);
-    engines_.erase(engine);
-  }
-  for (const uint16_t layout : clients_[client].layouts) {
-    catalog_.Release(clients_[client].tenant, layout);
-  }
-  clients_[client].attached = false;
-  clients_[client].leaving = true;
-  leaving_.push_back({client, std::move(on_done)});
-  if (loader_->pending() > 0) loader_->Pump();
-  Housekeep();
+  scheduler_->GiveUp(client);
+  if (const auto engine = clients_.Leave(client)) costs_.prefill.Forget(*engine);
+  const Client& leaving = clients_.at(client);
+  for (const uint16_t layout : leaving.layouts) catalog_.Release(leaving.tenant, layout);
+  loans_->BeginReturning(client, [this, client, on_done = std::move(on_done)] {
+    clients_.Free(client);
+    if (on_done) on_done();
+  });
+  PumpLoads();
+  context_->housekeeping.Run();
 }
 
 // --- Memory lent to other processes
 
 SlotPlace Core::PlaceOf(ClientNumber client, uint64_t id, bool reservation) {
-  const Loan* const loan = FindLoan(client, id, reservation);
-  if (loan == nullptr || (loan->ref == kNoBlock && loan->refill == 0)) return {};
-  return dram_->PlaceOf(SlotOf(*loan));
+  const BlockLoan* const loan = loans_->Find(client, id, reservation);
+  if (loan == nullptr || loan->ref == kNoBlock) return {};
+  return dram_->PlaceOf(residency_->at(loan->ref).slot);
 }
 
 ExtentInfo Core::OfferExtent(uint32_t extent) {
   dram_->AddMapper(extent);
   return dram_->ExtentOf(extent);
+}
+
+size_t Core::Release(ClientNumber client, std::span<const ReleaseOp> leases) {
+  const size_t count = std::min(leases.size(), kReturnSlice);
+  for (const ReleaseOp& op : leases.first(count)) {
+    BlockLoan* const loan = loans_->Find(client, op.lease, false);
+    if (loan == nullptr) continue;
+    if (op.corrupt && loan->ref != kNoBlock &&
+        residency_->at(loan->ref).state == BlockState::kResident) {
+      meters_.Count(clients_.at(client).tenant, &CacheCounters::reported_corrupt);
+      // Where else it may lie as it was read: nobody is to read it again.
+      if (durable_ != nullptr) std::ignore = durable_->Erase(residency_->IdOf(loan->ref));
+      residency_->Drop(loan->ref, Leave::kCorrupt);
+    }
+    loans_->End(loan);
+  }
+  eraser_->Pump();
+  PumpLoads();
+  context_->housekeeping.Run();
+  return count;
+}
+
+size_t Core::Abort(ClientNumber client, std::span<const ReservationId> reservations) {
+  const size_t count = std::min(reservations.size(), kReturnSlice);
+  for (const ReservationId id : reservations.first(count)) {
+    if (BlockLoan* const loan = loans_->Find(client, id, true); loan != nullptr)
+      loans_->Abort(loan);
+  }
+  PumpLoads();
+  context_->housekeeping.Run();
+  return count;
+}
+
+// --- Requests
+
+template <class J>
+J* Core::Take(ClientNumber client, Request* request) {
+  J* const job = scheduler_->Take<J>(client, request, context_.get());
+  if (std::exchange(resting_, false)) TickIn(options_.tick_nanos);
+  return job;
+}
+
+template <class J, class R>
+void Core::Begin(ClientNumber client, R* request, Status valid) {
+  Client& caller = clients_.at(client);
+  ++caller.requests;
+  if (valid.ok() && caller.requests > options_.max_requests_per_client) {
+    valid = Status(Code::kBusy, "too many requests under way; wait for some");
+  }
+  if (!valid.ok()) {
+    request->status = std::move(valid);
+    return scheduler_->Tell(client, request, 0, true);
+  }
+  J* const job = Take<J>(client, request);
+  job->Reset();
+  job->Run();
+}
+
+void Core::Cancel(ClientNumber client, Request* request) { scheduler_->Cancel(client, request); }
+
+Status Core::CheckChain(ClientNumber client, const ChainSlice& chain) const {
+  if (!clients_.HasLayout(client, chain.layout)) {
+    return Status(Code::kInvalid, "chain.layout was not given to this client by RegisterLayout");
+  }
+  const LayoutRecord& layout = catalog_.layout(clients_.LayoutOf(client, chain.layout));
+  if (chain.group >= layout.groups.size()) {
+    return Status(Code::kInvalid, "chain.group is " + std::to_string(chain.group) +
+                                      ", but the layout has " +
+                                      std::to_string(layout.groups.size()) + " groups");
+  }
+  return chain.keys.size() <= kMaxKeys ? Status() : TooManyKeys();
+}
+
+Status Core::CheckNames(ClientNumber client, const ChainSlice& chain) const {
+  if (!clients_.at(client).administrator || chain.layout != 0) return CheckChain(client, chain);
+  return chain.keys.size() <= kMaxKeys ? Status() : TooManyKeys();
+}
+
+Status Core::CheckChainOrSession(ClientNumber client, const ChainSlice& chain,
+                                 const std::string& session) const {
+  if (!chain.keys.empty()) return CheckNames(client, chain);
+  if (session.empty()) return Status(Code::kInvalid, "neither chain.keys nor session is given");
+  if (sessions_->Find(clients_.at(client).tenant, session) == nullptr) {
+    return Status(Code::kNotFound, "no such session; name it with Hint() first");
+  }
+  return Status();
+}
+
+void Core::Hint(ClientNumber client, const SessionForecast& forecast, const Key& head) {
+  if (!CheckChain(client, forecast.chain).ok()) return;
+  Client& caller = clients_.at(client);
+  const BlockName name{.tenant = caller.tenant,
+                       .group = forecast.chain.group,
+                       .part = forecast.chain.part,
+                       .key = head};
+  sessions_->Remember(forecast.session, name);
+  if (caller.hints == options_.max_hints_per_client) return CountDroppedNotes(client, 1);
+  ++caller.hints;
+  HintJob* const job = Take<HintJob>(client, nullptr);
+  job->Begin(forecast, name);
+  job->Run();
+}
+
+void Core::ReportPrefill(ClientNumber client, const PrefillReport& report) {
+  if (!clients_.HasLayout(client, report.layout)) return;
+  costs_.prefill.Add(clients_.PrefillNameOf(client, clients_.LayoutOf(client, report.layout)),
+                     {.tokens = report.tokens,
+                      .context = report.context_tokens,
+                      .elapsed_ms = report.milliseconds});
+}
+
+void Core::Stats(ClientNumber client, StatsRequest* request) {
+  Client& caller = clients_.at(client);
+  ++caller.requests;
+  request->stats =
+      caller.sees_all ? report_->StatsOfAll(caller.tenant) : report_->StatsOf(caller.tenant);
+  scheduler_->Tell(client, request, 1, true);
+}
+
+void Core::RegisterLayout(ClientNumber client, RegisterLayoutRequest* request) {
+  Client& caller = clients_.at(client);
+  ++caller.requests;
+  const Result<uint16_t> number = catalog_.Register(caller.tenant, request->layout);
+  request->status = number.status();
+  request->handle = 0;
+  if (number.ok()) {
+    bool had = false;
+    request->handle = clients_.HandleOf(client, *number, &had);
+    if (had) catalog_.Release(caller.tenant, *number);  // It holds it once, however often it asks.
+  }
+  scheduler_->Tell(client, request, 1, true);
+}
+
+void Core::Match(ClientNumber client, MatchRequest* request) {
+  Status valid = CheckChain(client, request->chain);
+  if (valid.ok() && request->have > request->chain.keys.size()) {
+    valid = Status(Code::kInvalid, "have is more than there are keys");
+  }
+  Begin<MatchJob>(client, request, std::move(valid));
+}
+
+void Core::Fetch(ClientNumber client, FetchRequest* request) {
+  Status valid = CheckChain(client, request->chain);
+  if (valid.ok() && request->timeout_nanos <= 0) {
+    valid = Status(Code::kInvalid, "timeout_nanos is not positive");
+  }
+  Begin<FetchJob>(client, request, std::move(valid));
+}
+
+void Core::Reserve(ClientNumber client, ReserveRequest* request) {
+  Status valid = CheckChain(client, request->chain);
+  if (valid.ok() && !request->engine_hashes.empty() &&
+      request->engine_hashes.size() != request->chain.keys.size()) {
+    valid = Status(Code::kInvalid, "engine_hashes is neither empty nor one for each key");
+  }
+  if (valid.ok() && uint64_t{request->position} + request->chain.keys.size() > UINT32_MAX) {
+    valid = Status(Code::kInvalid, "position is too large");
+  }
+  Begin<ReserveJob>(client, request, std::move(valid));
+}
+
+void Core::Commit(ClientNumber client, CommitRequest* request) {
+  Begin<CommitJob>(client, request,
+                   request->ops.size() <= kMaxKeys
+                       ? Status()
+                       : Status(Code::kInvalid, "ops holds too many operations"));
+}
+
+void Core::Flush(ClientNumber client, FlushRequest* request) {
+  Begin<FlushJob>(client, request,
+                  request->timeout_nanos > 0
+                      ? Status()
+                      : Status(Code::kInvalid, "timeout_nanos is not positive"));
+}
+
+void Core::Pin(ClientNumber client, PinRequest* request) {
+  Status valid = CheckNames(client, request->chain);
+  if (valid.ok() && request->seconds < 0) valid = Status(Code::kInvalid, "seconds is negative");
+  Begin<PinJob>(client, request, std::move(valid));
+}
+
+void Core::Prestage(ClientNumber client, PrestageRequest* request) {
+  Status valid = CheckChainOrSession(client, request->chain, request->session);
+  // A durable tier may know the session.
+  const bool may_be_there = valid.code() == Code::kNotFound && durable_ != nullptr;
+  if (may_be_there && durable_->notes_usable()) valid = Status();
+  if (valid.ok() && request->timeout_nanos <= 0) {
+    valid = Status(Code::kInvalid, "timeout_nanos is not positive");
+  }
+  Begin<PrestageJob>(client, request, std::move(valid));
+}
+
+void Core::Evict(ClientNumber client, EvictRequest* request) {
+  request->evicted = 0;
+  Status valid;
+  if (!request->everything) {
+    valid = CheckChainOrSession(client, request->chain, request->session);
+  } else if (drives_->records().sweeping(clients_.at(client).tenant)) {
+    valid = Status(Code::kBusy, "everything is being deleted already; wait for that");
+  }
+  Begin<EvictJob>(client, request, std::move(valid));
+}
+
+void Core::Drain(ClientNumber client, DrainRequest* request) {
+  Begin<DrainJob>(client, request,
+                  request->timeout_nanos > 0
+                      ? Status()
+                      : Status(Code::kInvalid, "timeout_nanos is not positive"));
 }
 
 }  // namespace aquifer

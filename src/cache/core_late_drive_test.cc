@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "testing/cache/core_refill_fixture.h"
+#include "testing/cache/core_absent_drive_fixture.h"
 
 namespace aquifer {
 namespace {
 
-class CoreLateDriveTest : public CoreRefillFixture {
+class CoreLateDriveTest : public CoreAbsentDriveFixture {
  protected:
   // The chain is on "two" alone, which is away; "one" is there, and may take nothing.
   void StoreAndMissDrive(const CoreOptions& options = SmallCache()) {

@@ -75,9 +75,10 @@ Result<std::unique_ptr<RunningCore>> RunningCore::Start(const Options& options) 
   environment.packer = options.packer;
   environment.meter = &running->meter_;
   environment.owner_longest_task = [owner] { return owner->stats().longest_task_nanos; };
-  AQ_ASSIGN_OR_RETURN(
-      running->core_,
-      Core::New({.cache = options.cache, .ready_extents = options.ready_extents}, environment));
+  AQ_ASSIGN_OR_RETURN(running->core_, Core::New({.cache = options.cache,
+                                                 .ready_extents = options.ready_extents,
+                                                 .paced_by_cores = options.paced_by_cores},
+                                                environment));
   Core* const core = running->core_.get();
   Status started;
   RunAndWait(owner, [core, &started](const std::function<void()>& done) {

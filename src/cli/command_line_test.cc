@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -258,27 +259,66 @@ TEST_F(CommandLineTest, TheDoctorsJsonIsOneObjectWithAListOfChecks) {
                                             "open files", "gpu", "disk", "disk speed"}));
 }
 
-TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndOption) {
-  for (const char* shell : {"bash", "zsh", "fish"}) {
-    const Outcome outcome = Run({"completion", shell});
+TEST_F(CommandLineTest, ShellsAreToldWhatCanComeNext) {
+  const auto offered = [this](std::vector<std::string> words) {
+    words.insert(words.begin(), "--complete");
+    const Outcome outcome = Run(words);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    // What the help of the program and of one command shows.
-    EXPECT_THAT(outcome.out, AllOf(HasSubstr("aquifer sim fuzz"), HasSubstr("doctor"),
-                                   HasSubstr("leave-out-faults"), HasSubstr("directory")))
-        << shell;
-  }
-  EXPECT_THAT(Run({"completion", "bash"}).out,
-              AllOf(HasSubstr("'aquifer bench') words='dram "), HasSubstr(" checksum ")));
+    return outcome.out;
+  };
+  EXPECT_THAT(offered({""}), AllOf(StartsWith("words\n"), HasSubstr("\nbench\tMeasure this"),
+                                   HasSubstr("\ndoctor\t"), HasSubstr("\n--version\t")));
+  EXPECT_EQ(offered({"benc"}).find('\t'), sizeof("words\nbench") - 1);
+  EXPECT_THAT(offered({"sim", "trace", "--leave"}), HasSubstr("--leave-out-faults\t"));
+  // The program aquifer-bench answers for its options.
+  EXPECT_THAT(offered({"bench", ""}),
+              AllOf(HasSubstr("\ndram\t"), HasSubstr("\nchecksum\t"), HasSubstr("\n--quick\t")));
+  EXPECT_EQ(offered({"bench", "--directory", ""}), "directories\n");
   EXPECT_THAT(Run({"bench", "--help"}).out, HasSubstr(",nvme,"));
 #ifdef AQUIFER_HAS_NODE
-  EXPECT_THAT(
-      Run({"completion", "bash"}).out,
-      AllOf(HasSubstr("aquifer ctl prestage"), HasSubstr("token-file"), HasSubstr("aquifer top")));
+  EXPECT_THAT(offered({"ctl", ""}), AllOf(HasSubstr("prestage\t"), HasSubstr("--token-file\t")));
 #endif
+}
+
+TEST_F(CommandLineTest, EveryShellHasAScript) {
+  EXPECT_THAT(Run({"completion", "zsh"}).out, StartsWith("#compdef aquifer\n"));
+  EXPECT_THAT(Run({"completion", "fish"}).out, HasSubstr("complete -c aquifer"));
   const Outcome outcome = Run({"completion", "tcsh"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("bash,zsh,fish"));
   EXPECT_EQ(Run({"completion"}).status, 2);
+}
+
+// Bash itself, with our script: it is everywhere.
+TEST_F(CommandLineTest, BashCompletesTheLine) {
+  ASSERT_TRUE(std::filesystem::create_directory(directory_ + "/within"));
+  std::ofstream(directory_ + "/with space") << "";
+  const auto offered = [this](const std::string& words) {
+    std::ofstream(directory_ + "/ask.bash")
+        << Run({"completion", "bash"}).out << "COMP_WORDS=(" AQUIFER_PROGRAM_PATH " " << words
+        << ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_aquifer\nIFS=,\necho -n "
+           "\"${COMPREPLY[*]}\"\n";
+    const std::string ask = "cd '" + directory_ + "' && bash ask.bash > answer 2>&1";
+    EXPECT_EQ(std::system(ask.c_str()), 0);
+    return TextOf(directory_ + "/answer");
+  };
+  EXPECT_EQ(offered("do"), "doctor");
+  EXPECT_EQ(offered("bench --q"), "--quick");
+  EXPECT_EQ(offered("doctor --json --directory wi"), "within");
+  EXPECT_EQ(offered("bench nothing-like-it"), "");
+#ifdef AQUIFER_HAS_NODE
+  EXPECT_THAT(offered("plan --html wi"), HasSubstr("with space"));
+#endif
+}
+
+TEST_F(CommandLineTest, WithoutItsProgramTheBenchmarkSaysWhereItBelongs) {
+  const std::string alone = directory_ + "/aquifer";
+  std::filesystem::copy_file(AQUIFER_PROGRAM_PATH, alone);
+  const std::string ask = "PATH=/usr/bin '" + alone + "' bench --list > '" + directory_ +
+                          "/out' 2> '" + directory_ + "/err'";
+  EXPECT_EQ(WEXITSTATUS(std::system(ask.c_str())), 1);
+  EXPECT_THAT(TextOf(directory_ + "/err"),
+              AllOf(HasSubstr("aquifer-bench is neither beside"), HasSubstr("Next step:")));
 }
 
 TEST_F(CommandLineTest, ADirectoryThatIsNotThereIsAnErrorWithTheNextStep) {
@@ -326,7 +366,7 @@ TEST_F(CommandLineTest, TheDemoAnswersRightBeforeAndAfterTheCrashAndSaysSoInJson
   EXPECT_EQ(asked[0].at("tier"), "none");
   EXPECT_EQ(asked[1].at("replica"), "B");
   EXPECT_EQ(asked[2].at("replica"), "A");
-  // Else all of it would be no wonder. On a slow machine one of them may have been computed.
+  // The cache must have had a part in it. On a slow machine one of them may have been computed.
   EXPECT_GT(
       asked[1].at("recalled_tokens").get<size_t>() + asked[2].at("recalled_tokens").get<size_t>(),
       0u);

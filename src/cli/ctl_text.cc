@@ -101,7 +101,16 @@ std::string PaceText(double bytes_per_second) {
   return SizeText(static_cast<uint64_t>(bytes_per_second)) + "/s";
 }
 
-// What is shared has no count of blocks, and its use may not be known.
+// Looking for a blob and removing it move no bytes, so they are counted.
+std::string MeasurePaceText(const json& measure) {
+  const double bytes_per_second = measure.at("bytes_per_second").get<double>();
+  const json& what = measure.at("what");
+  if (what != "look" && what != "remove") return PaceText(bytes_per_second);
+  const double per_second = bytes_per_second / std::max(measure.at("bytes").get<double>(), 1.0);
+  return fmt::format("{:.0f} a second", per_second);
+}
+
+// A shared tier has no count of blocks, and its use may not be known.
 std::string DurableText(const json& tiers) {
   if (tiers.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{"durable tier", "used", "of", "latency", "pace",
@@ -174,13 +183,12 @@ std::string TiersText(const json& answer) {
 std::string StoreReportText(const json& report) {
   std::string text =
       fmt::format("tier {}, {}\n", Printable(report, "tier"), Printable(report, "place"));
-  std::vector<std::vector<std::string>> rows = {
-      {"", "size", "at once", "median", "worst", "bytes/s"}};
+  std::vector<std::vector<std::string>> rows = {{"", "size", "at once", "median", "worst", "pace"}};
   for (const json& measure : report.at("measures")) {
     rows.push_back({Printable(measure, "what"), Size(measure, "bytes"), Count(measure, "at_once"),
                     fmt::format("{:.2f} ms", measure.at("median_ms").get<double>()),
                     fmt::format("{:.2f} ms", measure.at("worst_ms").get<double>()),
-                    PaceText(measure.at("bytes_per_second").get<double>())});
+                    MeasurePaceText(measure)});
   }
   if (rows.size() > 1) text += Table(rows);
   if (report.at("works").get<bool>()) return text + "It works: every byte came back.\n";

@@ -1,4 +1,4 @@
-// What a node answered, for people to read. Pure: JSON in, text out.
+// A node's answers, for people to read. Pure: JSON in, text out.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@ namespace aquifer {
 
 std::string StatusText(const nlohmann::json& status);
 std::string TiersText(const nlohmann::json& answer);
-// What a check of a durable tier's store found.
+// The findings of a check of a durable tier's store.
 std::string StoreReportText(const nlohmann::json& report);
 std::string TenantsText(const nlohmann::json& answer);
 std::string TenantDeletedText(const nlohmann::json& answer);

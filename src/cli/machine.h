@@ -1,4 +1,4 @@
-// What this host is, in a few words: the head of every report that holds figures.
+// This host in a few words: the head of every report that holds figures.
 #pragma once
 
 #include <cstdint>

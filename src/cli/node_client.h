@@ -48,7 +48,7 @@ class NodeClient {
   std::string token_;
 };
 
-// What /v1/tenants says, of all pages at once: there are a few thousand at most.
+// The answer of /v1/tenants, all pages at once: there are a few thousand tenants at most.
 Result<nlohmann::json> AllTenants(NodeClient* node);
 
 // A name as it stands in a query: "a b" becomes "a%20b".

@@ -8,8 +8,8 @@
 
 namespace aquifer {
 
-// words[0] is looked for in PATH. `quiet`: nobody hears what it says. What it ended with, as of
-// waitpid(); kNotFound: it cannot be started, and why.
+// words[0] is looked for in PATH. `quiet`: its output is dropped. Returns its status as waitpid()
+// has it; kNotFound: it cannot be started, and why.
 Result<int> RunProgram(std::vector<std::string> words, bool quiet);
 
 }  // namespace aquifer

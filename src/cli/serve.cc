@@ -236,9 +236,10 @@ class Serving {
     options.cache = plan_.cache;
     options.cache.tenants = tenants_->Options();
     // Serves at once, and is small while nobody is there. The first who is going to store has all
-    // of the pool made ready in the background.
+    // of the pool made ready in the background, at a pace that leaves the cores to the engines.
     options.warm_bytes = 0;
     options.ready_extents = kReadyExtents;
+    options.paced_by_cores = std::max(std::thread::hardware_concurrency(), 1u);
     options.server.socket = plan_.socket;
     options.server.private_to_user = !tenants_->from_file();
     options.server.admit = [this](const Hello& hello, const PeerCredentials& peer) {

@@ -98,7 +98,7 @@ std::string SummaryOf(const FuzzReport& report) {
       counts.corrupt, counts.failed, counts.refused, counts.evicted, TextOf(report.faults));
 }
 
-void ShowFailure(uint64_t seed, const Outcome& outcome, const Reduction& reduction) {
+void ShowFailure(uint64_t seed, const RunOutcome& outcome, const Reduction& reduction) {
   for (const std::string& line : outcome.trace) fmt::print("{}\n", line);
   fmt::print("seed {} breaks a promise at step {}: {}\n", seed, outcome.steps, outcome.violation);
   fmt::print("Next step: aquifer sim trace --seed {}{}\n", seed, ArgumentsOf(reduction));
@@ -158,7 +158,7 @@ int RunTrace(const SimOptions& options) {
                scenario.status().message());
     return kExitUsage;
   }
-  const Outcome outcome =
+  const RunOutcome outcome =
       RunScenario(*scenario, [](const std::string& line) { fmt::print("{}\n", line); });
   if (!outcome.ok()) fmt::print("broken at step {}: {}\n", outcome.steps, outcome.violation);
   fmt::print("digest {:016x} after {} steps\n", outcome.digest, outcome.steps);

@@ -1,5 +1,5 @@
-// What a command has to say, on standard output. It is written at once: on a full disk that is an
-// error, and not a file that lacks its end.
+// Writes a command's text to standard output, at once: on a full disk that is an error, and not a
+// file that lacks its end.
 #pragma once
 
 #include <string_view>

@@ -38,7 +38,7 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-std::atomic<std::atomic<bool>*> end_asked = nullptr;  // What the next SIGINT sets.
+std::atomic<std::atomic<bool>*> end_asked = nullptr;  // The next SIGINT sets it.
 
 // Other threads may still be making files in it while it is removed, hence more than one try.
 void RemoveTree(const std::string& path) {

@@ -1,7 +1,7 @@
 // A directory that is gone when its owner is, also when the program is interrupted: Ctrl-C, a
-// hangup or a plain kill removes it before the program ends. What a program leaves that could not
-// even do that (kill -9), the next one removes: a directory is locked for as long as its owner
-// lives.
+// hangup or a plain kill removes it before the program ends. A program that could not even do that
+// (kill -9) leaves its directory to the next one, which removes it: a directory is locked for as
+// long as its owner lives.
 #pragma once
 
 #include <memory>

@@ -23,7 +23,7 @@ TEST(TemporaryDirectoryTest, IsGoneWithItsOwnerAndSoIsWhatItHolds) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(TemporaryDirectoryTest, WhatTheDeadLeftIsRemovedAndNothingElse) {
+TEST(TemporaryDirectoryTest, DirectoriesOfTheDeadAreRemovedAndNoOthers) {
   namespace fs = std::filesystem;
   const auto parent = TemporaryDirectory::New(testing::TempDir(), "temporary-test-");
   ASSERT_TRUE(parent.ok());

@@ -39,7 +39,7 @@ std::string Bar(double part) {
   return "[" + std::string(full, '#') + std::string(kBarCells - full, '.') + "]";
 }
 
-// What changed between two looks, by the second.
+// The changes between two looks, by the second.
 class Change {
  public:
   Change(const TopSample* before, const TopSample& now) : before_(before), now_(now) {
@@ -171,7 +171,7 @@ std::vector<std::string> TroubleLines(const json& status) {
   return lines;
 }
 
-// Those who ask for most come first.
+// Tenants that ask for most come first.
 std::vector<std::string> TenantLines(const Change& change, const TopSample& now) {
   struct Row {
     double asked;

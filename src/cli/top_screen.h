@@ -7,7 +7,7 @@
 
 namespace aquifer {
 
-// What /v1/status and /v1/tenants answered at one moment.
+// The answers of /v1/status and /v1/tenants at one moment.
 struct TopSample {
   nlohmann::json status;
   nlohmann::json tenants;

@@ -137,7 +137,7 @@ TEST(TopScreenTest, NothingIsLongerThanTheScreen) {
   EXPECT_EQ(rows, 5u);
 }
 
-TEST(TopScreenTest, WhatATerminalObeysIsNotPassedOn) {
+TEST(TopScreenTest, ControlCharactersAreNotPassedToTheTerminal) {
   TopSample sample = Sample(1000, 1, 1);
   sample.tenants["tenants"][0]["name"] = "a\x1b[2Jb";
   EXPECT_THAT(TopScreen(nullptr, sample, {}), AllOf(HasSubstr("a?[2Jb"), Not(HasSubstr("\x1b"))));
@@ -166,7 +166,7 @@ TEST(CtlTextTest, AStatusIsAFewLines) {
                           HasSubstr("50.0 %")));
 }
 
-TEST(CtlTextTest, WhatIsOverIsNotShownAsIfItWereNow) {
+TEST(CtlTextTest, PastStateIsNotShownAsThePresent) {
   json tier = {{"name", "far"}, {"place", "s3://kv"}, {"why", "it hangs"}, {"in_service", false}};
   for (const char* figure : {"waiting_loads", "waiting_writes", "waiting_erasures", "failed_loads",
                              "failed_writes", "capacity_bytes", "used_bytes", "latency_ms",

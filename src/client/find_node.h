@@ -1,5 +1,5 @@
-// Where the node of this host is when the caller does not say: the only place where the client
-// reads the environment.
+// Finds the node of this host when the caller does not name its socket. This is the only file in
+// which the client reads the environment.
 #pragma once
 
 #include <span>
@@ -11,12 +11,12 @@
 
 namespace aquifer {
 
-// Where to look, in this order: the socket that was given, else $AQUIFER_SOCKET, else all of
-// DefaultSockets().
+// The sockets to try, in order: the given one; else $AQUIFER_SOCKET; else all of DefaultSockets().
 std::vector<std::string> NodeSockets(const std::string& given);
 
-// To the first on which a node answers and, of several, where none but root and this user can have
-// put one: a place whose node is another user's, or has ended, does not hide the next.
+// Connects to the first socket on which a node answers. Of several sockets, those come first that
+// only root and this user can create. A socket whose node has ended, or belongs to another user,
+// does not hide the next one.
 Result<Descriptor> ConnectToFirst(std::span<const std::string> sockets);
 
 }  // namespace aquifer

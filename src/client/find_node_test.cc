@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 class FindNodeTest : public testing::Test {
  protected:
-  // Listens there, in a directory of its own.
+  // Listens on `socket`, in a directory of its own.
   Descriptor Listen(const std::string& socket) {
     Result<Descriptor> listener = ListenOn(socket, /*private_to_user=*/true);
     EXPECT_TRUE(listener.ok()) << listener.status().message();
@@ -31,7 +31,7 @@ class FindNodeTest : public testing::Test {
   const std::string second_ = scratch_.Sub("second.sock");
 };
 
-TEST_F(FindNodeTest, WhatWasGivenIsTheOnlyPlace) {
+TEST_F(FindNodeTest, AGivenSocketIsTheOnlyPlace) {
   EXPECT_THAT(NodeSockets("/here"), ElementsAre("/here"));
 }
 
@@ -43,8 +43,8 @@ TEST_F(FindNodeTest, TheFirstThatAnswersIsTaken) {
   EXPECT_FALSE(AcceptOn(second).ok());
 }
 
-TEST_F(FindNodeTest, WhatAKilledNodeLeftDoesNotHideTheNext) {
-  Listen(first_);  // Its socket file stays.
+TEST_F(FindNodeTest, TheSocketOfAKilledNodeDoesNotHideTheNext) {
+  Listen(first_);  // The socket's file stays.
   const Descriptor second = Listen(second_);
   EXPECT_TRUE(ConnectToFirst(std::vector{first_, second_}).ok());
   EXPECT_TRUE(AcceptOn(second).ok());

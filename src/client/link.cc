@@ -14,10 +14,11 @@
 namespace aquifer {
 namespace {
 
-constexpr int64_t kExtentNanos = 1'000'000'000;  // An offer that is on its way.
+// How long to wait for an offer that the node has announced.
+constexpr int64_t kExtentNanos = 1'000'000'000;
 
 constexpr int64_t kGoodbyeNanos = 1'000'000'000;
-constexpr int kUnsentMillis = 5;  // How long to wait for room when nothing tells of it.
+constexpr int kUnsentMillis = 5;  // How long to wait for room in a ring when no event reports it.
 
 int MillisUntil(int64_t deadline_nanos) {
   const int64_t left = deadline_nanos - SystemClock()->NowNanos();
@@ -33,10 +34,10 @@ Status CheckWelcome(const Welcome& welcome) {
   }
   if (welcome.max_requests == 0 || welcome.max_requests > kMaxOpenRequests) {
     return Status(Code::kInvalid, "the node takes " + std::to_string(welcome.max_requests) +
-                                      " requests at once, which cannot be");
+                                      " requests at once, which the local protocol does not allow");
   }
   if (welcome.ring_data_bytes > kMaxRingDataBytes) {
-    return Status(Code::kInvalid, "the node's rings are larger than can be");
+    return Status(Code::kInvalid, "the node's rings are larger than the local protocol allows");
   }
   return Status();
 }
@@ -66,7 +67,7 @@ Status Link::Shake(const Hello& hello, int64_t deadline_nanos) {
   return TakeWelcome(&reader);
 }
 
-// A frame on the socket.
+// Receives one frame from the socket.
 Status Link::ReceiveBy(int64_t deadline_nanos) {
   while (true) {
     Status status = socket_.Receive(&frame_, /*with_descriptors=*/true);
@@ -82,7 +83,7 @@ Status Link::ReceiveBy(int64_t deadline_nanos) {
 Status Link::TakeWelcome(FrameReader* frame) {
   Welcome welcome;
   if (frame->header().kind != static_cast<uint16_t>(FrameKind::kWelcome)) {
-    return Status(Code::kInvalid, "the node answers with something else than a welcome");
+    return Status(Code::kInvalid, "the node did not answer with a welcome");
   }
   AQ_RETURN_IF_ERROR(Decode(frame, &welcome));
   AQ_RETURN_IF_ERROR(CheckWelcome(welcome));
@@ -97,7 +98,7 @@ Status Link::TakeWelcome(FrameReader* frame) {
   wake_node_ = socket_.TakeDescriptor();
   wake_client_ = socket_.TakeDescriptor();
   if (!wake_node_.valid() || !wake_client_.valid()) {
-    return Status(Code::kInvalid, "a welcome without its descriptors");
+    return Status(Code::kInvalid, "the node's welcome has no descriptors");
   }
   to_node_ = std::make_unique<RingWriter>(to_node_memory_.bytes());
   from_node_ = std::make_unique<RingReader>(to_client_memory_.bytes());
@@ -119,7 +120,8 @@ Link::~Link() {
     ::poll(nullptr, 0, kUnsentMillis);
   }
   if (over_) return;
-  // The node closes when it has taken everything back, so that others can count on it.
+  // The node closes the socket when it has taken everything back. Other processes then count on
+  // that memory.
   while (ReceiveBy(deadline_nanos).ok()) {
   }
 }
@@ -195,18 +197,18 @@ Status Link::TakeFrame() {
     return Status();
   }
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kExtent)) {
-    return Status(Code::kInvalid, "a kind of frame that there is not");
+    return Status(Code::kInvalid, "the node sent a frame of an unknown kind");
   }
   return TakeOffer(&reader);
 }
 
-// What cannot be mapped here costs its own blocks and nothing else.
+// An extent that this process cannot map fails its own blocks only.
 Status Link::TakeOffer(FrameReader* frame) {
   ExtentOffer offer;
   AQ_RETURN_IF_ERROR(Decode(frame, &offer));
   Mapped& mapped = extents_[offer.extent];
   if (!mapped.extent.memory.bytes().empty()) {
-    return Status(Code::kInvalid, "an extent offered that is mapped already");
+    return Status(Code::kInvalid, "the node offered an extent that is mapped already");
   }
   Result<SharedMemory> memory = SharedMemory::Map(socket_.TakeDescriptor(), offer.bytes);
   mapped.status = memory.ok() ? Status() : memory.status();
@@ -219,7 +221,7 @@ Status Link::TakeOffer(FrameReader* frame) {
 
 // ---- Extents ----
 
-// A node that lends what it does not offer is not to be waited for again.
+// If a node lends an extent but never offers it, the client waits for it only once.
 Result<Link::Mapped*> Link::WaitForExtent(uint32_t extent) {
   const int64_t deadline_nanos = SystemClock()->NowNanos() + kExtentNanos;
   auto found = extents_.find(extent);
@@ -238,7 +240,7 @@ Result<std::span<std::byte>> Link::Find(const LentSlot& slot) {
   AQ_RETURN_IF_ERROR(mapped->status);
   const std::span<std::byte> bytes = mapped->extent.memory.bytes();
   if (slot.offset > bytes.size() || slot.bytes > bytes.size() - slot.offset) {
-    return Status(Code::kInvalid, "a slot outside of its extent");
+    return Status(Code::kInvalid, "the node lent a slot outside of its extent");
   }
   ++mapped->held;
   ++held_;
@@ -259,7 +261,7 @@ void Link::MaybeReturn(uint32_t extent) {
   TellReturned(extent);
 }
 
-// Also when the node has cut us off: it waits for this.
+// Reports the extent as returned even if the node has cut us off: the node waits for this.
 void Link::TellReturned(uint32_t extent) {
   writer_.Begin(static_cast<uint16_t>(FrameKind::kExtentReturned), 0);
   EncodeExtent(extent, &writer_);

@@ -1,5 +1,6 @@
-// One connection to a node: its socket, its two rings, and the extents that are mapped from it. It
-// outlives the node as long as the caller holds something of it. Not thread-safe.
+// A Link is one connection to a node: its socket, its two rings, and the extents that the client
+// has mapped. A link outlives its node while the caller holds a lease or reservation. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,12 @@
 
 namespace aquifer {
 
-// What a node may announce; one that says more has made a mistake.
+// The largest figures that a node may announce. The client refuses a node that announces more.
 inline constexpr uint32_t kMaxOpenRequests = 1u << 16;
 inline constexpr uint64_t kMaxRingDataBytes = uint64_t{64} << 20;
 
-// An extent's memory, and a GPU's hold on it, which goes first.
+// An extent's memory and its registration with a GPU. The registration ends before the memory is
+// unmapped.
 struct MappedExtent {
   SharedMemory memory;
   PinnedExtent pin;
@@ -33,63 +35,68 @@ struct MappedExtent {
 
 class Link {
  public:
-  // To the first node that answers. Waits for its welcome, at most until then (of the system's
-  // clock).
+  // Connects to the first node that answers and waits for its welcome, until the deadline at most
+  // (system clock).
   static Result<std::unique_ptr<Link>> Open(std::span<const std::string> sockets,
                                             const Hello& hello, int64_t deadline_nanos);
-  // Unmaps everything, says goodbye, and waits a while for the node to have heard it.
+  // Unmaps all extents, sends the goodbye, and waits for a bounded time until the node has read it.
   ~Link();
 
-  uint16_t version() const { return version_; }  // That both speak.
+  uint16_t version() const { return version_; }  // The protocol version of the connection.
   uint32_t max_requests() const { return max_requests_; }
   int socket() const { return socket_.descriptor(); }
-  int event() const { return wake_client_.get(); }  // Readable when there may be an answer.
+  // The descriptor is readable when an answer may have come.
+  int event() const { return wake_client_.get(); }
 
-  // Sends now or, when the ring is full, as soon as there is room. Wakes the node if it sleeps.
+  // Sends the frame now or, if the ring is full, as soon as there is room. Wakes the node if it
+  // sleeps.
   void Send(std::span<const std::byte> frame);
-  // The next answer; kNotFound when there is none, kInvalid when the ring is broken.
+  // Receives the next answer. Returns kNotFound if there is none, kInvalid if the ring is broken.
   Status Receive(std::vector<std::byte>* frame);
-  bool has_room() const { return outbox_.empty(); }  // As far as is known.
+  bool has_room() const { return outbox_.empty(); }  // Returns true if no frame waits for room.
   bool has_unsent() const { return !outbox_.empty(); }
   bool HasAnswer() const { return from_node_->HasNews(); }
-  // Sends what waits for room. False: the ring is broken.
+  // Sends the frames that wait for room. Returns false if the ring is broken.
   bool Flush();
-  // True: nothing has come, and the event will tell when something does.
+  // Returns true if no answer has come and the event will report the next one.
   bool PrepareToSleep();
-  // The node looks at its ring by itself: an answer will come within microseconds.
+  // Returns true if the node polls its ring at the moment: an answer then comes within
+  // microseconds.
   bool node_awake() const { return to_node_->reader_awake(); }
-  // What the node has taken of what was sent, ever; and whether that is everything.
+  // How many bytes the node has ever taken from the ring, and whether it has taken everything.
   uint64_t taken_bytes() const { return to_node_->taken_bytes(); }
   bool all_taken() const { return outbox_.empty() && to_node_->all_taken(); }
   void WokeUp() { from_node_->WokeUp(); }
   void ClearEvent();
 
-  // Takes what the node sent on the socket. kUnavailable: the connection is over.
+  // Reads the frames that the node sent on the socket. Returns kUnavailable if the connection is
+  // over.
   Status ReadSocket();
-  // Nothing is answered any more. What is given back is still sent: a node that has cut us off
-  // waits for it.
+  // Returns true if the node answers nothing any more. Returned blocks are still reported: a node
+  // that has cut us off waits for them.
   bool over() const { return over_; }
   void SetOver() { over_ = true; }
-  // The last of it: when it is sent, the link can go without a wait.
+  // Sends the goodbye, the link's last frame. Once it is sent, the destructor need not wait.
   void SayGoodbye();
-  // The node's end is closed, so that there is nobody to give anything back to.
+  // Returns true if the node has closed its end. Nothing need be given back then.
   bool NodeIsGone() const;
 
-  // The memory of a slot, mapped and held until LetGo(). Waits for the extent's descriptor if that
-  // is still on its way; an extent that could not be mapped once is not waited for again.
+  // The memory of a slot, mapped and held until LetGo(). Waits for the extent's descriptor if it
+  // has not arrived yet. If an extent could not be mapped once, the link does not wait for it
+  // again.
   Result<std::span<std::byte>> Find(const LentSlot& slot);
   void LetGo(uint32_t extent);
   uint64_t held() const { return held_; }
-  // Takes out the mappings of extents that nothing is held of. They go when the result does, which
-  // takes a while for many.
+  // Takes out the mappings of extents of which the caller holds nothing. Destroying the result
+  // unmaps them, which takes long for many.
   std::vector<MappedExtent> TakeUnheld();
   size_t mapped() const { return extents_.size(); }
 
  private:
   struct Mapped {
     MappedExtent extent;
-    Status status;      // Why there is no memory.
-    uint64_t held = 0;  // Leases and reservations in it.
+    Status status;      // Why the extent has no memory.
+    uint64_t held = 0;  // How many leases and reservations are in the extent.
     bool wanted_back = false;
   };
 
@@ -116,7 +123,7 @@ class Link {
   bool over_ = false;
   bool broken_ = false;
   bool said_goodbye_ = false;
-  std::deque<std::vector<std::byte>> outbox_;  // For when there is room.
+  std::deque<std::vector<std::byte>> outbox_;  // Frames that wait for room in the ring.
   std::map<uint32_t, Mapped> extents_;
   uint64_t held_ = 0;
   std::vector<std::byte> frame_;

@@ -1,4 +1,4 @@
-// One connection, with a node that makes every mistake there is.
+// Tests one connection, with a node that makes every mistake.
 #include "client/link.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class LinkTest : public testing::Test {
         Open({.max_requests = 16, .ring_data_bytes = ScriptedNode::kRingDataBytes});
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
-  // Where nothing is to be waited for at the end.
+  // For tests in which the link's destructor has nothing to wait for.
   void TearDown() override {
     node_.Die();
     link_.reset();
@@ -78,13 +78,14 @@ TEST_F(LinkTest, AnExtentThatCannotBeMappedIsNotWaitedForAgain) {
   ASSERT_NO_FATAL_FAILURE(Open());
   node_.Offer(7, 2 * kExtentBytes, kExtentBytes);
   for (int i = 0; i < 3; ++i) {
-    // Had it forgotten, it would wait for another offer, and say that none came.
+    // If the link had forgotten the failure, it would wait for another offer and report that none
+    // came.
     const auto found = link_->Find({.extent = 7, .offset = 0, .bytes = 4096});
-    EXPECT_EQ(found.status().message(), "shared memory of another size than was said");
+    EXPECT_EQ(found.status().message(), "shared memory of another size than announced");
   }
   EXPECT_FALSE(link_->over());
   EXPECT_EQ(link_->held(), 0u);
-  node_.Offer(8, kExtentBytes, kExtentBytes);  // Others are as good as before.
+  node_.Offer(8, kExtentBytes, kExtentBytes);  // Other extents are not affected.
   EXPECT_TRUE(link_->Find({.extent = 8, .offset = 0, .bytes = 4096}).ok());
   link_->LetGo(8);
 }
@@ -92,7 +93,7 @@ TEST_F(LinkTest, AnExtentThatCannotBeMappedIsNotWaitedForAgain) {
 TEST_F(LinkTest, AnOfferThatCannotBeMappedDoesNotEndTheConnection) {
   ASSERT_NO_FATAL_FAILURE(Open());
   node_.Offer(7, 2 * kExtentBytes, kExtentBytes);
-  EXPECT_TRUE(link_->ReadSocket().ok());  // As the link thread reads it.
+  EXPECT_TRUE(link_->ReadSocket().ok());  // The link thread reads the socket in this way.
 }
 
 TEST_F(LinkTest, MemoryThatIsNeverOfferedEndsTheConnection) {
@@ -108,7 +109,7 @@ TEST_F(LinkTest, AnExtentThatIsHeldIsNotReplaced) {
   ASSERT_TRUE(found.ok());
   node_.Offer(7, kExtentBytes, kExtentBytes);
   EXPECT_EQ(link_->ReadSocket().code(), Code::kInvalid);
-  (*found)[0] = std::byte{1};  // Still mapped.
+  (*found)[0] = std::byte{1};  // The memory is still mapped.
   link_->LetGo(7);
 }
 
@@ -123,10 +124,10 @@ TEST_F(LinkTest, ASlotOutsideOfItsExtentIsNotLent) {
   EXPECT_EQ(link_->held(), 0u);
 }
 
-// The ring is full when the caller goes: the node still hears all of it, goodbye included.
+// The ring is full when the caller goes: the node still reads every frame, the goodbye included.
 TEST_F(LinkTest, TheEndWaitsUntilAllIsSent) {
   ASSERT_NO_FATAL_FAILURE(Open());
-  constexpr uint32_t kFrames = 5000;  // More than fit.
+  constexpr uint32_t kFrames = 5000;  // More frames than fit in the ring.
   FrameWriter writer;
   for (uint32_t i = 0; i < kFrames; ++i) {
     writer.Begin(static_cast<uint16_t>(FrameKind::kAbort), 0);

@@ -1,6 +1,5 @@
-// What the caller holds of a node's memory: leases and reservations, each under a name that no
-// other loan of this client ever had. The nodes' own names repeat from one node to the next. Not
-// thread-safe.
+// Loans holds the client's leases and reservations of a node's memory. Each has an id that no other
+// loan of this client ever had, because ids of different nodes repeat. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,9 @@ namespace aquifer {
 class Link;
 
 struct Loan {
-  uint64_t node_id = 0;  // The node's name for it.
-  Link* link = nullptr;  // Whose memory it is; lives as long as something of it is held.
+  uint64_t node_id = 0;  // The node's id of the loan.
+  // The link that maps the memory. It lives as long as the client holds a loan of it.
+  Link* link = nullptr;
   uint32_t extent = 0;
   bool reservation = false;
 };
@@ -21,14 +21,14 @@ struct Loan {
 class Loans {
  public:
   uint64_t Add(const Loan& loan);
-  // Null: there is none of that name. Good until the next call.
+  // Returns null if there is no loan with that id. The pointer is valid until the next call.
   const Loan* Find(uint64_t id, bool reservation) const;
-  // Forgets one that Find() finds.
+  // Removes a loan that Find() found.
   void Remove(uint64_t id);
 
  private:
   struct Place {
-    Loan loan;  // Its link is null while the place is free.
+    Loan loan;  // The link is null while the place is free.
     uint32_t generation = 1;
   };
 

@@ -1,5 +1,5 @@
-// A client that only observes: what it asks for is missing, and what would change something is
-// refused in words, not answered as if it had been done.
+// Tests a client that only observes. The node answers its lookups as misses. It refuses requests
+// that would change the cache, with a message.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -31,7 +31,7 @@ class ObserveTest : public testing::Test {
         << request.status.message();
   }
 
-  std::shared_ptr<OwnNode> node_;  // Shared with nobody here; OwnNode is made that way.
+  std::shared_ptr<OwnNode> node_;  // The object is not shared; OwnNode::Start returns a shared_ptr.
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Cache> observer_;
 };
@@ -41,7 +41,7 @@ TEST_F(ObserveTest, EverythingIsMissingAndNothingIsStored) {
   const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
   ASSERT_EQ(engine.Store(chain), 4u);
 
-  TestEngine observer(observer_.get(), engine.layout());  // Which registers its layout.
+  TestEngine observer(observer_.get(), engine.layout());  // The constructor registers the layout.
   EXPECT_NE(observer.handle(), 0u);
   const auto match = observer.Match(chain);
   EXPECT_TRUE(match->status.ok()) << match->status.ToString();
@@ -52,7 +52,7 @@ TEST_F(ObserveTest, EverythingIsMissingAndNothingIsStored) {
   EXPECT_EQ(observer.StatsOf(TierKind::kDram).capacity_bytes, uint64_t{128} << 20);
 }
 
-TEST_F(ObserveTest, WhatWouldChangeSomethingIsRefusedInWords) {
+TEST_F(ObserveTest, RequestsThatChangeTheCacheAreRefusedWithAMessage) {
   TestEngine engine(cache_.get(), LayoutOfBytes(64 << 10));
   const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
   ASSERT_EQ(engine.Store(chain), 4u);
@@ -79,7 +79,7 @@ TEST_F(ObserveTest, ItsHintsAreNotTaken) {
     forecast.session = session;
     forecast.chain = by->Slice(chain);
     by->cache()->Hint(forecast);
-    by->Stats();  // An answer: the hint came before it.
+    by->Stats();  // When this request is answered, the node has read the hint.
   };
   TestEngine observer(observer_.get(), engine.layout());
   name(&observer, "theirs");

@@ -20,11 +20,11 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kSpinNanos = 50'000;
-constexpr int64_t kYieldNanos = 5'000;  // An answer usually takes less.
+constexpr int64_t kYieldNanos = 5'000;  // Most answers take less time.
 constexpr int64_t kNanosPerMilli = 1'000'000;
 
-// All ranks of an engine name it; one that does not is an engine of its own, and stays the same one
-// when it connects again.
+// All ranks of an engine give its name. A client without a name is an engine of its own; it keeps
+// its generated name when it connects again.
 std::string NameOf(const std::string& engine) {
   if (!engine.empty()) return engine;
   return fmt::format("unnamed-{:016x}{:016x}", SystemRandom()->Next64(), SystemRandom()->Next64());
@@ -109,7 +109,8 @@ void RemoteCache::EndSession() {
   link->SetOver();
   for (MappedExtent& extent : link->TakeUnheld()) unmapped_.push_back(std::move(extent));
   for (KnownLayout& known : layouts_) known.at_node = 0;
-  // Nobody has to poll for it then: an engine may be idle while its node starts over and over.
+  // The link thread can end an idle session without a Poll(): an engine may be idle while its node
+  // restarts many times.
   if (session_->idle()) session_->SetSettled();
   ended_.push_back(std::move(session_));
   SignalSelf();
@@ -139,7 +140,7 @@ bool RemoteCache::PrepareToSleep() {
   }
   if (session_ == nullptr) return true;
   if (!session_->link()->PrepareToSleep()) return false;
-  may_be_readable_ = true;  // From now on.
+  may_be_readable_ = true;  // The descriptor may be readable from now on.
   return true;
 }
 
@@ -153,7 +154,7 @@ bool RemoteCache::Spin(int64_t end_nanos) {
   while (!link->HasAnswer()) {
     const int64_t now = SystemClock()->NowNanos();
     if (!link->node_awake() || now >= end_nanos) return false;
-    // Awake, but perhaps it waits for this very processor.
+    // The node is awake, but it may be waiting for this very processor.
     if (now >= yield_nanos) std::this_thread::yield();
   }
   return true;
@@ -168,7 +169,7 @@ bool RemoteCache::Wait(const Request& request, int64_t timeout_nanos) {
     if (Poll() > 0 || any || request.done()) continue;
     const int64_t left_nanos = end_nanos - clock->NowNanos();
     if (left_nanos <= 0) return request.done();
-    // Rounded up, so that nobody wakes just before the time is over and spins.
+    // The time is rounded up, so that the caller does not wake just before the deadline and spin.
     const auto millis =
         static_cast<int>(std::min<int64_t>(left_nanos / kNanosPerMilli + 1, INT_MAX));
     pollfd descriptor{.fd = event_.get(), .events = POLLIN, .revents = 0};

@@ -1,21 +1,21 @@
-// Connect(): the node's cache, as one client sees it.
+// RemoteCache is what Connect() returns: the node's cache as one client sees it.
 //
 //   remote_cache.cc           life, Poll() and Wait()
-//   remote_cache_requests.cc  the caller's requests, out into the ring
-//   remote_cache_answers.cc   answers, in from the ring; what becomes of requests without a node
+//   remote_cache_requests.cc  the caller's requests, written to the ring
+//   remote_cache_answers.cc   answers, read from the ring; requests whose node is gone
 //   remote_cache_watch.cc     the link thread
 //
-// The caller's thread encodes requests and applies answers; nothing else touches a request. The
-// link thread watches the socket, so that extents are unmapped and the node is found again while
-// the caller does something else. When the node is gone it ends the session: it unmaps what nobody
-// holds and wakes the caller, who settles what was open in Poll(). It alone destroys links. Both
-// threads hold the mutex; nobody holds it for long.
+// The caller's thread encodes requests and applies answers; no other thread touches a request. The
+// link thread watches the socket: it unmaps extents and finds the node again while the caller does
+// other work. When the node is gone, the link thread ends the session. It unmaps the extents that
+// nobody holds and wakes the caller, who completes the open requests in Poll(). Only the link
+// thread destroys links. Both threads hold the mutex, for short times only.
 //
-// A node that hangs keeps nobody waiting: the link thread wakes when a request ought to be
-// answered, and the caller then settles it in Poll(). What is lent for it later goes straight back.
-// A node that takes nothing for some seconds counts as gone (pulse.h). Requests tell the link
-// thread of their time only if it would wake later than that, so that a busy caller does so once a
-// second.
+// A node that hangs does not block the caller. The link thread wakes when an answer is due, and the
+// caller then completes the request in Poll(). Memory that the node lends for it later goes
+// straight back. A node that reads nothing for some seconds counts as gone (liveness.h). A request
+// wakes the link thread only if its deadline comes before the thread's next look. A busy caller
+// does so about once a second.
 #pragma once
 
 #include <cstdint>
@@ -68,42 +68,43 @@ class RemoteCache final : public Cache {
   struct KnownLayout {
     Layout layout;
     Digest fingerprint{};
-    LayoutHandle at_node = 0;  // 0: the node that is there now does not know it.
+    LayoutHandle at_node = 0;  // 0: the present node does not know the layout.
   };
-  // Answered here, without the node.
+  // A request that the client completed without the node.
   struct Settled {
     Request* request = nullptr;
     size_t completed = 0;
   };
-  // What the link thread waits for.
+  // The events and times that the link thread waits for.
   struct Watched {
-    int socket = -1;                 // Of the session; -1: there is none.
-    bool unsent = false;             // Something waits for room in a ring.
-    int64_t look_nanos = INT64_MAX;  // When to look again.
+    int socket = -1;                 // The session's socket; -1 if there is no session.
+    bool unsent = false;             // Returns or requests wait for room in a ring.
+    int64_t look_nanos = INT64_MAX;  // When to look next.
   };
 
   RemoteCache(const ConnectOptions& options, const ClientOptions& client);
   Status Start();
 
   Result<std::unique_ptr<Link>> Dial(int64_t deadline_nanos) const;
-  // A session begins: the event tells of its answers.
+  // Begins a session on `link`: the client's event now reports its answers.
   void Adopt(std::unique_ptr<Link> link) AQ_REQUIRES(mutex_);
-  // The node is gone, or as good as gone. Touches no request.
+  // Ends the session, because the node is gone or counts as gone. Touches no request.
   void EndSession() AQ_REQUIRES(mutex_);
   void SignalSelf() AQ_REQUIRES(mutex_);
 
   // ---- Requests ----
 
-  // Begins a request: its number, or 0 when it was settled at once.
+  // Begins a request. Returns its number, or 0 if the request completed at once.
   uint64_t Begin(Request* request, FrameKind kind, int64_t timeout_nanos = INT64_MAX)
       AQ_REQUIRES(mutex_);
   void Settle(Request* request, const Status& status, size_t completed) AQ_REQUIRES(mutex_);
-  // False: it was refused, since an observer changes nothing.
+  // Returns true if the request may change the cache. An observer's request is completed with an
+  // error instead.
   bool MayChange(Request* request) AQ_REQUIRES(mutex_);
   void SendLayout(RegisterLayoutRequest* request) AQ_REQUIRES(mutex_);
-  // Our handle for it, which stays the same from node to node.
+  // Returns our handle of the layout, which is the same for every node.
   LayoutHandle Know(const Layout& layout, LayoutHandle at_node) AQ_REQUIRES(mutex_);
-  // The layout as the node knows it; 0: as nobody does.
+  // Returns the node's handle of the layout, or 0 if the node does not know it.
   LayoutHandle AtNode(LayoutHandle handle) const AQ_REQUIRES(mutex_);
   template <class R, class Call>
   void SendChain(R* request, FrameKind kind, Call call, std::span<const uint64_t> hashes = {});
@@ -113,16 +114,16 @@ class RemoteCache final : public Cache {
 
   template <class Op>
   void GiveBack(std::span<const Op> ops, FrameKind kind) AQ_REQUIRES(mutex_);
-  // In the node's own names for them; at most a frame of them.
+  // Sends the operations with the node's own ids; at most one frame of them.
   template <class Op>
   void SendBack(std::span<const Op> given, FrameKind kind, Link* to) AQ_REQUIRES(mutex_);
-  // It was committed, or never will be.
+  // Ends a reservation that was committed or never will be.
   void EndReservation(ReservationId id) AQ_REQUIRES(mutex_);
   void LetGo(Link* link, std::vector<uint32_t>* extents) AQ_REQUIRES(mutex_);
 
   // ---- Answers ----
 
-  // Applies what is there; returns how many requests moved on.
+  // Applies all answers that have come. Returns how many requests moved on.
   size_t Apply() AQ_REQUIRES(mutex_);
   size_t ReadAnswers(Session* session) AQ_REQUIRES(mutex_);
   Status TakeAnswer(Session* session, std::span<const std::byte> frame) AQ_REQUIRES(mutex_);
@@ -136,60 +137,64 @@ class RemoteCache final : public Cache {
       AQ_REQUIRES(mutex_);
   void TakeSummary(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
   void TakeCounts(SentRequest* sent, Code code, FrameReader* frame) AQ_REQUIRES(mutex_);
-  // Of a request that was settled without the node: what it lends goes back.
+  // Applies a late answer, to a request that was completed without the node: its loans go back.
   Status TakeTooLate(Session* session, SentRequest* sent, const AnswerHead& head,
                      FrameReader* frame) AQ_REQUIRES(mutex_);
-  // Those that the node ought to have answered by now.
+  // Completes the requests whose answers are overdue.
   void SettleLate(Session* session) AQ_REQUIRES(mutex_);
-  // Its node is gone: everything that is open of it is missing, but for answers that it still had.
-  // Returns how many those were.
+  // Completes all requests of a session whose node is gone. Answers that the node had already sent
+  // are applied; the rest are misses. Returns how many answers were applied.
   size_t SettleAll(Session* session) AQ_REQUIRES(mutex_);
-  // There is no node, or it went away while it had the request.
+  // Completes a request without a node: there was none, or it went away meanwhile.
   void SettleUnavailable(const SentRequest& sent, const Status& commits) AQ_REQUIRES(mutex_);
   void SettleUnanswered(const SentRequest& sent, const Status& why, const Status& commits)
       AQ_REQUIRES(mutex_);
 
-  // True: there is nothing, and the descriptor will tell when there is.
+  // Returns true if there is no answer and the descriptor will report the next one.
   bool PrepareToSleep() AQ_REQUIRES(mutex_);
-  // Looks for a while, as long as the node is awake too; true when there is something.
+  // Polls for a while, as long as the node is awake too. Returns true if there is an answer.
   bool Spin(int64_t end_nanos);
 
   // ---- The link thread ----
 
   void Watch();
   Watched LookAtLinks();
-  // Wakes the caller for what is late. False: the node is lost.
+  // Wakes the caller if an answer is overdue. Returns false if the node is lost.
   bool LookAtRequests(int64_t now_nanos) AQ_REQUIRES(mutex_);
-  // One try; true: there is a session.
+  // Tries once to connect. Returns true if there is a session.
   bool Reconnect();
-  // True: it is time to stop.
+  // Sleeps until an event or the time is up. Returns true if the thread is to stop.
   bool SleepFor(int64_t nanos, int one, int other = -1);
   Status RegisterLayoutsAt(Link* link, const std::vector<Layout>& layouts,
                            std::vector<LayoutHandle>* handles);
 
   const ConnectOptions options_;
-  const std::vector<std::string> sockets_;  // Where the node may be.
+  const std::vector<std::string> sockets_;  // The sockets on which the node may be.
   const ClientOptions client_;
-  Descriptor event_;          // An epoll of the next and of the link's, so that it stays the same.
-  Descriptor self_event_;     // Something was settled here, or is to be.
-  Descriptor changed_event_;  // The link thread is to look at its links again.
+  // An epoll descriptor over self_event_ and the link's event. It stays the same from node to node.
+  Descriptor event_;
+  // Signalled when the client completed a request itself, or is to complete one.
+  Descriptor self_event_;
+  Descriptor changed_event_;  // Signalled when the link thread is to look at its links again.
   Descriptor stop_event_;
 
   Mutex mutex_;
   std::unique_ptr<Session> session_ AQ_GUARDED_BY(mutex_);  // Null while there is no node.
-  // Those that still have requests to settle, or of which the caller holds something.
+  // Ended sessions that have requests to complete, or of which the caller holds loans.
   std::vector<std::unique_ptr<Session>> ended_ AQ_GUARDED_BY(mutex_);
   Loans loans_ AQ_GUARDED_BY(mutex_);
   std::vector<KnownLayout> layouts_ AQ_GUARDED_BY(mutex_);
   std::vector<Settled> settled_ AQ_GUARDED_BY(mutex_);
   uint64_t dropped_notes_ AQ_GUARDED_BY(mutex_) = 0;
-  int64_t look_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;      // When the link thread should wake,
-  int64_t awaken_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;    // and when it will by itself.
-  bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;        // The descriptor.
-  std::vector<MappedExtent> unmapped_ AQ_GUARDED_BY(mutex_);  // To go when it is unlocked.
+  int64_t look_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;  // When the link thread should wake.
+  // When the link thread will wake by itself.
+  int64_t awaken_nanos_ AQ_GUARDED_BY(mutex_) = INT64_MAX;
+  bool may_be_readable_ AQ_GUARDED_BY(mutex_) = false;  // The event descriptor may be readable.
+  // Mappings that go when the mutex is unlocked.
+  std::vector<MappedExtent> unmapped_ AQ_GUARDED_BY(mutex_);
   FrameWriter writer_ AQ_GUARDED_BY(mutex_);
   std::vector<std::byte> frame_ AQ_GUARDED_BY(mutex_);
-  std::vector<std::byte> ops_ AQ_GUARDED_BY(mutex_);  // Of a commit, encoded.
+  std::vector<std::byte> ops_ AQ_GUARDED_BY(mutex_);  // The encoded operations of a commit.
 
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// Answers, in from the ring; and what becomes of requests whose node is gone. All of it runs on the
+// Reads answers from the ring, and completes requests whose node is gone. All of this runs on the
 // caller's thread.
 #include <utility>
 
@@ -28,7 +28,7 @@ size_t RemoteCache::Apply() {
     const bool flushed = session_->link()->Flush();
     const size_t answers = ReadAnswers(session_.get());
     moved += answers;
-    if (answers < kFramesPerPoll) SettleLate(session_.get());  // None waits to be read.
+    if (answers < kFramesPerPoll) SettleLate(session_.get());  // No answer waits to be read.
     if (!flushed || session_->link()->over()) EndSession();
   }
   for (const std::unique_ptr<Session>& ended : ended_) {
@@ -59,15 +59,18 @@ size_t RemoteCache::ReadAnswers(Session* session) {
 Status RemoteCache::TakeAnswer(Session* session, std::span<const std::byte> frame) {
   FrameReader reader(frame);
   if (reader.header().kind != static_cast<uint16_t>(FrameKind::kAnswer)) {
-    return Status(Code::kInvalid, "a kind of frame that there is not");
+    return Status(Code::kInvalid, "the node sent a frame of an unknown kind");
   }
   AnswerHead head;
   Decode(&reader, &head);
   SentRequest* const sent = session->Find(reader.header().number);
-  if (sent == nullptr) return Status(Code::kInvalid, "an answer to what was not asked");
-  // A layout that the last node took, the next one has to know: it is asked instead.
+  if (sent == nullptr)
+    return Status(Code::kInvalid, "the node answered a request that is not open");
+  // The next node must know a layout that the last node took: the client asks the next node
+  // instead.
   if (sent->kind == FrameKind::kRegisterLayout && session != session_.get()) return Status();
-  if (head.first != sent->received) return Status(Code::kInvalid, "answers out of their order");
+  if (head.first != sent->received)
+    return Status(Code::kInvalid, "the node's answers are out of order");
   if (sent->request == nullptr) return TakeTooLate(session, sent, head, &reader);
   if (head.done) TakeSummary(sent, head.code, &reader);
   AQ_RETURN_IF_ERROR(TakeItems(session, sent, head, &reader));
@@ -119,7 +122,7 @@ Status RemoteCache::TakeItems(Session* session, SentRequest* sent, const AnswerH
     default:
       if (head.count == 0) return Status();
   }
-  return Status(Code::kInvalid, "more answers than questions");
+  return Status(Code::kInvalid, "the node sent more answers than operations");
 }
 
 void RemoteCache::TakeFetched(Link* link, FetchRequest* request, const AnswerHead& head,
@@ -133,7 +136,7 @@ void RemoteCache::TakeFetched(Link* link, FetchRequest* request, const AnswerHea
     op.checksum = answer.checksum;
     if (answer.lease == 0) continue;
     const Result<std::span<std::byte>> bytes = link->Find(answer.slot);
-    if (!bytes.ok()) {  // It cannot be mapped here: it goes back unread.
+    if (!bytes.ok()) {  // This process cannot map the block: the lease goes back unread.
       op.status = bytes.status();
       const ReleaseOp release{.lease = answer.lease};
       SendBack(std::span(&release, 1), FrameKind::kRelease, link);
@@ -283,7 +286,7 @@ void RemoteCache::SettleLate(Session* session) {
 }
 
 size_t RemoteCache::SettleAll(Session* session) {
-  // What was answered before the end still counts, unless its memory is unmapped by now.
+  // Answers that came before the session's end still count, unless their memory is unmapped by now.
   size_t answers = 0;
   size_t moved = 0;
   do {
@@ -323,7 +326,8 @@ void RemoteCache::SettleUnanswered(const SentRequest& sent, const Status& why,
       auto* const fetch = static_cast<FetchRequest*>(sent.request);
       completed = fetch->ops.size();
       for (size_t i = sent.received; i < completed; ++i) {
-        const ReleaseOp release{.lease = fetch->ops[i].lease};  // Of an answer that made no sense.
+        // The lease of an answer that made no sense.
+        const ReleaseOp release{.lease = fetch->ops[i].lease};
         GiveBack(std::span(&release, 1), FrameKind::kRelease);
         fetch->ops[i] = FetchOp{};
         fetch->ops[i].status = why;
@@ -346,7 +350,7 @@ void RemoteCache::SettleUnanswered(const SentRequest& sent, const Status& why,
       for (size_t i = sent.received; i < completed; ++i) {
         commit->ops[i].status = commits;
         commit->ops[i].published = false;
-        // A node that takes the commit after all knows nothing of it then.
+        // The node may take the commit after all. By then it no longer knows the reservation.
         GiveBack(std::span<const ReservationId>(&commit->ops[i].reservation, 1), FrameKind::kAbort);
       }
       break;
@@ -354,7 +358,7 @@ void RemoteCache::SettleUnanswered(const SentRequest& sent, const Status& why,
     default:
       break;
   }
-  // A fetch that is late is late block by block, as the node would have it.
+  // Blocks of a late fetch are late one by one, as the node would report them.
   const bool late_blocks = sent.kind == FrameKind::kFetch && why.code() == Code::kLate;
   Settle(sent.request, late_blocks ? Status() : why, completed);
 }

@@ -1,4 +1,4 @@
-// The caller's requests, out into the ring; and what the caller gives back.
+// Sends the caller's requests, and everything that the caller gives back.
 #include <algorithm>
 #include <utility>
 
@@ -18,10 +18,10 @@ uint64_t IdOf(ReservationId id) { return id; }
 ReleaseOp WithId(const ReleaseOp& op, uint64_t id) { return {.lease = id, .corrupt = op.corrupt}; }
 ReservationId WithId(ReservationId, uint64_t id) { return id; }
 
-// The node answers at the deadline; that takes a little, on a busy host a little more.
+// The node answers at the deadline. The answer takes a little longer on a busy host.
 constexpr int64_t kGraceNanos = 50'000'000;
 
-// How long a request may take; INT64_MAX: that is the node's affair.
+// How long a request may take. INT64_MAX: the client sets no limit.
 int64_t TimeoutOf(const Request&) { return INT64_MAX; }
 int64_t TimeoutOf(const FetchRequest& request) { return request.timeout_nanos; }
 int64_t TimeoutOf(const PrestageRequest& request) { return request.timeout_nanos; }
@@ -44,11 +44,11 @@ uint64_t RemoteCache::Begin(Request* request, FrameKind kind, int64_t timeout_na
   if (number == 0) {
     Settle(request, Status(Code::kBusy, "too many requests under way; wait for some"), 0);
   }
-  look_nanos_ = std::min({look_nanos_, settle, now + Pulse::kBeatNanos});
+  look_nanos_ = std::min({look_nanos_, settle, now + Liveness::kLookNanos});
   return number;
 }
 
-// The node is woken first: it has more to do.
+// Wakes the node before anything else: the node has more to do.
 void RemoteCache::Transmit() {
   session_->link()->Send(writer_.Finish());
   if (look_nanos_ >= awaken_nanos_) return;
@@ -82,11 +82,11 @@ void RemoteCache::RegisterLayout(RegisterLayoutRequest* request) {
 }
 
 void RemoteCache::SendLayout(RegisterLayoutRequest* request) {
-  // What cannot be encoded is refused here, in the node's words.
+  // The client refuses a layout that cannot be encoded, with the node's own message.
   if (const Status valid = ValidateLayout(request->layout); !valid.ok()) {
     return Settle(request, valid, 0);
   }
-  if (session_ == nullptr) {  // The node will hear of it when it is back.
+  if (session_ == nullptr) {  // The client registers the layout when the node is back.
     request->handle = Know(request->layout, 0);
     return Settle(request, Status(), 1);
   }
@@ -113,7 +113,7 @@ LayoutHandle RemoteCache::AtNode(LayoutHandle handle) const {
 
 // ---- Requests about a chain ----
 
-// A request of more keys than fit in a frame goes on in further ones.
+// A request with more keys than fit in a frame goes on in further frames.
 template <class R, class Call>
 void RemoteCache::SendChain(R* request, FrameKind kind, Call call,
                             std::span<const uint64_t> hashes) {
@@ -224,7 +224,7 @@ void RemoteCache::PackOps(std::span<const CommitOp> ops) {
     op.head_begin = ops[i].head_begin;
     op.head_end = ops[i].head_end;
     op.sums = ops[i].sums;
-    // One that this node did not give is none: 0 is refused.
+    // A reservation that this node did not give becomes 0, which the node refuses.
     const Loan* const loan = loans_.Find(ops[i].reservation, true);
     if (loan != nullptr && loan->link == session_->link()) op.reservation = loan->node_id;
     EncodeCommitOp(op, std::span(ops_).subspan(i * kCommitOpBytes).first<kCommitOpBytes>());
@@ -267,10 +267,10 @@ void RemoteCache::Cancel(Request* request) {
   if (!RequestProgress::BeginCancel(request)) return;
   const MutexLock lock(&mutex_);
   const uint64_t number = session_ == nullptr ? 0 : session_->NumberOf(request);
-  if (number == 0) return;  // It was settled here, or will be with the next Poll().
+  if (number == 0) return;  // The request was completed already, or will be in the next Poll().
   SentRequest* const sent = session_->Find(number);
-  // A layout is asked for again when there is another node. What became of a commit only the node
-  // knows: to the caller it failed, and at the worst a block is stored that nobody counted.
+  // A layout is registered again with the next node. For a commit, only the node knows the outcome:
+  // the caller sees a failure. At worst the node then has a block that the caller believes lost.
   if (sent->kind != FrameKind::kRegisterLayout) {
     const int64_t settle = SystemClock()->NowNanos() + kGraceNanos;
     session_->SettleBy(sent, settle);
@@ -282,7 +282,7 @@ void RemoteCache::Cancel(Request* request) {
 
 // ---- Notes ----
 
-// Hints and reports do not queue up when the node is slow.
+// Returns true if a hint or report can be sent. They do not queue up when the node is slow.
 bool RemoteCache::TakeNote() {
   if (session_ == nullptr) return false;
   Link* const link = session_->link();
@@ -333,7 +333,7 @@ void RemoteCache::Abort(std::span<const ReservationId> reservations) {
   GiveBack(reservations, FrameKind::kAbort);
 }
 
-// Also to a node that has cut us off: it waits for these.
+// Returns go also to a node that has cut us off: it waits for them.
 template <class Op>
 void RemoteCache::GiveBack(std::span<const Op> ops, FrameKind kind) {
   std::vector<Op> given;
@@ -370,13 +370,13 @@ void RemoteCache::SendBack(std::span<const Op> given, FrameKind kind, Link* to) 
 template void RemoteCache::SendBack(std::span<const ReleaseOp>, FrameKind, Link*);
 template void RemoteCache::SendBack(std::span<const ReservationId>, FrameKind, Link*);
 
-// After the node was told of all that was held in them: it may be told of the extents now.
+// Called after the node was told of every return in these extents: it may now hear of the extents.
 void RemoteCache::LetGo(Link* link, std::vector<uint32_t>* extents) {
   if (extents->empty()) return;
   for (const uint32_t extent : *extents) link->LetGo(extent);
   extents->clear();
   const bool last = link->over() && link->held() == 0;
-  if (last || link->has_unsent()) Signal(changed_event_);  // The link thread sees to it.
+  if (last || link->has_unsent()) Signal(changed_event_);  // The link thread does the rest.
 }
 
 // A node that has cut us off keeps the slot until it hears that nobody writes there.

@@ -1,5 +1,5 @@
-// Connect(), with a node that a test plays step by step: requests change in Poll() alone, what was
-// lent is given back whatever became of the node, and a node that is gone is looked for again.
+// Tests Connect(), with a node that the test plays step by step. Requests change in Poll() alone.
+// Loans are given back whatever became of the node. The client looks for a node that is gone.
 #include "client/remote_cache.h"
 
 #include <gtest/gtest.h>
@@ -30,16 +30,16 @@ class RemoteCacheTest : public testing::Test {
     }));
   }
   void TearDown() override {
-    node_.Die();  // Nothing is to be waited for.
+    node_.Die();  // The destructor has nothing to wait for.
     cache_.reset();
   }
 
-  // Until the link thread has something to tell.
+  // Waits until the link thread has an event for the caller.
   void AwaitEvent() {
     pollfd ready{.fd = cache_->event_fd(), .events = POLLIN, .revents = 0};
     ASSERT_EQ(::poll(&ready, 1, 20'000), 1);
   }
-  // The number of the next request, which is of this kind.
+  // Reads the next request, which must be of this kind, and returns its number.
   uint64_t TakeRequest(FrameKind kind) {
     const std::optional<FrameHeader> header = node_.Next();
     EXPECT_TRUE(header.has_value());
@@ -63,7 +63,7 @@ class RemoteCacheTest : public testing::Test {
     cache_->Wait(*fetch);
     ASSERT_TRUE(fetch->ops[0].status.ok()) << fetch->ops[0].status.ToString();
   }
-  // More than fit in the ring when they are given back one by one.
+  // Holds more leases than fit in the ring when they are given back one by one.
   std::vector<LeaseId> HoldMany() {
     node_.Offer(1, kExtentBytes, kExtentBytes);
     const std::vector<Key> keys(512);
@@ -79,10 +79,10 @@ class RemoteCacheTest : public testing::Test {
     for (const LeaseId lease : leases) {
       const ReleaseOp release{.lease = lease};
       cache_->Release(std::span(&release, 1));
-      cache_->Release(std::span(&release, 1));  // Nobody's by now.
+      cache_->Release(std::span(&release, 1));  // Nobody has this lease by now.
     }
   }
-  // A reservation, in an extent of its own.
+  // Makes a reservation, in an extent of its own.
   ReservationId ReserveOne() {
     ReserveRequest reserve;
     reserve.chain.keys = keys_;
@@ -140,7 +140,7 @@ TEST_F(RemoteCacheTest, ALossChangesNoRequestBeforeThePoll) {
   cache_->Fetch(&fetch);
   TakeRequest(FrameKind::kFetch);
   ASSERT_NO_FATAL_FAILURE(Lose());
-  // The link thread has seen it, and left the request to us.
+  // The link thread has seen it, and left the request to the caller.
   EXPECT_FALSE(fetch.done());
   EXPECT_TRUE(fetch.status.ok());
   EXPECT_TRUE(fetch.ops[0].status.ok());
@@ -156,12 +156,12 @@ TEST_F(RemoteCacheTest, WithoutANodeEverythingIsMissingAtOnce) {
   ASSERT_NO_FATAL_FAILURE(Lose());
   MatchRequest match;
   match.chain.keys = keys_;
-  match.matched = 5;  // Of an earlier answer.
+  match.matched = 5;  // From an earlier answer.
   cache_->Match(&match);
   ReserveRequest reserve;
   reserve.chain.keys = keys_;
   cache_->Reserve(&reserve);
-  EXPECT_FALSE(match.done());  // In Poll(), as ever.
+  EXPECT_FALSE(match.done());  // The request completes in Poll(), as always.
   EXPECT_EQ(cache_->Poll(), 2u);
   EXPECT_EQ(match.status.code(), Code::kUnavailable);
   EXPECT_EQ(match.matched, 0u);
@@ -169,7 +169,7 @@ TEST_F(RemoteCacheTest, WithoutANodeEverythingIsMissingAtOnce) {
   EXPECT_EQ(reserve.ops[0].outcome, ReserveOutcome::kRefused);
 }
 
-TEST_F(RemoteCacheTest, WhatWasAnsweredBeforeTheEndCounts) {
+TEST_F(RemoteCacheTest, AnswersSentBeforeTheEndCount) {
   MatchRequest match;
   match.chain.keys = keys_;
   cache_->Match(&match);
@@ -188,7 +188,7 @@ TEST_F(RemoteCacheTest, WhatWasAnsweredBeforeTheEndCounts) {
 
 TEST_F(RemoteCacheTest, ANodeThatMakesNoSenseIsLeftAndLookedForAgain) {
   node_.Offer(1, kExtentBytes, kExtentBytes);
-  FetchRequest fetch;  // Something is held, so that the old link stays.
+  FetchRequest fetch;  // The caller holds a lease, so that the old link stays.
   ASSERT_NO_FATAL_FAILURE(FetchAll(&fetch, keys_));
   MatchRequest match;
   match.chain.keys = keys_;
@@ -197,7 +197,7 @@ TEST_F(RemoteCacheTest, ANodeThatMakesNoSenseIsLeftAndLookedForAgain) {
   node_.Answer(number + 1, 0, [](FrameWriter*) {});
   cache_->Wait(match);
   EXPECT_EQ(match.status.code(), Code::kUnavailable);
-  // Nothing happens on the old socket: the link thread must be told.
+  // Nothing happens on the old socket: the link thread must be woken.
   ASSERT_TRUE(node_.Greet([] {}));
   StatsRequest stats;
   do {  // Until the client knows of it, too.
@@ -218,7 +218,8 @@ TEST_F(RemoteCacheTest, AFetchIsLateThoughTheNodeHangsAndWhatComesLaterGoesBack)
   EXPECT_EQ(cache_->Poll(), 0u);
   cache_->Fetch(&fetch);
   const uint64_t number = TakeRequest(FrameKind::kFetch);
-  // Nobody waits in Wait(): the descriptor tells, and the request changes in Poll() alone.
+  // The caller is not in Wait(): the descriptor reports it, and the request changes in Poll()
+  // alone.
   ASSERT_NO_FATAL_FAILURE(AwaitEvent());
   EXPECT_FALSE(fetch.done());
   EXPECT_EQ(cache_->Poll(), 1u);
@@ -227,7 +228,8 @@ TEST_F(RemoteCacheTest, AFetchIsLateThoughTheNodeHangsAndWhatComesLaterGoesBack)
   EXPECT_TRUE(fetch.status.ok());
   EXPECT_EQ(fetch.ops[0].status.code(), Code::kLate);
 
-  cache_->Fetch(&fetch);  // The caller's again, while the node still has the first.
+  // The request is the caller's again, while the node still has the first one.
+  cache_->Fetch(&fetch);
   const uint64_t second = TakeRequest(FrameKind::kFetch);
   EXPECT_NE(second, number);
   node_.Answer(number, 1, [](FrameWriter* to) {
@@ -252,7 +254,7 @@ TEST_F(RemoteCacheTest, BlocksThatCameBeforeTheNodeHungAreTheCallers) {
   const std::vector<Key> keys(3);
   FetchRequest fetch;
   fetch.chain.keys = keys;
-  fetch.timeout_nanos = 1'000'000'000;  // The first comes in time on a busy host, too.
+  fetch.timeout_nanos = 1'000'000'000;  // The first answer comes in time on a busy host, too.
   cache_->Fetch(&fetch);
   node_.BeginAnswer(TakeRequest(FrameKind::kFetch), 1, [](FrameWriter* to) {
     Encode(
@@ -305,7 +307,7 @@ TEST_F(RemoteCacheTest, ACancelledCommitIsDoneThoughTheNodeHangsAndItsSlotGoesBa
   EXPECT_FALSE(commit.ops[0].published);
   EXPECT_TRUE(node_.Sees(FrameKind::kAbort));
 
-  // What it says later changes nothing, and breaks nothing.
+  // A late answer of the node changes nothing, and breaks nothing.
   node_.Answer(number, 1, [](FrameWriter* to) {
     Encode(CommitAnswer{.code = Code::kOk, .published = true, .over = true}, to);
   });
@@ -317,7 +319,7 @@ TEST_F(RemoteCacheTest, ACancelledCommitIsDoneThoughTheNodeHangsAndItsSlotGoesBa
   EXPECT_TRUE(node_.Sees(FrameKind::kMatch));
 }
 
-// It may have hung since: only what it takes can tell.
+// The node may have hung since: only its reading can tell.
 TEST_F(RemoteCacheTest, ANodeThatTookEverythingAndDoesNotAnswerIsAskedWhetherItIsThere) {
   MatchRequest match;
   match.chain.keys = keys_;
@@ -334,13 +336,13 @@ TEST_F(RemoteCacheTest, ANodeThatTookEverythingAndDoesNotAnswerIsAskedWhetherItI
 
 // ---- What is given back ----
 
-TEST_F(RemoteCacheTest, WhatIsGivenBackReachesASlowNodeThoughNobodyPolls) {
+TEST_F(RemoteCacheTest, ReturnsReachASlowNodeThoughNobodyPolls) {
   const std::vector<LeaseId> leases = HoldMany();
   ReleaseOneByOne(leases);
   for (size_t seen = 0; seen < leases.size(); ++seen) ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
 }
 
-TEST_F(RemoteCacheTest, WhatIsGivenBackReachesANodeThatCutUsOff) {
+TEST_F(RemoteCacheTest, ReturnsReachANodeThatCutUsOff) {
   const std::vector<LeaseId> leases = HoldMany();
   node_.CutOff();
   ASSERT_NO_FATAL_FAILURE(AwaitEvent());
@@ -399,13 +401,13 @@ TEST_F(RemoteCacheTest, BlocksInMemoryThatCannotBeMappedAreMissesAndGoBack) {
     });
     cache_->Wait(fetch);
     EXPECT_TRUE(fetch.status.ok()) << "the node is still there: " << fetch.status.ToString();
-    EXPECT_EQ(fetch.ops[0].status.message(), "shared memory of another size than was said");
+    EXPECT_EQ(fetch.ops[0].status.message(), "shared memory of another size than announced");
     EXPECT_EQ(fetch.ops[0].lease, 0u);
     ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
   }
 }
 
-// A tenant's others may have all the layouts that a node remembers by then.
+// By then, other clients of the tenant may use all the layouts that a node remembers.
 TEST_F(RemoteCacheTest, ALayoutThatTheNextNodeHasNoRoomForIsMissingUntilItHas) {
   RegisterLayoutRequest registered;
   registered.layout = LayoutOfBytes(kExtentBytes);
@@ -424,7 +426,7 @@ TEST_F(RemoteCacheTest, ALayoutThatTheNextNodeHasNoRoomForIsMissingUntilItHas) {
   cache_->Wait(match);
   EXPECT_EQ(match.status.code(), Code::kUnavailable) << match.status.ToString();
 
-  ASSERT_TRUE(node_.Greet([] {}));  // It comes again.
+  ASSERT_TRUE(node_.Greet([] {}));  // The node comes again.
   node_.Answer(TakeRequest(FrameKind::kRegisterLayout), 0,
                [](FrameWriter* to) { Encode(CountsAnswer{.first = 9}, to); });
 }

@@ -1,4 +1,4 @@
-// The link thread: it watches the socket, finds the node again, and is the last to touch a link.
+// The link thread: it watches the socket, finds the node again, and destroys links.
 #include <poll.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kFirstRetryNanos = 20'000'000;
 constexpr int64_t kLastRetryNanos = 500'000'000;
 constexpr int64_t kDialNanos = 2'000'000'000;
-// Only the caller clears the event that tells of room, so that this thread cannot wait for it.
+// Only the caller clears the event that reports room. The link thread therefore cannot wait for it.
 constexpr int64_t kUnsentNanos = 10'000'000;
 constexpr int64_t kNanosPerMilli = 1'000'000;
 
@@ -25,7 +25,7 @@ constexpr int64_t kNanosPerMilli = 1'000'000;
 void RemoteCache::Watch() {
   NameThisThread("aq-link");
   int64_t wait_nanos = kFirstRetryNanos;
-  int64_t dial_nanos = 0;  // When to look for the node; 0: it is there.
+  int64_t dial_nanos = 0;  // When to look for the node; 0 while it is there.
   while (true) {
     const Watched watched = LookAtLinks();
     const int64_t now = SystemClock()->NowNanos();
@@ -53,7 +53,7 @@ void RemoteCache::Watch() {
 }
 
 RemoteCache::Watched RemoteCache::LookAtLinks() {
-  std::vector<std::unique_ptr<Session>> gone;  // These two go when it is unlocked.
+  std::vector<std::unique_ptr<Session>> gone;  // These two go when the mutex is unlocked.
   std::vector<MappedExtent> unmapped;
   const MutexLock lock(&mutex_);
   Clear(changed_event_);
@@ -84,29 +84,31 @@ RemoteCache::Watched RemoteCache::LookAtLinks() {
 
 bool RemoteCache::LookAtRequests(int64_t now_nanos) {
   if (session_->idle()) {
-    session_->pulse()->Rest();
+    session_->liveness()->Rest();
     return true;
   }
   if (session_->settle_nanos() <= now_nanos) SignalSelf();
   Link* const link = session_->link();
-  switch (session_->pulse()->Look(now_nanos, link->taken_bytes(), link->all_taken())) {
-    case Pulse::Finding::kFine:
+  switch (session_->liveness()->Look(now_nanos, link->taken_bytes(), link->all_taken())) {
+    case Liveness::Finding::kFine:
       break;
-    case Pulse::Finding::kAsk:  // To end what there is not: the node only has to take it.
+    // The node ignores a cancel of no request; it only has to read the frame.
+    case Liveness::Finding::kAsk:
       writer_.Begin(static_cast<uint16_t>(FrameKind::kCancel), 0);
       link->Send(writer_.Finish());
       break;
-    case Pulse::Finding::kLost:
+    case Liveness::Finding::kLost:
       return false;
   }
-  look_nanos_ = std::min(session_->pulse()->next_nanos(), session_->FirstAfter(now_nanos));
+  look_nanos_ = std::min(session_->liveness()->next_nanos(), session_->FirstAfter(now_nanos));
   return true;
 }
 
 bool RemoteCache::SleepFor(int64_t nanos, int one, int other) {
   pollfd waits[] = {{.fd = stop_event_.get(), .events = POLLIN, .revents = 0},
                     {.fd = one, .events = POLLIN, .revents = 0},
-                    {.fd = other, .events = POLLIN, .revents = 0}};  // Those below 0 are ignored.
+                    // poll() ignores descriptors below 0.
+                    {.fd = other, .events = POLLIN, .revents = 0}};
   const auto millis = static_cast<int>(std::min<int64_t>(nanos / kNanosPerMilli + 1, INT_MAX));
   [[maybe_unused]] const int ready = ::poll(waits, 3, nanos == INT64_MAX ? -1 : millis);
   return waits[0].revents != 0;
@@ -123,14 +125,14 @@ bool RemoteCache::Reconnect() {
   std::vector<LayoutHandle> handles;
   if (!RegisterLayoutsAt(link->get(), layouts, &handles).ok()) return false;
   const MutexLock lock(&mutex_);
-  if (layouts_.size() != handles.size()) return false;  // There are more by now.
+  if (layouts_.size() != handles.size()) return false;  // There are more layouts by now.
   for (size_t i = 0; i < handles.size(); ++i) layouts_[i].at_node = handles[i];
   Adopt(*std::move(link));
   SignalSelf();
   return true;
 }
 
-// One after the other: there are few, and nobody else uses the link yet.
+// Registers the layouts one after the other: there are few, and no other thread uses the link yet.
 Status RemoteCache::RegisterLayoutsAt(Link* link, const std::vector<Layout>& layouts,
                                       std::vector<LayoutHandle>* handles) {
   const int64_t deadline_nanos = SystemClock()->NowNanos() + kDialNanos;
@@ -158,7 +160,8 @@ Status RemoteCache::RegisterLayoutsAt(Link* link, const std::vector<Layout>& lay
     CountsAnswer counts;
     Decode(&reader, &counts);
     AQ_RETURN_IF_ERROR(reader.End());
-    // Misses until there is room for it, and not a handle that nothing is known under.
+    // The layout misses until the node has room for it. The client keeps no handle that the node
+    // does not know.
     if (head.code != Code::kOk) return Status(head.code, std::string(head.message));
     handles->push_back(static_cast<LayoutHandle>(counts.first));
   }

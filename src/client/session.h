@@ -1,5 +1,5 @@
-// One connection to a node, and the caller's requests that the node has. It ends with the
-// connection; whoever polls then settles its requests. Not thread-safe.
+// A Session is one connection to a node, with the caller's requests that the node has. It ends with
+// the connection; the next Poll() then completes its requests. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,21 @@
 
 #include "aquifer/cache.h"
 #include "client/link.h"
-#include "client/pulse.h"
+#include "client/liveness.h"
 #include "net/protocol/local_protocol.h"
 
 namespace aquifer {
 
 struct SentRequest {
-  bool open = false;  // The node has not answered all of it.
-  // The caller's: touched on the caller's thread only. Null: it was settled without the node.
+  bool open = false;  // The node has not answered all of the request.
+  // The caller's request, touched on the caller's thread only. Null if it was completed without the
+  // node.
   Request* request = nullptr;
   FrameKind kind = FrameKind::kMatch;
-  int64_t settle_nanos = INT64_MAX;  // When to do that, by the system's clock.
+  // When to complete the request without the node, by the system clock.
+  int64_t settle_nanos = INT64_MAX;
   uint32_t generation = 1;
-  size_t received = 0;  // Items.
+  size_t received = 0;  // How many items were received.
 };
 
 class Session {
@@ -30,28 +32,29 @@ class Session {
 
   Link* link() const { return link_.get(); }
 
-  // The request's number; 0 when the node takes no more of them now.
+  // Returns the request's number, or 0 if the node takes no more requests now.
   uint64_t Begin(Request* request, FrameKind kind, int64_t settle_nanos);
-  // Null: no open request has that number.
+  // Returns null if no open request has that number.
   SentRequest* Find(uint64_t number);
-  // 0: it is not among them.
+  // Returns 0 if the request is not open here.
   uint64_t NumberOf(const Request* request) const;
   void End(SentRequest* sent);
-  // The caller is not told of its answers any more.
+  // The request is not completed by later answers.
   void Leave(SentRequest* sent) { sent->request = nullptr; }
 
-  // Not before then is there one to be settled without the node.
+  // No request is due to be completed without the node before this time.
   int64_t settle_nanos() const { return settle_nanos_; }
   void SettleBy(SentRequest* sent, int64_t nanos);
-  // Looks through all of them again: the first that is to be settled after `nanos`.
+  // Looks through all requests again. Returns the first time after `nanos` at which one is due.
   int64_t FirstAfter(int64_t nanos) const;
   void UpdateSettle() { settle_nanos_ = FirstAfter(INT64_MIN); }
 
-  Pulse* pulse() { return &pulse_; }
+  Liveness* liveness() { return &liveness_; }
 
   std::vector<SentRequest>& sent() { return sent_; }
-  bool idle() const { return free_.size() == sent_.size(); }  // Nothing is open.
-  // All that was sent has its answer or will never get one, and nobody waits for it.
+  bool idle() const { return free_.size() == sent_.size(); }  // Returns true if no request is open.
+  // Returns true if the node has answered everything, or never will, and no request waits for an
+  // answer.
   bool settled() const { return settled_; }
   void SetSettled() { settled_ = true; }
 
@@ -64,7 +67,7 @@ class Session {
   std::vector<SentRequest> sent_;
   std::vector<uint32_t> free_;
   int64_t settle_nanos_ = INT64_MAX;
-  Pulse pulse_;
+  Liveness liveness_;
   bool settled_ = false;
 };
 

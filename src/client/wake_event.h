@@ -1,4 +1,4 @@
-// An eventfd, signalled and cleared: how the caller's thread and the link thread wake each other.
+// WakeEvent is an eventfd that the caller's thread and the link thread wake each other with.
 #pragma once
 
 #include "base/descriptor.h"

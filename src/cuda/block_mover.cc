@@ -207,7 +207,7 @@ Status BlockMover::FindHostMemory(Chunk* chunk) {
 // Across the link by the kernel: what a copy engine would do badly or must not do.
 bool BlockMover::IsDirect(const MoveBatch& batch) const {
   const MoveTables& tables = *batch.tables;
-  // What was found to be right must be what is copied: it stays on the device in between.
+  // The bytes that are copied must be those that were verified: they stay on the device in between.
   if (!IsGather(batch) && batch.verify == Verify::kFirst) return false;
   if (tables.map.block_bytes < options_.staged_bytes) return true;
   if (tables.whole) return false;

@@ -1,4 +1,4 @@
-// Whose memory an address names.
+// Tells whether an address names memory of the host or of a device.
 #pragma once
 
 #include "aquifer/status.h"

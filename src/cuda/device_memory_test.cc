@@ -30,12 +30,12 @@ TEST(DeviceMemoryTest, MemoryIsTheDevicesOrTheHosts) {
   EXPECT_EQ(*Ask({.memory_type = kHost}), kHostMemory);  // Pinned.
 }
 
-TEST(DeviceMemoryTest, WhatTheDriverDoesNotKnowIsTheHosts) {
+TEST(DeviceMemoryTest, AnAddressThatTheDriverDoesNotKnowIsTheHosts) {
   EXPECT_EQ(*Ask({.result = kInvalidValue}), kHostMemory);
   EXPECT_EQ(*Ask({.result = kNotInitialized}), kHostMemory);
 }
 
-// What then looked like the host's would be read by the CPU.
+// Taken for the host's, device memory would be read by the CPU.
 TEST(DeviceMemoryTest, AFailureIsNoAnswer) {
   for (const int result : {kInvalidContext, kIllegalAddress}) {
     const Result<int> device = Ask({.result = result});

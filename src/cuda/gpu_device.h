@@ -1,4 +1,4 @@
-// What the block mover needs of a GPU, and nothing more: memory, queues of copies and kernels, and
+// The block mover's view of a GPU, and nothing more: memory, queues of copies and kernels, and
 // marks in them. The CUDA driver stands behind it (cuda_device.h); tests put a fake there.
 //
 // A GpuDevice is one user's share of a device. Its queues, marks and memory are numbered or
@@ -42,14 +42,14 @@ class GpuDevice {
   // Where the device sees pinned memory.
   virtual Result<uint64_t> DeviceAddress(const std::byte* pinned) = 0;
 
-  // What is put into a queue happens in order; queues go on side by side.
+  // A queue does its work in order; queues go on side by side.
   virtual Result<Queue> NewQueue() = 0;
   virtual Result<Mark> NewMark() = 0;
   virtual Status Copy(Queue queue, std::span<const GpuCopy> copies) = 0;
   virtual Status Move(Queue queue, MoveKind kind, const MoveLaunch& launch) = 0;
   // Puts the mark behind what is in the queue now; it is taken away from where it was before.
   virtual Status SetMark(Queue queue, Mark mark) = 0;
-  // What comes into `queue` from now on waits for the mark.
+  // All work that comes into `queue` from now on waits for the mark.
   virtual Status WaitFor(Queue queue, Mark mark) = 0;
   virtual Result<bool> Reached(Mark mark) = 0;
 

@@ -19,7 +19,7 @@ void AwaitNoneWaiting(const HostPins& pins) {
   }
 }
 
-TEST(HostPinsTest, WhatIsAddedIsPinnedOnceAGpuIsUsed) {
+TEST(HostPinsTest, AddedMemoryIsPinnedOnceAGpuIsUsed) {
   FakeGpuLog log;
   Bytes early(4096);
   Bytes late(4096);
@@ -41,7 +41,7 @@ TEST(HostPinsTest, WhatIsAddedIsPinnedOnceAGpuIsUsed) {
   EXPECT_EQ(log.pinned, 0u);
 }
 
-TEST(HostPinsTest, WhatCannotBePinnedIsToldOnceAndLeftAlone) {
+TEST(HostPinsTest, MemoryThatCannotBePinnedIsToldOnceAndLeftAlone) {
   FakeGpuLog log;
   Bytes memory(4096);
   Bytes more(4096);
@@ -90,7 +90,7 @@ TEST(HostPinsTest, ARemovalWaitsForThePinning) {
   EXPECT_EQ(pins.counts().pinned, 0u);
 }
 
-TEST(HostPinsTest, WhatIsRemovedAtWhateverMomentIsNotPinned) {
+TEST(HostPinsTest, MemoryRemovedAtAnyMomentIsNotPinned) {
   FakeGpuLog log;
   HostPins pins;
   pins.Use(std::make_unique<FakeGpu>(&log, FakeGpuOptions{}));

@@ -1,4 +1,4 @@
-// What one launch of the moving kernel is told, and how it finds its way: plain data and arithmetic
+// The arguments of one launch of the moving kernel, and how it finds its way: data and arithmetic
 // that the kernel, and the fake device of the tests, compile alike.
 //
 // A block's bytes are cut into units of 16, the checksum's, and those into tiles. A tile lies in

@@ -43,7 +43,7 @@ class BlockTable {
   // Asks the memory for where Find() will begin.
   void Prefetch(uint64_t hash) const { __builtin_prefetch(&buckets_[BucketOf(hash)]); }
 
-  // What Find() will ask about first, or kNone when that is not in the first bucket.
+  // Returns the ref that Find() will ask about first; kNone: it is not in the first bucket.
   uint32_t Guess(uint64_t hash) const {
     const Bucket& bucket = buckets_[BucketOf(hash)];
     const Slots slots = bucket.WithTag(TagOf(hash));

@@ -53,7 +53,7 @@ enum class BlockState : uint8_t {
   kGone = 4,         // Retired, but leased or under I/O: unfindable, and waits to be removed.
 };
 
-// What the cache wants remembered of a block; the index attaches no meaning to them.
+// Flags that the index keeps for the cache; they mean nothing to the index.
 inline constexpr uint8_t kFlagDurableWanted = 1;  // Must reach the durable tier.
 inline constexpr uint8_t kFlagDeleted = 2;        // Somebody asked for that; others still use it.
 
@@ -91,7 +91,7 @@ struct alignas(64) BlockEntry {
   BlockRef next_sibling = kNoBlock;
   BlockRef prev_sibling = kNoBlock;
   uint32_t children = 0;
-  std::array<uint32_t, kCountedTiers> children_in{};  // Of those, how many are in DRAM, on NVMe.
+  std::array<uint32_t, kCountedTiers> children_in{};  // The children in DRAM, on NVMe.
   uint32_t owner_data = 0;                            // The cache's own; 0 in a new entry.
   uint32_t uses = 0;                                  // Counted by Touch().
 
@@ -247,7 +247,7 @@ class Index {
   uint32_t size() const { return blocks_; }
   uint32_t placeholders() const { return placeholders_; }
   uint32_t max_blocks() const { return max_blocks_; }
-  // What Insert() can still take at the least.
+  // Insert() can still take so many blocks at the least.
   uint32_t room() const { return (max_blocks_ - blocks_ - placeholders_) / 2; }
   // Memory in use: the table, and the slab up to the highest ref ever given out.
   uint64_t bytes() const;

@@ -25,7 +25,7 @@ struct MetricLabel {
 
 class PrometheusText {
  public:
-  // What the samples that follow are of. A name comes once.
+  // Names the family of the samples that follow. A name comes once.
   void Family(std::string_view name, MetricKind kind, std::string_view help);
   void Sample(std::initializer_list<MetricLabel> labels, uint64_t value);
   void Sample(std::initializer_list<MetricLabel> labels, double value);

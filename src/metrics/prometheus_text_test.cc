@@ -29,11 +29,11 @@ TEST(PrometheusTextTest, AFamilyIsItsHelpItsTypeAndItsSamples) {
             "hits_total 0.5\n");
 }
 
-TEST(PrometheusTextTest, WhatWouldEndALabelIsEscaped) {
+TEST(PrometheusTextTest, CharactersThatWouldEndALabelAreEscaped) {
   EXPECT_THAT(Labelled("a\"b\\c\nd"), HasSubstr("x{l=\"a\\\"b\\\\c\\nd\"} 1\n"));
 }
 
-TEST(PrometheusTextTest, WhatIsNoTextIsReplaced) {
+TEST(PrometheusTextTest, BytesThatAreNoTextAreReplaced) {
   EXPECT_THAT(Labelled("\xC3\xBC \xF0\x9F\x98\x80"), HasSubstr("\"\xC3\xBC \xF0\x9F\x98\x80\""));
   for (const std::string_view bad :
        {"\xFF", "\xC3", "\x80", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80"}) {

@@ -19,9 +19,9 @@ class TimeHistogram {
 
   uint64_t count() const { return count_; }
   double sum_seconds() const { return static_cast<double>(sum_nanos_) / 1e9; }
-  // Of those in the bucket alone.
+  // The times in the bucket alone.
   uint64_t in_bucket(size_t bucket) const { return counts_[bucket]; }
-  // What is in the bucket took at most so long.
+  // A time in the bucket is at most so long.
   static int64_t UpperNanos(size_t bucket);
 
   // `part` of all took at most about so long: the upper end of their bucket. 0: there are none.

@@ -13,6 +13,7 @@ Result<std::unique_ptr<Node>> Node::Start(const Options& options) {
                                                           .waiter = node->waiter_.get(),
                                                           .warm_bytes = options.warm_bytes,
                                                           .ready_extents = options.ready_extents,
+                                                          .paced_by_cores = options.paced_by_cores,
                                                           .durable_tiers = options.durable_tiers,
                                                           .packer = options.packer}));
   AQ_ASSIGN_OR_RETURN(node->server_,

@@ -20,6 +20,7 @@ class Node {
     ServerOptions server;
     uint64_t warm_bytes = RunningCore::Options{}.warm_bytes;
     uint32_t ready_extents = RunningCore::Options{}.ready_extents;
+    uint32_t paced_by_cores = 0;  // As in DramTierOptions.
     std::vector<DurableTierSource> durable_tiers{};
     Packer* packer = nullptr;  // See RunningCore::Options.
   };

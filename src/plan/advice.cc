@@ -16,7 +16,7 @@ constexpr double kLittle = 0.005;  // Of all blocks or tokens: nothing to speak 
 constexpr double kShortSeconds = 600;
 constexpr double kFewFollowed = 1000;  // Blocks of a sample that say too little.
 
-// What the tiers could add to what the engine keeps by itself.
+// The hit rate that tiers could add to the engine's own.
 double MostToGain(const Plan& plan) { return plan.hit_rate_most - plan.without.hit_rate; }
 
 bool TooFewFollowed(const TraceFacts& trace) {
@@ -72,7 +72,7 @@ void SayWhy(Plan* plan) {
       plan->without.first_token_ms_mean, ours.first_token_ms_mean));
 }
 
-// What the fleet has and would be better off without.
+// Names each tier of the fleet that costs more than it saves.
 void SayWhatToLeaveOut(Plan* plan) {
   for (const StagePlan& stage : plan->stages) {
     if (!stage.in_fleet || !stage.possible || stage.net_month() >= 0) continue;
@@ -199,6 +199,10 @@ void ListAssumptions(Plan* plan) {
                     fleet.gpus_per_engine, fleet.gpu.name, 100 * fleet.gpu.efficiency,
                     fleet.gpu.tflops * fleet.gpus_per_engine, fleet.prefill.ms_per_token,
                     1e6 * fleet.prefill.ms_per_token_pair));
+  }
+  if (!fleet.gpus_per_engine_told && fleet.gpus_per_engine > 1) {
+    assume(fmt::format("An engine has {} GPUs, as few as hold the {:.0f} GB of weights.",
+                       fleet.gpus_per_engine, fleet.model.weight_bytes / 1e9));
   }
   if (!fleet.engine_cache_told) {
     assume(

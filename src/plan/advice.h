@@ -1,4 +1,4 @@
-// What follows from a plan's numbers, in words: whether it pays, why, what is odd, and what was
+// The conclusions from a plan's numbers, in words: whether it pays, why, what is odd, and what was
 // assumed. Pure.
 #pragma once
 

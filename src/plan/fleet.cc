@@ -19,15 +19,17 @@ namespace {
 
 constexpr int64_t kMaxNodes = 10'000;
 constexpr uint64_t kMaxTierBytes = uint64_t{1} << 50;  // 1 PiB in a node.
+// A smaller number without a unit is a forgotten unit: no tier is so small.
+constexpr uint64_t kLeastBareBytes = uint64_t{1} << 30;
 constexpr double kMaxBytesPerSecond = 10e12;
-// What is left of a GPU's memory beside weights and workspace is shared by running requests and
-// finished ones; nobody's trace says how.
+// Running requests and finished ones share the GPU memory beside weights and workspace; no trace
+// says how.
 constexpr double kUsableMemory = 0.9;
 constexpr double kCachedPart = 0.5;
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
-// What a file tells of the model, before it is known whether it is enough.
+// The model's shape as far as a file tells it; it may not be enough.
 struct ToldShape {
   std::optional<double> layers, heads, kv_heads, head_dim, bytes_per_value;
   std::optional<double> billions, weight_billion_bytes, kv_bytes_per_token;
@@ -77,8 +79,29 @@ Status ReadCount(const TomlValue& value, int64_t most, uint32_t* count) {
   return Status();
 }
 
+// Returns the reason why `bytes`, written without a unit, cannot be meant; empty: it can be.
+std::string WhyNoBareSize(uint64_t bytes) {
+  if (bytes == 0 || bytes >= kLeastBareBytes) return "";
+  return fmt::format(
+      "{0} without a unit is {0} byte{1}, too little for a tier; write it with a "
+      "unit, like {0}GiB, or 0 for no tier",
+      bytes, bytes == 1 ? "" : "s");
+}
+
+// Returns true if the text of a size ends without a unit.
+bool HasNoUnit(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789.eE+- ") == std::string_view::npos;
+}
+
 Status ReadTierBytes(const TomlValue& value, uint64_t* bytes) {
   AQ_ASSIGN_OR_RETURN(*bytes, value.Bytes());
+  bool no_unit = true;
+  if (value.is_text()) {
+    AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
+    no_unit = HasNoUnit(text);
+  }
+  const std::string why_not = no_unit ? WhyNoBareSize(*bytes) : "";
+  if (!why_not.empty()) return value.Wrong(why_not);
   if (*bytes <= kMaxTierBytes) return Status();
   return value.Wrong(fmt::format("{} in one node is impossible; write at most {}", SizeText(*bytes),
                                  SizeText(kMaxTierBytes)));
@@ -153,7 +176,10 @@ std::vector<Setting> FleetSettings() {
       {"fleet", "gpus_per_node",
        [](const TomlValue& v, Reading* r) { return ReadCount(v, 64, &r->fleet.gpus_per_node); }},
       {"fleet", "gpus_per_engine",
-       [](const TomlValue& v, Reading* r) { return ReadCount(v, 64, &r->fleet.gpus_per_engine); }},
+       [](const TomlValue& v, Reading* r) {
+         r->fleet.gpus_per_engine_told = true;
+         return ReadCount(v, 64, &r->fleet.gpus_per_engine);
+       }},
       {"fleet", "dollars_per_kwh",
        Number([](Reading& r) -> auto& { return r.fleet.dollars_per_kwh; }, 0, 10)},
       {"fleet", "months", Number([](Reading& r) -> auto& { return r.fleet.months; }, 1, 240)},
@@ -286,8 +312,8 @@ Status WrongAt(const TomlValue& root, std::string_view section, std::string_view
   return Invalid(fmt::format("{}: {}.{}: {}", root.where(), section, name, reason));
 }
 
-// Presets come first, whatever place they have in the file: the other keys change them. What the
-// command line names is there instead.
+// Presets come first, whatever place they have in the file: the other keys change them. A preset of
+// the command line replaces the file's.
 Status ReadPresets(const TomlValue& root, const FleetChoices& choices, Reading* reading) {
   const auto choose = [&root](auto presets, std::string_view section, const std::string& chosen,
                               const char* fallback, auto* into) -> Status {
@@ -433,7 +459,22 @@ Status SettlePrefill(const TomlValue& root, Reading* reading) {
   return Status();
 }
 
+// The memory of an engine with so many GPUs that weights and kept prefixes share.
+double UsableMemory(const Fleet& fleet, uint32_t gpus_per_engine) {
+  return fleet.gpu.memory_bytes * gpus_per_engine * kUsableMemory;
+}
+
+// The fewest GPUs of a node that hold the weights; 1 where even all of them do not.
+uint32_t FewestGpus(const Fleet& fleet) {
+  for (uint32_t gpus = 1; gpus <= fleet.gpus_per_node; ++gpus) {
+    const bool divides = fleet.gpus_per_node % gpus == 0;
+    if (divides && fleet.model.weight_bytes <= UsableMemory(fleet, gpus)) return gpus;
+  }
+  return 1;
+}
+
 Status SettleGpus(const TomlValue& root, Fleet* fleet) {
+  if (!fleet->gpus_per_engine_told) fleet->gpus_per_engine = FewestGpus(*fleet);
   if (fleet->gpus_per_node % fleet->gpus_per_engine != 0) {
     return WrongAt(root, "fleet", "gpus_per_engine",
                    fmt::format("{} GPUs in a node cannot be shared out to engines of {}; write a "
@@ -445,7 +486,16 @@ Status SettleGpus(const TomlValue& root, Fleet* fleet) {
                    fmt::format("{} W when idle are more than {} W when busy", fleet->gpu.idle_watts,
                                fleet->gpu.watts));
   }
-  const double memory = fleet->gpu.memory_bytes * fleet->gpus_per_engine * kUsableMemory;
+  if (!fleet->gpus_per_engine_told &&
+      fleet->model.weight_bytes > UsableMemory(*fleet, fleet->gpus_per_node)) {
+    return WrongAt(
+        root, "fleet", "gpus_per_node",
+        fmt::format("{} with {:.0f} GB of weights does not fit into the {} GPU{} of {:.0f} GB of a "
+                    "node; write a larger gpus_per_node, or a model or GPU that fits",
+                    fleet->model.name, fleet->model.weight_bytes / 1e9, fleet->gpus_per_node,
+                    fleet->gpus_per_node == 1 ? "" : "s", fleet->gpu.memory_bytes / 1e9));
+  }
+  const double memory = UsableMemory(*fleet, fleet->gpus_per_engine);
   if (fleet->model.weight_bytes > memory) {
     return WrongAt(
         root, "fleet", "gpus_per_engine",
@@ -482,6 +532,8 @@ Status ApplyChoices(const FleetChoices& choices, Fleet* fleet) {
       return Invalid(fmt::format("{}: '{}' is not a size of up to {}; write it like 512GiB", option,
                                  *text, SizeText(kMaxTierBytes)));
     }
+    const std::string why_not = HasNoUnit(*text) ? WhyNoBareSize(*size) : "";
+    if (!why_not.empty()) return Invalid(fmt::format("{}: {}", option, why_not));
     *bytes = *size;
   }
   return Status();

@@ -34,7 +34,7 @@ struct ModelShape {
   double weight_bytes = 0;
   double kv_bytes_per_token = 0;
   double attention_flops_per_pair = 0;  // Of one query with one key, over all layers.
-  // What the latter two follow from; 0: from something else.
+  // The latter two follow from these; 0: from something else.
   double layers = 0;
   double heads = 0;
   double kv_heads = 0;
@@ -70,7 +70,7 @@ struct NvmePlan {
   double latency_ms = 0.2;
   double dollars_per_tb = 120;
   double watts_per_tb = 2.5;
-  double drive_writes_per_day = 1;  // What the drives are rated for.
+  double drive_writes_per_day = 1;  // The drives are rated for so many.
 };
 
 struct PeersPlan {
@@ -96,12 +96,13 @@ struct Fleet {
   Routing routing = Routing::kSticky;
   uint32_t gpus_per_node = 8;
   uint32_t gpus_per_engine = 1;
+  bool gpus_per_engine_told = false;  // False: as few as hold the model's weights.
   double dollars_per_kwh = 0.12;
   double months = 48;  // Over which what is bought is paid off.
   GpuKind gpu{};
   ModelShape model{};
   PrefillCoefficients prefill{};  // Of one engine.
-  bool prefill_told = false;      // Else it follows from GPU and model.
+  bool prefill_told = false;      // False: it follows from GPU and model.
   double engine_cache_bytes = 0;  // GPU memory of one engine that keeps prefixes by itself.
   bool engine_cache_told = false;
   DramPlan dram{.bytes = uint64_t{1} << 40};
@@ -115,7 +116,7 @@ struct Fleet {
   double gpu_dollars_per_second() const { return gpu.dollars_per_hour / 3600; }
 };
 
-// What the command line says instead of the file; empty: nothing.
+// Values of the command line, which replace the file's; empty: none.
 struct FleetChoices {
   std::string file{};
   std::string gpu{};

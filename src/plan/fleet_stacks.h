@@ -35,7 +35,7 @@ struct RequestDepths {
   std::vector<double> fleet;
   bool known = true;           // False: none of its blocks is followed.
   uint64_t output_blocks = 0;  // That were stored behind it.
-  // What each block was by itself, before neighbours stood in for those not followed.
+  // The depth of each block by itself, before neighbours stood in for those not followed.
   std::vector<double> own;
 };
 

@@ -119,6 +119,33 @@ TEST(FleetTest, APresetOfTheCommandLineIsChangedByTheFileToo) {
   EXPECT_DOUBLE_EQ(fleet.model.parameters, 70.6e9);
 }
 
+TEST(FleetTest, AnEngineHasAsFewGpusAsHoldItsModel) {
+  EXPECT_EQ(Parsed("").gpus_per_engine, 1u);
+  EXPECT_EQ(Parsed("", {.model = "llama-3-70b"}).gpus_per_engine, 2u);
+  EXPECT_EQ(Parsed("", {.gpu = "b200", .model = "llama-3-70b"}).gpus_per_engine, 1u);
+  EXPECT_EQ(Parsed("", {.gpu = "l4", .model = "llama-3-70b"}).gpus_per_engine, 8u);
+  EXPECT_EQ(Parsed("", {.model = "deepseek-v3"}).gpus_per_engine, 8u);
+  // Four GPUs would hold it, but six are not shared out to engines of four.
+  EXPECT_EQ(Parsed("[fleet]\ngpus_per_node = 6\n", {.gpu = "l40s", .model = "llama-3-70b"})
+                .gpus_per_engine,
+            6u);
+  EXPECT_THAT(Refused("", {.gpu = "l4", .model = "deepseek-v3"}),
+              AllOf(HasSubstr("does not fit into the 8 GPUs of 24 GB of a node"),
+                    HasSubstr("gpus_per_node")));
+}
+
+TEST(FleetTest, ASizeOfATierWithoutItsUnitIsRefused) {
+  EXPECT_THAT(Refused("", {.dram = "10"}),
+              AllOf(StartsWith("--dram: 10 without a unit is 10 bytes"), HasSubstr("10GiB")));
+  EXPECT_THAT(Refused("", {.nvme = "4000"}), HasSubstr("4000GiB"));
+  EXPECT_THAT(Refused("[dram]\nsize = 512\n"),
+              AllOf(StartsWith("fleet.toml:2: dram.size: "), HasSubstr("512GiB")));
+  EXPECT_THAT(Refused("[nvme]\nsize = \"15\"\n"), HasSubstr("15GiB"));
+  EXPECT_EQ(Parsed("", {.dram = "0", .nvme = "0"}).nvme.bytes, 0u);
+  EXPECT_EQ(Parsed("", {.dram = "68719476736"}).dram.bytes, uint64_t{64} << 30);
+  EXPECT_EQ(Parsed("[dram]\nsize = \"10MB\"\n").dram.bytes, 10'000'000u);
+}
+
 TEST(FleetTest, MeasuredPrefillCountsInPlaceOfTheGpus) {
   EXPECT_DOUBLE_EQ(Parsed("[prefill]\ntokens_per_second = 1000\n").prefill.ms_per_token, 1);
   const Fleet fleet =
@@ -126,7 +153,7 @@ TEST(FleetTest, MeasuredPrefillCountsInPlaceOfTheGpus) {
   EXPECT_DOUBLE_EQ(fleet.prefill.Milliseconds(10, 0), 6 + 50e-6);
 }
 
-TEST(FleetTest, WhatCannotBeIsRefusedWithFileLineReasonAndSuggestion) {
+TEST(FleetTest, MistakesAreRefusedWithFileLineReasonAndSuggestion) {
   EXPECT_THAT(Refused("[gpu]\npreset = \"h20\"\n"),
               AllOf(StartsWith("fleet.toml:2: gpu.preset: "), HasSubstr("did you mean 'h200'?")));
   EXPECT_THAT(Refused("[dram]\nsize = \"1TiB\"\nsped = \"1GB\"\n"),
@@ -142,7 +169,7 @@ TEST(FleetTest, WhatCannotBeIsRefusedWithFileLineReasonAndSuggestion) {
   EXPECT_THAT(Refused("[gpu]\nidle_watts = 800\n"), StartsWith("fleet.toml:2: gpu.idle_watts: "));
   EXPECT_THAT(Refused("[fleet]\ngpus_per_engine = 3\n"),
               AllOf(StartsWith("fleet.toml:2: "), HasSubstr("divisor")));
-  EXPECT_THAT(Refused("[model]\npreset = \"llama-3-70b\"\n"),
+  EXPECT_THAT(Refused("[fleet]\ngpus_per_engine = 1\n[model]\npreset = \"llama-3-70b\"\n"),
               AllOf(HasSubstr("does not fit into 1 GPU of 141 GB"), HasSubstr("gpus_per_engine")));
   EXPECT_THAT(Refused("[gpu]\nengine_cache = \"1TiB\"\n"), StartsWith("fleet.toml:2: "));
   EXPECT_THAT(Refused("[prefill]\ntokens_per_second = 10\nstep_ms = 1\n"), HasSubstr("twice"));

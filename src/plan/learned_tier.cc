@@ -16,7 +16,7 @@ constexpr uint64_t kMaxChain = 65'536;
 Result<std::unique_ptr<LearnedTier>> LearnedTier::New(const LearnedTierOptions& options) {
   LearnedTierOptions bounded = options;
   bounded.capacity_blocks = std::min(options.capacity_blocks, options.max_references);
-  // What comes in is in before something goes.
+  // A new chain comes in before an old one goes.
   const auto refs = static_cast<uint32_t>(bounded.capacity_blocks + kMaxChain);
   AQ_ASSIGN_OR_RETURN(auto order, NewLearnedOrder({.max_blocks = refs}));
   return std::unique_ptr<LearnedTier>(new LearnedTier(bounded, std::move(order)));

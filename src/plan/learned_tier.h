@@ -63,7 +63,7 @@ class LearnedTier {
   std::vector<Resident> residents_;                 // By ref.
   std::vector<uint32_t> free_;                      // Refs.
   std::unordered_map<uint64_t, uint32_t> refs_;     // By block, of those that are there.
-  std::unordered_map<uint64_t, uint64_t> renamed_;  // What a block was called first.
+  std::unordered_map<uint64_t, uint64_t> renamed_;  // The first name of each block.
   std::vector<uint32_t> chain_;                     // Of the request at hand.
   uint64_t hits_ = 0;
   uint64_t references_ = 0;

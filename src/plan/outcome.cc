@@ -28,7 +28,7 @@ double NvmeMonths(const Fleet& fleet, const Outcome& outcome) {
   return std::min(fleet.months, kWarrantyMonths * rated / outcome.nvme_drive_writes_day);
 }
 
-// What is bought, paid off over its months; its power; and what a store charges.
+// The cost of a month: purchases paid off over their months, their power, and a store's charges.
 double CostMonth(const Fleet& fleet, const Outcome& outcome, const Totals& totals,
                  const OutcomeScale& scale) {
   const TierChoice& choice = outcome.choice;

@@ -1,5 +1,5 @@
-// What a choice of tiers comes to for a fleet: times, GPU seconds, money, power and wear, from what
-// was tallied over the trace. How each number is made: docs/operating/planning.md. Pure.
+// The outcome of a choice of tiers for a fleet: times, GPU seconds, money, power and wear, from the
+// tally over the trace. How each number is made: docs/operating/planning.md. Pure.
 #pragma once
 
 #include <array>
@@ -16,6 +16,8 @@ struct TierChoice {
   double nvme_bytes = 0;
   bool peers = false;
   bool durable = false;
+
+  bool operator==(const TierChoice&) const = default;
 };
 TierChoice ChoiceOf(const Fleet& fleet);
 TierSizes SizesOf(const Fleet& fleet, const TierChoice& choice, double block_bytes);
@@ -37,8 +39,8 @@ struct Outcome {
   double watt_hours_used = 0;   // By the tiers.
   double dollars_saved_month = 0;
   double dollars_cost_month = 0;
-  double dollars_per_million_tokens = 0;    // What the tiers cost for each million tokens loaded,
-  double dollars_per_million_computed = 0;  // and what computing those would.
+  double dollars_per_million_tokens = 0;    // Of loading: the tiers' cost.
+  double dollars_per_million_computed = 0;  // Of computing the same tokens.
   double nvme_bytes_written_day = 0;        // Of one node.
   double nvme_drive_writes_day = 0;
   double nvme_bytes_written_second = 0;

@@ -55,6 +55,13 @@ std::set<uint64_t> SizesIfWhole(const std::vector<TraceRequest>& requests) {
   return sizes;
 }
 
+// "1TiB more DRAM a node"; of what has no size: `what`.
+std::string PurchaseText(const std::string& what, const TierChoice& has, const TierChoice& buys) {
+  const double more = buys.dram_bytes - has.dram_bytes + buys.nvme_bytes - has.nvme_bytes;
+  if (more <= 0) return what;
+  return fmt::format("{} more {} a node", SizeText(static_cast<uint64_t>(more)), what);
+}
+
 // Eight to each doubling.
 size_t LengthClass(size_t blocks) {
   const int width = std::bit_width(blocks);
@@ -66,6 +73,7 @@ size_t LengthClass(size_t blocks) {
 
 struct Planner::Variant {
   TierChoice choice;
+  bool engine_keeps;
   Tally tally;
 };
 
@@ -182,9 +190,14 @@ Status Planner::BeginLearned() {
 }
 
 size_t Planner::AddVariant(const TierChoice& choice, bool engine_keeps) {
+  const auto same = std::find_if(variants_.begin(), variants_.end(), [&](const Variant& variant) {
+    return variant.choice == choice && variant.engine_keeps == engine_keeps;
+  });
+  if (same != variants_.end()) return static_cast<size_t>(same - variants_.begin());
   TierSizes sizes = SizesOf(options_.fleet, choice, facts_.block_bytes);
   if (!engine_keeps) sizes.engine = 0;
-  variants_.push_back({choice, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens), sizes)});
+  variants_.push_back(
+      {choice, engine_keeps, Tally(TallyOptionsOf(options_.fleet, facts_.block_tokens), sizes)});
   return variants_.size() - 1;
 }
 
@@ -207,20 +220,29 @@ void Planner::AddVariants() {
   growing.durable = true;
   by_stage_.push_back(AddVariant(growing));
 
+  AddPurchases(configured);
+}
+
+// More DRAM and more NVMe: as much again as there is, and up to each larger size that curves are
+// drawn over. The best size of each is named. Whatever the fleet has besides stays.
+void Planner::AddPurchases(const TierChoice& configured) {
   const auto buy = [this](std::string what, const TierChoice& choice) {
-    by_purchase_.push_back(AddVariant(choice));
-    purchase_names_.push_back(std::move(what));
+    const bool another_size = !purchases_.empty() && purchases_.back().what == what;
+    if (!another_size) purchases_.push_back({.what = std::move(what), .variants = {}});
+    purchases_.back().variants.push_back(AddVariant(choice));
   };
-  const auto size = [](double bytes) { return SizeText(static_cast<uint64_t>(bytes)); };
+  const auto buy_sizes = [&](std::string_view what, double TierChoice::* size, double first) {
+    TierChoice more = configured;
+    more.*size += configured.*size > 0 ? configured.*size : first;
+    buy(std::string(what), more);
+    for (int doubling = kLeastDoubling; doubling <= kMostDoubling; ++doubling) {
+      more.*size = std::ldexp(facts_.block_bytes, doubling);
+      if (more.*size > configured.*size) buy(std::string(what), more);
+    }
+  };
+  buy_sizes("DRAM", &TierChoice::dram_bytes, kFirstDramBytes);
+  buy_sizes("NVMe", &TierChoice::nvme_bytes, kFirstNvmeBytes);
   TierChoice more = configured;
-  const double dram = configured.dram_bytes > 0 ? configured.dram_bytes : kFirstDramBytes;
-  more.dram_bytes += dram;
-  buy(fmt::format("{} more DRAM a node", size(dram)), more);
-  more = configured;
-  const double nvme = configured.nvme_bytes > 0 ? configured.nvme_bytes : kFirstNvmeBytes;
-  more.nvme_bytes += nvme;
-  buy(fmt::format("{} more NVMe a node", size(nvme)), more);
-  more = configured;
   if (options_.fleet.nodes > 1 && !configured.peers) {
     more.peers = true;
     buy("a network between the nodes (peers)", more);
@@ -288,19 +310,23 @@ Outcome Planner::OutcomeOfVariant(size_t variant) const {
                    scale);
 }
 
-// From the last size that does nothing to the first that holds everything.
+// From the last size that does nothing to the first that holds everything. Where no size does
+// anything, the smaller ones are drawn too: what they cost is worth seeing.
 std::vector<Outcome> Planner::Drawn(const std::vector<size_t>& variants,
                                     double TierChoice::* size) const {
   std::vector<Outcome> drawn;
   const double everything = facts_.distinct_blocks * facts_.block_bytes;
   for (const size_t variant : variants) {
-    const Outcome outcome = OutcomeOfVariant(variant);
-    const bool same = !drawn.empty() && drawn.front().gpu_seconds == outcome.gpu_seconds &&
-                      drawn.front().hit_rate == outcome.hit_rate;
-    if (drawn.size() == 1 && same) drawn.clear();
     const bool enough = drawn.size() > 1 && drawn.back().choice.*size > everything;
-    if (!enough) drawn.push_back(outcome);
+    if (enough) break;
+    drawn.push_back(OutcomeOfVariant(variant));
   }
+  const auto does_something =
+      std::find_if(drawn.begin(), drawn.end(), [&drawn](const Outcome& outcome) {
+        return outcome.gpu_seconds != drawn.front().gpu_seconds ||
+               outcome.hit_rate != drawn.front().hit_rate;
+      });
+  if (does_something != drawn.end()) drawn.erase(drawn.begin(), does_something - 1);
   return drawn;
 }
 
@@ -349,8 +375,14 @@ void Planner::FillStages(Plan* plan) const {
 }
 
 void Planner::FillPurchases(Plan* plan) const {
-  for (size_t i = 0; i < by_purchase_.size(); ++i) {
-    Purchase purchase{.what = purchase_names_[i], .outcome = OutcomeOfVariant(by_purchase_[i])};
+  for (const PurchaseSizes& sizes : purchases_) {
+    Outcome best = OutcomeOfVariant(sizes.variants.front());
+    for (const size_t variant : sizes.variants) {
+      Outcome outcome = OutcomeOfVariant(variant);
+      if (outcome.net_month() > best.net_month()) best = std::move(outcome);
+    }
+    Purchase purchase{.what = PurchaseText(sizes.what, plan->configured.choice, best.choice),
+                      .outcome = std::move(best)};
     purchase.net_month = purchase.outcome.net_month() - plan->configured.net_month();
     plan->purchases.push_back(std::move(purchase));
   }

@@ -73,7 +73,7 @@ struct StagePlan {
   bool in_fleet = false;
   bool possible = true;    // Peers of a single node are not.
   Outcome outcome{};       // With it and those before it.
-  double saved_month = 0;  // What it adds.
+  double saved_month = 0;  // The stage adds so much.
   double cost_month = 0;
 
   double net_month() const { return saved_month - cost_month; }
@@ -85,7 +85,7 @@ struct Purchase {
   double net_month = 0;  // More than without it.
 };
 
-// What the node's learned order has in the largest tier of the fleet.
+// The hits of the node's learned order in the largest tier of the fleet.
 struct LearnedPlan {
   double hit_rate = 0;
   uint64_t references = 0;  // So many blocks of the trace were looked at,
@@ -100,7 +100,7 @@ struct Plan {
   double hit_rate_most = 0;  // Were there room for everything.
   std::vector<HitPoint> hits{};
   size_t knee = 0;    // Of `hits`.
-  Outcome without{};  // What the engine does by itself.
+  Outcome without{};  // The engine by itself.
   Outcome configured{};
   double tiers_hit_rate = 0;             // Of the same tiers, if the engine kept nothing by itself.
   std::optional<LearnedPlan> learned{};  // None: several nodes, or not asked for.
@@ -109,12 +109,12 @@ struct Plan {
   std::vector<StagePlan> stages{};
   std::vector<Purchase> purchases{};  // The best first.
   Verdict verdict = Verdict::kUnknown;
-  std::vector<std::string> reasons{};      // Whole sentences: what the verdict rests on.
-  std::vector<std::string> warnings{};     // What is odd about trace or fleet.
-  std::vector<std::string> assumptions{};  // What was not told.
+  std::vector<std::string> reasons{};      // The verdict's grounds, in whole sentences.
+  std::vector<std::string> warnings{};     // Oddities of trace or fleet.
+  std::vector<std::string> assumptions{};  // Made where nothing was told.
 
   double HitRate(double blocks) const;
-  // What a node of this fleet should measure.
+  // A node of this fleet should measure this hit rate.
   double PredictedHitRate() const {
     return learned.has_value() && learned->whole ? learned->hit_rate : tiers_hit_rate;
   }
@@ -143,6 +143,11 @@ class Planner {
 
  private:
   struct Variant;
+  // A possible purchase, and the variants that have different sizes of it.
+  struct PurchaseSizes {
+    std::string what{};
+    std::vector<size_t> variants{};
+  };
 
   Status Begin();
   Status LearnBlockTokens();
@@ -151,6 +156,7 @@ class Planner {
   TraceRequest Cut(const TraceRequest& request);
   size_t AddVariant(const TierChoice& choice, bool engine_keeps = true);
   void AddVariants();
+  void AddPurchases(const TierChoice& configured);
   Outcome OutcomeOfVariant(size_t variant) const;
   std::vector<Outcome> Drawn(const std::vector<size_t>& variants, double TierChoice::* size) const;
   void FillHits(Plan* plan) const;
@@ -171,8 +177,8 @@ class Planner {
   size_t configured_ = 0;
   size_t tiers_alone_ = 0;
   size_t without_ = 0;
-  std::vector<size_t> by_dram_, by_nvme_, by_stage_, by_purchase_;
-  std::vector<std::string> purchase_names_;
+  std::vector<size_t> by_dram_, by_nvme_, by_stage_;
+  std::vector<PurchaseSizes> purchases_;
   LogHistogram histogram_;  // Depths of blocks that were there before.
   double followed_references_ = 0;
   uint64_t first_ms_ = 0;

@@ -187,7 +187,7 @@ TEST(PlannerTest, TwoEqualPromptsAreOnePrefillAndOneLoad) {
   EXPECT_NEAR(plan.configured.dollars_saved_month, 2 * 0.999 * 730.5 / 2, 1e-6);
 }
 
-TEST(PlannerTest, WhatIsNewToANodeIsWrittenToItsDrivesOnce) {
+TEST(PlannerTest, ABlockThatIsNewToANodeIsWrittenToItsDrivesOnce) {
   const Plan plan = PlanOf({.fleet = FleetOf(Simple("size = \"20MB\"\n"))},
                            {Asked(0, 1, 10), Asked(43'200, 1, 10), Asked(86'400, 11, 10)});
   // 20 blocks of 100 kB in a day, on drives of 20 MB.
@@ -210,7 +210,7 @@ TEST(PlannerTest, DrivesThatWearOutSoonerCostMore) {
 }
 
 // Engines ask the node for what they have themselves, too; what only they have is no hit of a node.
-TEST(PlannerTest, WhatANodeShouldMeasureIsNothingOfTheEngines) {
+TEST(PlannerTest, HitsOfTheEnginesAloneAreNotPredictedForANode) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 60; ++i) requests.push_back(Asked(i * 60, 1000 * (i % 3), 10));
   std::string fleet = Simple();
@@ -262,7 +262,42 @@ TEST(PlannerTest, ItSaysPlainlyWhenTheTiersCostMoreThanTheySave) {
   EXPECT_THAT(plan.reasons, Contains(HasSubstr("A smaller fleet of tiers would pay")));
 }
 
-TEST(PlannerTest, WhatWouldPayIsCalledLargerWhereItIs) {
+// Where no size does anything, the sizes that are shown are those that the trace could fill.
+TEST(PlannerTest, WhereNothingPaysTheCurvesEndWhereEverythingIsHeld) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, 1000 * i, 10));
+  const Plan plan = PlanOf({.fleet = FleetOf(Simple())}, requests);
+  const double everything = 1000 * 100e3;  // Blocks of 100 kB.
+  for (const auto& [curve, size] : {std::pair{&plan.by_dram, &TierChoice::dram_bytes},
+                                    {&plan.by_nvme, &TierChoice::nvme_bytes}}) {
+    ASSERT_GE(curve->size(), 3u);
+    EXPECT_EQ(curve->front().choice.*size, 16 * 100e3);
+    EXPECT_GT(curve->back().choice.*size, everything);
+    EXPECT_LT(curve->back().choice.*size, 4 * everything);
+  }
+  EXPECT_THAT(PlanText(plan) + PlanHtml(plan), Not(HasSubstr("TiB")));
+}
+
+// 50 MB of blocks come back in turns: twice the 10 MB that the fleet has would hold none of them.
+TEST(PlannerTest, TheBestRowOfTheTablesIsBoughtNext) {
+  std::vector<TraceRequest> requests;
+  for (uint64_t i = 0; i < 500; ++i) requests.push_back(Asked(i * 60, i % 50 * 1000, 10));
+  const Plan plan = PlanOf({.fleet = FleetOf(Simple())}, requests);
+  const Outcome* best_row = &plan.configured;
+  for (const std::vector<Outcome>* curve : {&plan.by_dram, &plan.by_nvme}) {
+    for (const Outcome& row : *curve) {
+      if (row.net_month() > best_row->net_month()) best_row = &row;
+    }
+  }
+  ASSERT_GT(best_row->net_month(), plan.configured.net_month());
+  const Purchase* const next = BuyNext(plan);
+  ASSERT_NE(next, nullptr);
+  EXPECT_GE(next->outcome.net_month(), best_row->net_month());
+  EXPECT_DOUBLE_EQ(next->outcome.choice.nvme_bytes, 512 * 100e3);
+  EXPECT_EQ(next->what, "48.8MiB more NVMe a node");
+}
+
+TEST(PlannerTest, TiersThatWouldPayAreCalledLargerWhereTheyAre) {
   std::vector<TraceRequest> requests;
   for (uint64_t i = 0; i < 100; ++i) requests.push_back(Asked(i * 60, i % 2 * 50, 10));
   std::string fleet = Simple();

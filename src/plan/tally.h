@@ -1,6 +1,6 @@
-// What one choice of tiers would have done for the requests of a trace: how much each tier serves,
-// how long prefill takes with it, and what it has to write. Whether a load is worth its time is
-// decided by the product's own code (policy/cost/worth.h), request by request. One thread.
+// Tallies one choice of tiers over the requests of a trace: how much each tier would have served,
+// how long prefill would have taken, and how much would have been written. The product's own code
+// (policy/cost/worth.h) decides request by request whether a load is worth its time. One thread.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct Totals {
   double requests = 0;
   double tokens = 0;                            // Of prompts.
   std::array<double, kStages> blocks_found{};   // Where each block of a usable prefix lies.
-  std::array<double, kStages> tokens_loaded{};  // What was worth it; of kEngine: what it had.
+  std::array<double, kStages> tokens_loaded{};  // Worth loading; of kEngine: all it had.
   std::array<double, kStages> loads{};
   double recompute_ms = 0;  // Prefill with what the engine keeps by itself.
   double prefill_ms = 0;    // Prefill of what is left after the loads.
@@ -84,7 +84,7 @@ class Tally {
 
   const TallyOptions options_;
   const TierSizes sizes_;
-  const double largest_local_;  // What a node has at all.
+  const double largest_local_;  // The blocks of a node's largest tier.
   Totals totals_;
   // Of the request at hand.
   std::vector<LoadRun> runs_;

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxTenants = 4096;
 
-// Names go into metrics, logs and paths.
+// Returns true if the name can go into metrics, logs and paths.
 bool NameIsFine(std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes || name.starts_with('.')) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
@@ -84,7 +84,7 @@ Status ReadUids(const TomlValue& value, Tenant* tenant) {
   }
   tenant->uids.clear();
   for (const TomlValue& element : elements) {
-    // The largest one means "no user".
+    // The largest uid means "no user".
     AQ_ASSIGN_OR_RETURN(const int64_t uid,
                         element.Integer(0, std::numeric_limits<uid_t>::max() - int64_t{1}));
     tenant->uids.push_back(static_cast<uid_t>(uid));
@@ -177,7 +177,7 @@ Status CheckTenantsFileMode(const std::string& path, uid_t owner, mode_t mode, u
                     "{}",
                     path, owner, self, path));
   }
-  // Root's own may be read by others: it holds digests, and packages install it that way.
+  // Others may read a file of root's: it holds digests only, and packages install it readable.
   const mode_t forbidden = owner == 0 ? S_IWGRP | S_IWOTH : S_IRWXG | S_IRWXO;
   if ((mode & forbidden) == 0) return Status();
   return Status(Code::kInvalid,
@@ -201,7 +201,8 @@ std::shared_ptr<const Tenants> Tenants::Local(uid_t uid) {
   Tenant tenant;
   tenant.options.name = "local";
   tenant.uids = {uid};
-  tenant.options.durability = Durability::kDurable;  // Whoever has durable tiers means to use them.
+  // A tenant on a node with durable tiers uses them by default.
+  tenant.options.durability = Durability::kDurable;
   return std::shared_ptr<const Tenants>(new Tenants({std::move(tenant)}, false));
 }
 
@@ -210,8 +211,8 @@ Result<std::shared_ptr<const Tenants>> Tenants::Parse(std::string_view text,
                                                       const TierCapacities& capacities) {
   AQ_ASSIGN_OR_RETURN(const TomlValue root, ParseToml(text, file));
   std::vector<Tenant> tenants;
-  std::map<std::string, std::string> names;     // To where they are.
-  std::map<Sha256Digest, std::string> digests;  // To the tenant.
+  std::map<std::string, std::string> names;     // From each name to its place in the file.
+  std::map<Sha256Digest, std::string> digests;  // From each digest to its tenant.
   uint64_t dram_floors = 0;
   uint64_t nvme_floors = 0;
   const auto read_tenant = [&](const TomlValue& value) -> Status {
@@ -275,7 +276,7 @@ bool Tenants::Admits(std::string_view name, const Sha256Digest& token_digest, ui
 
 Result<const Tenant*> Tenants::Find(std::string_view name, const Sha256Digest& token_digest,
                                     uid_t uid, Denial* denial) const {
-  // Everything is computed in every case: how long the answer takes says nothing either.
+  // Every comparison runs in every case, so that the time of the answer says nothing either.
   const Sha256Digest name_digest = DigestOfToken(name);
   const Tenant* found = nullptr;
   for (size_t i = 0; i < tenants_.size(); ++i) {

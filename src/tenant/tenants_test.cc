@@ -72,7 +72,7 @@ durability = "durable")"));
   EXPECT_EQ(tenants->Options().front().name, "team-a");
 }
 
-TEST(TenantsTest, WhatIsLeftOutHasTheDefaultsOfTheCache) {
+TEST(TenantsTest, OmittedSettingsHaveTheDefaultsOfTheCache) {
   const auto tenants = Parsed(TenantText("a"));
   const Tenant& tenant = tenants->all().front();
   EXPECT_EQ(tenant.options.dram_floor_bytes, 0u);
@@ -205,7 +205,7 @@ TEST(TenantsTest, FilesAreReadWithTheirPermissionsChecked) {
   ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   auto tenants = Tenants::Read(path, kCapacities, geteuid());
   ASSERT_TRUE(tenants.ok()) << tenants.status().ToString();
-  // A reload: what the first object gave out stays good.
+  // After a reload, tenants from the first object stay valid.
   const Result<const Tenant*> a = (*tenants)->Authenticate("a", "token of a", 1, nullptr);
   std::ofstream(path) << TenantText("b");
   const auto reloaded = Tenants::Read(path, kCapacities, geteuid());

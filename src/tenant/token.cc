@@ -15,7 +15,7 @@ Sha256Digest DigestOfToken(std::string_view token) {
 Result<Sha256Digest> ParseTokenDigest(std::string_view text) {
   AQ_ASSIGN_OR_RETURN(const Sha256Digest digest, ParseSha256(text));
   if (!SameDigest(digest, DigestOfToken(""))) return digest;
-  return Status(Code::kInvalid, "this is the digest of no token at all; was the variable empty?");
+  return Status(Code::kInvalid, "this is the digest of an empty token; was the variable empty?");
 }
 
 bool SameDigest(const Sha256Digest& a, const Sha256Digest& b) {

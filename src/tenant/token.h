@@ -1,5 +1,5 @@
-// Tokens: what somebody shows to be let in. A token is never kept, only its SHA-256, and is
-// compared in constant time. Any thread.
+// Tokens, which clients show to be let in. A token is never stored, only its SHA-256, and is
+// compared in constant time. Any thread may call.
 #pragma once
 
 #include <string_view>
@@ -11,11 +11,11 @@ namespace aquifer {
 
 Sha256Digest DigestOfToken(std::string_view token);
 
-// From 64 hexadecimal digits. kInvalid, too, for the digest of no token at all: it lets everybody
+// Parses 64 hexadecimal digits. The digest of an empty token is kInvalid: it would let everybody
 // in.
 Result<Sha256Digest> ParseTokenDigest(std::string_view text);
 
-// Takes as long for the first byte that differs as for the last.
+// Returns true if the digests are equal. Takes equally long wherever they differ.
 bool SameDigest(const Sha256Digest& a, const Sha256Digest& b);
 
 inline bool TokenFits(std::string_view token, const Sha256Digest& digest) {

@@ -1,5 +1,5 @@
-// One blob at a time, waited for, for tests of stores. What a blob holds follows from its seed, so
-// that whoever reads it can judge every byte.
+// One blob at a time, waited for, for tests of stores. A blob's bytes follow from its seed, so that
+// whoever reads it can judge every byte.
 #pragma once
 
 #include <algorithm>

@@ -20,7 +20,7 @@ class ChildProcess {
   // `arguments` follow the program's name; `wrapper`, if any, is a command that runs the program.
   static std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments,
                                              const std::vector<std::string>& wrapper = {});
-  // Another program. What it says on its standard error is among the lines.
+  // Another program. Its standard error is among the lines.
   static std::unique_ptr<ChildProcess> StartCommand(std::vector<std::string> words);
   ~ChildProcess();  // Kills it if it still runs.
 

@@ -1,6 +1,6 @@
-// What a directory holds by the rule of docs/formats/posix.md, counted by code that knows nothing
-// of the store: a page for every file and folder, and a file's bytes in whole pages, once for all
-// its links. Exact only while nobody changes it.
+// The contents of a directory by the rule of docs/formats/posix.md, counted by code that knows
+// nothing of the store: a page for every file and folder, and a file's bytes in whole pages, once
+// for all its links. Exact only while nobody changes it.
 //
 // Of a cap, some is set aside for processes, most of which are not there in a test. So a test asks
 // for less than the cap: all but the processes must fit into what is not theirs.

@@ -1,5 +1,5 @@
 // A network that fails at a test's command: a TCP proxy on the loopback between a client and a
-// server there. It knows no protocol; faults are told in bytes. What passes is counted.
+// server there. It knows no protocol; faults are told in bytes. It counts the bytes that pass.
 //
 // Has a thread of its own, which does everything; any thread may call. The server need not be there
 // yet: a connection to one that is not there is reset.
@@ -38,7 +38,7 @@ class FaultProxy {
   // In place of those before. In force when it returns; ProxyFaults{} lets everything pass.
   void Set(const ProxyFaults& faults);
 
-  // What was passed on up to the last Set(), and perhaps more.
+  // Counts up to the last Set(), and perhaps more.
   uint64_t connections() const;      // Ever taken, also to be refused.
   uint64_t request_bytes() const;    // Passed on.
   uint64_t answer_bytes() const;     // Passed on.

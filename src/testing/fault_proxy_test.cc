@@ -144,7 +144,7 @@ TEST(FaultProxyTest, BytesAreCountedFromWhenTheFaultsWereSet) {
   EXPECT_EQ(open.Ask("hello").back(), '!');
 }
 
-TEST(FaultProxyTest, WhatStallsComesWhenItIsOver) {
+TEST(FaultProxyTest, StalledBytesComeWhenTheStallIsOver) {
   const EchoServer server;
   FaultProxy proxy(server.port());
   proxy.Set({.stall = true});

@@ -70,7 +70,7 @@ inline Layout LayoutFromJson(const nlohmann::json& json) {
   return layout;
 }
 
-// What our code makes of one entry of "chains": its root and its keys, in hexadecimal.
+// The root and the keys that our code derives for one entry of "chains", in hexadecimal.
 struct DerivedChain {
   std::string root;
   std::vector<std::string> keys;

@@ -1,5 +1,5 @@
-// A blob store in memory whose every fault is at a test's command. What it keeps outlives it, so
-// that several stores, or one after the other, can stand for several processes.
+// A blob store in memory whose every fault is at a test's command. Its blobs outlive it, so that
+// several stores, or one after the other, can stand for several processes.
 //
 // Any thread. Without an executor requests complete inside Submit(); with one they complete as its
 // tasks, and the store is destroyed by one of them or while none runs.
@@ -24,7 +24,7 @@
 
 namespace aquifer {
 
-// What is stored, and what a thief or a bad disk does to it.
+// The stored blobs, and the means of a thief or a bad disk.
 class MemoryBlobs {
  public:
   std::vector<std::string> Names() const AQ_EXCLUDES(mutex_);
@@ -45,7 +45,7 @@ class MemoryBlobs {
 
 struct MemoryBlobStoreOptions {
   uint64_t capacity_bytes = 0;  // 0: no cap.
-  size_t max_queued = 1024;     // What does not fit is kBusy.
+  size_t max_queued = 1024;     // Requests beyond it are kBusy.
 };
 
 class MemoryBlobStore : public BlobStore {
@@ -122,7 +122,7 @@ class MemoryBlobStore : public BlobStore {
 
   mutable Mutex mutex_;
   std::map<BlobRequest*, uint64_t> under_way_ AQ_GUARDED_BY(mutex_);  // With their numbers.
-  std::map<uint64_t, BlobRequest*> held_ AQ_GUARDED_BY(mutex_);       // Of these, what hangs.
+  std::map<uint64_t, BlobRequest*> held_ AQ_GUARDED_BY(mutex_);       // The hanging ones.
   uint64_t next_number_ AQ_GUARDED_BY(mutex_) = 1;
   bool hangs_ AQ_GUARDED_BY(mutex_) = false;
   bool holds_ AQ_GUARDED_BY(mutex_) = false;

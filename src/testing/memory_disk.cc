@@ -133,7 +133,7 @@ void MemoryMedia::WriteTorn(uint32_t file, uint64_t offset, std::span<const std:
   const bool copy_on_write = std::exchange(copy_on_write_, false);
   for (size_t i = 0; i < written.size(); ++i) {
     if (!written[i]) continue;
-    // What does not fit the file is no concern of a torn write.
+    // Sectors beyond the file are no concern of a torn write.
     (void)Write(file, offset + i * kSectorBytes, source.subspan(i * kSectorBytes, kSectorBytes));
   }
   copy_on_write_ = copy_on_write;
@@ -201,7 +201,7 @@ void MemoryMedia::Store(File* file, uint64_t offset, std::span<const std::byte> 
 
 void MemoryMedia::Resize(File* file, uint64_t bytes) {
   if (bytes < file->bytes) {
-    // What is cut off reads as zero if the file grows again.
+    // The part that is cut off reads as zero if the file grows again.
     const uint64_t first_gone = (bytes + kChunkBytes - 1) / kChunkBytes;
     file->chunks.erase(file->chunks.lower_bound(first_gone), file->chunks.end());
     if (bytes % kChunkBytes != 0) {

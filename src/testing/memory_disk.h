@@ -25,7 +25,7 @@
 
 namespace aquifer {
 
-inline constexpr size_t kSectorBytes = 512;  // What a torn write is torn into.
+inline constexpr size_t kSectorBytes = 512;  // The pieces of a torn write.
 
 // Sparse files: what was never written, or only with zeros, costs no memory.
 class MemoryMedia {
@@ -39,7 +39,7 @@ class MemoryMedia {
   void Remove(uint32_t file);
   Status Read(uint32_t file, uint64_t offset, std::span<std::byte> target) const;
   Status Write(uint32_t file, uint64_t offset, std::span<const std::byte> source);
-  void Sync(uint32_t file);  // What was written to it can no longer be lost.
+  void Sync(uint32_t file);  // Bytes written to it can no longer be lost.
 
   uint64_t used_bytes() const { return used_bytes_; }  // The sum of the files' sizes.
   uint64_t resident_bytes() const;                     // The memory that holds them.
@@ -122,7 +122,8 @@ class MemoryDisk final : public Disk {
   // media is shared because it outlives each of its mounts and tests look into it meanwhile.
   MemoryDisk(std::shared_ptr<MemoryMedia> media, const MemoryDiskOptions& options,
              Executor* executor, const Clock* clock = nullptr);
-  ~MemoryDisk() override;  // What can complete takes effect now; its on_done is still to run.
+  ~MemoryDisk()
+      override;  // Requests that can complete take effect now; their on_done is still to run.
 
   void Submit(IoGroup* group) override;
   void Remember(std::span<std::byte>) override {}
@@ -142,7 +143,7 @@ class MemoryDisk final : public Disk {
 
   // Requests neither take effect nor complete until Hang(false); then they do both.
   void Hang(bool on);
-  // What hangs goes on hanging until Hang(false); what is submitted from now on does not.
+  // Hanging requests go on hanging until Hang(false); requests from now on do not.
   void HangNoMore();
 
   // Writes, creates and removes are kUnavailable.

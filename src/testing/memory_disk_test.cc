@@ -203,7 +203,7 @@ TEST_F(MemoryDiskTest, AFailedWriteMayLeaveTornBytes) {
   EXPECT_GT(outcomes.size(), 2u);
 }
 
-TEST_F(MemoryDiskTest, WhatHangsCompletesWhenTheHangEnds) {
+TEST_F(MemoryDiskTest, HangingRequestsCompleteWhenTheHangEnds) {
   MakeFile(1, 1);
   IoGroup* waiting = Start({At(IoKind::kWrite, 1, 0, Buffer(64, 2))});
   disk_->Hang(true);

@@ -127,6 +127,10 @@ class TierListener {
   // Enumerate() shows them.
   virtual void OnFound() {}
 
+  // A device has been out of service for so long that nobody should count on its blocks any more.
+  // When it is back, OnFound() says so.
+  virtual void OnDetached() {}
+
   // The tier went out of service or came back. Out of service, every operation fails with
   // kUnavailable at once; the tier probes itself and comes back when the fault is gone.
   virtual void OnHealth(bool in_service, const Status& why) = 0;

@@ -32,7 +32,7 @@ Result<std::unique_ptr<ByteSource>> OpenBytes(const std::string& path);
 // The caller keeps the bytes for as long as the source is there.
 std::unique_ptr<ByteSource> BytesInMemory(std::span<const char> bytes);
 
-// What `compressed` holds; several gzip members in a row are one stream. kInvalid: built without
+// Unpacks `compressed`; several gzip members in a row are one stream. kInvalid: built without
 // zlib.
 Result<std::unique_ptr<ByteSource>> Gunzip(std::unique_ptr<ByteSource> compressed);
 

@@ -32,7 +32,7 @@ class LineSource {
 
   // The next that is not blank; the same otherwise.
   Result<bool> NextWithText(std::string_view* line);
-  // What was wrong with the line that Next() gave: in which file and where, and the next step
+  // Returns `status` with the file and place of the line that Next() gave, and the next step
   // unless the message has one.
   Status Explain(const std::string& file, const Status& status, std::string_view next_step) const;
 
@@ -51,7 +51,7 @@ class LineSource {
   const LineSourceOptions options_;
   const std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
-  size_t begin_ = 0;  // What is buffered and not given out lies between these.
+  size_t begin_ = 0;  // Buffered text not given out yet lies between these.
   size_t end_ = 0;
   size_t searched_ = 0;  // There is no newline between begin_ and this.
   bool at_end_ = false;

@@ -5,8 +5,8 @@
 //   - what OpenAI's API takes, with the prompt as text. It is cut into pieces and hashed here, and
 //     nothing of it is kept: where there is no tokenizer, four bytes count as a token.
 //
-// The first line says whether a file is Mooncake's. What is wrong is an error with the number of
-// its line, and ends the reading; memory is bounded by the longest line that is allowed. One
+// The first line says whether a file is Mooncake's. A mistake is an error with the number of its
+// line, and ends the reading; memory is bounded by the longest line that is allowed. One
 // thread.
 #pragma once
 

@@ -116,7 +116,7 @@ TEST(RequestLogTest, RequestsMayLieInsideALineAndPromptsMayBeTokens) {
   EXPECT_EQ(reading.requests[1].timestamp_ms, 1500u);
 }
 
-TEST(RequestLogTest, WhatIsWrongIsToldWithItsLine) {
+TEST(RequestLogTest, AMistakeIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": 0, \"prompt\": \"a\""), HasSubstr("no JSON"));
   EXPECT_THAT(Wrong("[1]"), HasSubstr("no JSON object"));
   EXPECT_THAT(Wrong("{\"timestamp\": 0}"), HasSubstr("\"messages\""));

@@ -89,7 +89,7 @@ TEST(TraceReaderTest, TakesAnyOrderSpacingLargeIdsFractionsAndMembersThatItDoesN
   EXPECT_FALSE(reading.last_line_cut);
 }
 
-TEST(TraceReaderTest, WhatIsWrongIsToldWithItsLine) {
+TEST(TraceReaderTest, AMistakeIsToldWithItsLine) {
   EXPECT_THAT(Wrong("{\"timestamp\": -5}"), HasSubstr("character 15 is '-'"));
   EXPECT_THAT(Wrong("{\"input_length\": -1}"), HasSubstr("a whole number of at least 0"));
   EXPECT_THAT(Wrong("{\"hash_ids\": [1, -2]}"), HasSubstr("for \"hash_ids\""));

@@ -17,10 +17,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorTransferResults, SupportsHMA)
 from vllm.logger import init_logger
 
+from ..errors import Invalid
 from .messages import NothingToTell, PromMetrics, Stats, StepMetadata
 from .scheduler import SchedulerSide
 from .settings import read_settings
 from .shape import read_shape
+from .unsupported import IdleSide, Refusal
 from .worker import WorkerSide
 
 __all__ = ["AquiferConnector"]
@@ -31,21 +33,40 @@ logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own nam
 class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
         super().__init__(vllm_config, role, kv_cache_config)
-        transfer = vllm_config.kv_transfer_config
-        settings = read_settings(transfer.kv_connector_extra_config)
-        shape = read_shape(vllm_config, kv_cache_config)
+        self._settings = read_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
         # Only its role's half is set, and no call checks which: vLLM makes many in a step.
-        self._scheduling: SchedulerSide
-        self._working: WorkerSide
-        self._side: Union[SchedulerSide, WorkerSide]
-        if role is KVConnectorRole.SCHEDULER:
-            if transfer.kv_load_failure_policy != "recompute":
+        self._scheduling: Union[SchedulerSide, IdleSide]
+        self._working: Union[WorkerSide, IdleSide]
+        self._side: Union[SchedulerSide, WorkerSide, IdleSide]
+        is_scheduler, engine = role is KVConnectorRole.SCHEDULER, str(vllm_config.kv_transfer_config.engine_id)
+        try:
+            shape = read_shape(vllm_config, kv_cache_config)
+            if not is_scheduler:
+                from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+                self._side = self._working = WorkerSide(shape, self._settings, engine, get_tensor_model_parallel_rank())
+        except Exception as error:  # Also what a new release of vLLM has renamed.
+            self._stand_idle(error)
+            return
+        if is_scheduler:
+            policy = vllm_config.kv_transfer_config.kv_load_failure_policy
+            if policy != "recompute":
                 logger.warning("Aquifer: kv_load_failure_policy is %r, so that a request whose load fails is failed. "
-                               'Set it to "recompute".', transfer.kv_load_failure_policy)
-            self._side = self._scheduling = SchedulerSide(vllm_config, shape, settings, str(transfer.engine_id))
+                               'Set it to "recompute".', policy)
+            self._side = self._scheduling = SchedulerSide(vllm_config, shape, self._settings, engine)
+
+    def _stand_idle(self, error: Exception) -> None:
+        """The model or its KV is not known. The engine runs as without a connector, or ends where its user wants that."""
+        if self._settings.unsupported == "fail":
+            raise error
+        is_scheduler = self._role is KVConnectorRole.SCHEDULER
+        why = str(error) if isinstance(error, Invalid) else f"AquiferConnector: {error!r}"
+        self._side = IdleSide(why, is_counted=is_scheduler)
+        if is_scheduler:  # It warns for the whole engine: the workers find the same.
+            self._scheduling = self._side
+            logger.warning("%s. This engine runs WITHOUT Aquifer: it stores and recalls nothing, and "
+                           'vllm:aquifer_unsupported is 1. With "unsupported": "fail" its start ends here.', why)
         else:
-            from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-            self._side = self._working = WorkerSide(shape, settings, str(transfer.engine_id), get_tensor_model_parallel_rank())
+            self._working = self._side
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -78,7 +99,12 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
                                     ) -> tuple[bool, Optional[dict[str, Any]]]:
-        return self.request_finished(request, block_ids[0])
+        return self.request_finished(request, block_ids[0] if block_ids else [])
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        if metadata and isinstance(self._scheduling, SchedulerSide):  # A worker found what the scheduler cannot see.
+            self._scheduling.shutdown()
+            self._stand_idle(Invalid(next(iter(metadata.values())).why))
 
     def has_pending_block_frees(self) -> bool:
         return self._scheduling.has_pending_block_frees()
@@ -89,7 +115,14 @@ class AquiferConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- In a worker ----
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        self._working.register(kv_caches, self._kv_cache_config.num_blocks)
+        try:
+            self._working.register(kv_caches, self._kv_cache_config.num_blocks)
+        except Exception as error:  # As in the constructor.
+            self._stand_idle(error)
+
+    def get_handshake_metadata(self) -> Optional[Refusal]:
+        # vLLM asks between register_kv_caches() and the first step.
+        return Refusal(self._working.why) if isinstance(self._working, IdleSide) else None
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         self._working.finish_stores(kv_connector_metadata.preempted)

@@ -89,7 +89,7 @@ class WorkerMetadata(KVConnectorWorkerMetadata):
 
 
 class Stats(KVConnectorStats):
-    """Counters since the last step, added up over ranks and steps."""
+    """Counters since the last step, added up over ranks and steps; and the scheduler's gauges, where they changed."""
 
     data: dict[str, Any]
 
@@ -102,7 +102,7 @@ class Stats(KVConnectorStats):
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for name, value in other.data.items():
-            self.data[name] = self.data.get(name, 0) + value
+            self.data[name] = value if name in GAUGES else self.data.get(name, 0) + value
         return self
 
     def reduce(self) -> dict[str, Any]:
@@ -126,21 +126,32 @@ COUNTERS = {
     "failed_stores": "Stores that failed as a whole.",
     "dropped_stores": "Stores that were given up since their pages were wanted for something else.",
     "failed_calls": "Calls of the node that failed, each of them a miss.",
+    "invalid_params": "Values in kv_transfer_params and KV hints that could not be read.",
+}
+
+# The same; these come with an engine's step, too, so that an engine without requests keeps the last value.
+GAUGES = {
+    "node_up": "1 while the node answers, 0 while there is no node: nothing is stored or recalled then.",
+    "unsupported": "1 where the engine's model is not known to the connector, which then does nothing.",
 }
 
 
 class PromMetrics(KVConnectorPromMetrics):
-    """vllm:aquifer_*, one counter for each of the above."""
+    """vllm:aquifer_*, one metric for each of the above."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self._counters = {
-            name: create_metric_per_engine(
-                self._counter_cls(name=f"vllm:aquifer_{name}", documentation=said, labelnames=labelnames),
-                per_engine_labelvalues)
-            for name, said in COUNTERS.items()}
+
+        def made(kind: Any, name: str, said: str, **more: str) -> Any:
+            metric = kind(name=f"vllm:aquifer_{name}", documentation=said, labelnames=labelnames, **more)
+            return create_metric_per_engine(metric, per_engine_labelvalues)
+        self._counters = {name: made(self._counter_cls, name, said) for name, said in COUNTERS.items()}
+        self._gauges = {name: made(self._gauge_cls, name, said, multiprocess_mode="mostrecent")
+                        for name, said in GAUGES.items()}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, value in transfer_stats_data.items():
             if name in self._counters:
                 self._counters[name][engine_idx].inc(value)
+            elif name in self._gauges:
+                self._gauges[name][engine_idx].set(value)

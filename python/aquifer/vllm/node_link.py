@@ -12,7 +12,7 @@ from typing import Any, Optional
 from vllm.logger import init_logger
 
 from ..cache import Cache, Registered, connect
-from ..errors import Error, Invalid
+from ..errors import Error, Invalid, Late
 from ..layout import Layout
 from ..node import Node
 from .identity import model_digest
@@ -22,6 +22,7 @@ logger = init_logger("vllm." + __name__)  # vLLM shows what is below its own nam
 
 _RETRY_SECONDS = 2.0
 _CALL_SECONDS = 5.0
+_LOOK_SECONDS = 0.01  # Between two looks for the answer of a node that is only asked whether it is there.
 _QUIET_SECONDS = 2.0  # For so long a node that did not answer is not asked again.
 
 
@@ -53,6 +54,9 @@ class NodeLink:
         self._reached: Optional[Reached] = None
         self._quiet_until = 0.0
         self._warned = ""
+        self._was_up = False
+        self._away_since: Optional[float] = None  # When the thread noticed that there is no node.
+        self.is_up = False  # The node answers, as far as the thread knows. It looks every two seconds.
         if settings.spawn:
             _check_is_alone(vllm_config)
             self._node = Node(dram=settings.spawn_dram, nvme=settings.spawn_nvme)
@@ -80,6 +84,8 @@ class NodeLink:
 
     def close(self) -> None:
         self._stop.set()
+        if self._node is not None:
+            self._node.begin_close()  # The engine may be killed while it waits for anything below.
         self._thread.join(_CALL_SECONDS)
         if self._reached is not None:
             self._reached.cache.close()
@@ -102,16 +108,18 @@ class NodeLink:
             try:
                 self._look(layout)
             except Exception as error:  # Its end would be the end of the cache.
-                self._warn(str(error) or repr(error))
+                self._node_is_away(str(error) or repr(error))
             if self._stop.wait(_RETRY_SECONDS):
                 return
 
     def _look(self, layout: Layout) -> None:
-        if self._node is not None and not self._node.running():
+        if self._node is not None and not self._node.running() and not self._stop.is_set():
             logger.warning("Aquifer: the private node has ended, and is started again")
             self._node.start_again()
         if self._reached is not None:
-            return  # The library finds the node again by itself.
+            if self._answers(self._reached.cache):  # The library finds a node again by itself.
+                self._node_is_there()
+            return
         cache = connect(self.socket, tenant=self._settings.tenant, engine=self._engine,
                         token=self._settings.token(), observe=self._settings.observe, timeout=_CALL_SECONDS)
         try:
@@ -119,9 +127,35 @@ class NodeLink:
         except Error:
             cache.close()
             raise
+        self._node_is_there()
 
-    def _warn(self, why: str) -> None:
-        """Once for every reason: it is tried again every few seconds."""
+    def _answers(self, cache: Cache) -> bool:
+        """Raises unless the node answers; False: the engine ends. The scheduler's thread uses the same client, so this
+        one does not wait inside of it."""
+        asked, end = cache.begin_stats(), time.monotonic() + _CALL_SECONDS
+        while not asked.done():
+            if time.monotonic() > end:
+                raise Late("the node does not answer")
+            if self._stop.wait(_LOOK_SECONDS):
+                return False
+        asked.result()
+        return True
+
+    def _node_is_there(self) -> None:
+        if self.is_up:
+            return
+        if not self._was_up:
+            logger.info("Aquifer: the node at %s answers; prompts are stored and recalled", self.socket or "its usual place")
+        elif self._away_since is not None:
+            logger.info("Aquifer: the node is back after %.0f s; prompts are stored and recalled again",
+                        time.monotonic() - self._away_since)
+        self.is_up, self._was_up, self._away_since, self._warned = True, True, None, ""
+
+    def _node_is_away(self, why: str) -> None:
+        """Warns once for every reason: it is tried again every few seconds."""
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+        self.is_up = False
         if why != self._warned:
             self._warned = why
-            logger.warning("Aquifer: no cache for now, and it is tried again: %s", why)
+            logger.warning("Aquifer: there is no node; prompts are computed, and it is tried again: %s", why)

@@ -18,7 +18,7 @@ from ..cache import Chain, Match, Pending, Tier
 from ..errors import Error, Late
 from ..layout import Extra, derive_keys
 from .adapters import Adapters
-from .hints import Wishes, read_wishes
+from .hints import Warnings, Wishes, read_wishes
 from .inquiry import Inquiry
 from .items import Item, Items, may_be_named
 from .messages import CameShort, Load, NothingToTell, Note, Prefill, Stats, StepMetadata, Store, WorkerMetadata
@@ -138,8 +138,10 @@ class SchedulerSide:
         self._sends_again = bool(getattr(vllm_config, "use_v2_model_runner", False))  # What a resumed request has.
         # On CPUs, vLLM computes a request without an adapter as one with the last of them where both are in a batch.
         self._only_adapters_store = lora_config is not None and current_platform.is_cpu()
+        self._warnings = Warnings()
         self._roots: dict[tuple[Optional[bytes], str], bytes] = {}
         self._layout_said = False
+        self._said_up: Optional[bool] = None  # The last value of the gauge.
         self._epoch = ""
 
     # ---- Names ----
@@ -165,6 +167,10 @@ class SchedulerSide:
         root = self._root(adapter, salt)
         tracked = self._tracked[request.request_id] = _Tracked(
             request, root, adapter, self._items.of(request, adapter), self._shape.block_tokens)
+        if tracked.wishes.mistakes:
+            self._stats.add("invalid_params", len(tracked.wishes.mistakes))
+            self._warnings.tell(tracked.wishes.mistakes)
+            tracked.wishes = dataclasses.replace(tracked.wishes, mistakes=())  # The workers need not hear of them.
         if not self._stores_blocks or (self._only_adapters_store and request.lora_request is None):
             tracked.wishes = dataclasses.replace(tracked.wishes, store=False)
         return tracked
@@ -458,6 +464,9 @@ class SchedulerSide:
         return self._next is None or not self._next.void
 
     def take_stats(self) -> Optional[Stats]:
+        if self._link.is_up is not self._said_up:
+            self._said_up = self._link.is_up
+            self._stats.data["node_up"] = int(self._said_up)
         if not self._stats.data:
             return None
         taken, self._stats = self._stats, Stats()

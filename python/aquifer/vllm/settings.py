@@ -22,6 +22,7 @@ class Settings:
     deadline_ms: float = 0.0  # For a load; 0: as long as computing would take, at least 50.
     always: bool = False  # Load also what would be computed faster.
     observe: bool = False  # Store and load nothing; the node only records.
+    unsupported: str = "run"  # Or "fail": what an engine does whose model the connector does not know.
 
     def token(self) -> Optional[str]:
         """Read anew for every connection: it may have been replaced by another."""
@@ -59,6 +60,9 @@ def read_settings(given: dict[str, Any]) -> Settings:
     if not 0 <= settings.deadline_ms <= _MOST_DEADLINE_MS:
         raise Invalid(f"kv_connector_extra_config: deadline_ms is {settings.deadline_ms}, and should be from 0 to "
                       f"{_MOST_DEADLINE_MS}")
+    if settings.unsupported not in ("fail", "run"):
+        raise Invalid(f"kv_connector_extra_config: unsupported is {settings.unsupported!r}, and should be \"fail\" or "
+                      '"run"')
     if settings.spawn and settings.socket is not None:
         raise Invalid("kv_connector_extra_config: spawn starts a node of its own, so there is no socket to name")
     if settings.spawn and (settings.tenant != "local" or settings.token_file is not None):

@@ -33,7 +33,7 @@ Bytes FromWords(const std::vector<uint32_t>& words) {
   return bytes;
 }
 
-// What blocks look like: random, empty, constant, small integers, and bf16 numbers near one.
+// Contents that blocks have: random, empty, constant, small integers, and bf16 numbers near one.
 struct Content {
   const char* name;
   Bytes (*make)(size_t bytes);

@@ -1,4 +1,4 @@
-// What the checksum's implementations share: the constants, the arithmetic of one unit, and the
+// Shared by the checksum's implementations: the constants, the arithmetic of one unit, and the
 // table of loops that this processor can run. Only base/checksum*.cc, their tests and benchmarks,
 // and cuda/move_work.h include this; everyone else wants aquifer/checksum.h.
 #pragma once

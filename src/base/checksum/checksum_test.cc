@@ -141,7 +141,7 @@ TEST(ChecksumTest, ALastPartialUnitCountsAsIfZerosFollowed) {
 TEST(ChecksumTest, NothingSumsToNothing) {
   EXPECT_EQ(SumLanes({}, 0), LaneSums());
   EXPECT_EQ(CopyAndSumLanes({}, 48, nullptr), LaneSums());
-  EXPECT_NE(ChecksumOf({}), Checksum());  // What a struct holds before anyone fills it.
+  EXPECT_NE(ChecksumOf({}), Checksum());  // Checksum() is a struct that nobody filled.
 }
 
 TEST(ChecksumTest, TheConstantsHaveNothingUpTheirSleeve) {

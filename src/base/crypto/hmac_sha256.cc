@@ -8,7 +8,7 @@
 namespace aquifer {
 
 Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byte> message) {
-  std::array<std::byte, 64> block{};  // What SHA-256 takes at a time.
+  std::array<std::byte, 64> block{};  // SHA-256 takes 64 bytes at a time.
   if (key.size() > block.size()) {
     const Sha256Digest digest = Sha256Of(key);
     std::copy(digest.begin(), digest.end(), block.begin());

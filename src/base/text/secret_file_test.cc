@@ -39,7 +39,7 @@ TEST_F(SecretFileTest, AFileIsReadWholeAndALineWithoutItsEnd) {
   EXPECT_EQ(*ReadSecretLine(File("password"), ::geteuid()), "password");
 }
 
-TEST_F(SecretFileTest, WhatIsWrongIsSaidWithoutTheSecret) {
+TEST_F(SecretFileTest, AMistakeIsToldWithoutTheSecret) {
   EXPECT_THAT(Refusal(File("one\ntwo\n")), AllOf(HasSubstr("one line"), Not(HasSubstr("two"))));
   EXPECT_THAT(Refusal(File("\n")), HasSubstr("one line"));
   EXPECT_THAT(Refusal(File("hunter2", 0644)),

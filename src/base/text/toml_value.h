@@ -65,8 +65,8 @@ class TomlValue {
 // line. `file` is only for messages.
 Result<TomlValue> ParseToml(std::string_view text, const std::string& file);
 
-// What ParseToml() takes: at most 16 MiB, else kInvalid. `check`, where given, is asked about the
-// file that is open, so that nobody can put another in its place in between.
+// Reads a file for ParseToml(): at most 16 MiB, or kInvalid. `check`, where given, is asked about
+// the file that is open, so that nobody can put another in its place in between.
 Result<std::string> ReadSettingsFile(
     const std::string& path, const std::function<Status(const struct stat& file)>& check = nullptr);
 

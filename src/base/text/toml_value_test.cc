@@ -64,7 +64,7 @@ TEST(TomlValueTest, WrongSyntaxIsSaidWithItsLine) {
   EXPECT_THAT(MessageOf(ParseToml("a = 1\nb = \n", "a.toml")), StartsWith("a.toml:2: "));
   EXPECT_THAT(MessageOf(ParseToml("a = 1\na = 2\n", "a.toml")), StartsWith("a.toml:2: "));
   EXPECT_THAT(MessageOf(ParseToml("a = \"\xff\"", "a.toml")), StartsWith("a.toml:1: "));
-  // What toml++ itself takes for impossible.
+  // Text that toml++ itself takes for impossible.
   EXPECT_THAT(MessageOf(ParseToml("[[[", "a.toml")), StartsWith("a.toml: "));
   EXPECT_FALSE(ParseToml("a = " + std::string(100'000, '['), "a.toml").ok());
 }

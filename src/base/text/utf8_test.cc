@@ -16,7 +16,7 @@ TEST(Utf8Test, ACharacterHasItsBytes) {
   EXPECT_EQ(CharacterBytes("\xF4\x8F\xBF\xBF"), 4u);
 }
 
-TEST(Utf8Test, WhatIsCutOffTooLongOrBeyondIsNoCharacter) {
+TEST(Utf8Test, CutOffOverlongAndTooLargeSequencesAreNoCharacters) {
   for (const std::string_view bad :
        {"\xFF", "\xC3", "\x80", "\xC0\x80", "\xC1\xBF", "\xC3(", "\xE2\x82", "\xE0\x80\x80",
         "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"}) {

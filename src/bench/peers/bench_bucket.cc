@@ -1,16 +1,13 @@
 #include "bench/peers/bench_bucket.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <future>
-#include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/crypto/random.h"
+#include "cli/find_program.h"
 
 namespace aquifer {
 namespace {
@@ -33,22 +30,9 @@ Status MakeBucket(const BucketOptions& options) {
 
 }  // namespace
 
-std::string InstalledPeer(const std::string& path) {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const fs::path program = self.parent_path().parent_path() / "tools" / path;
-  return ::access(program.c_str(), X_OK) == 0 ? program.string() : std::string();
-}
-
 std::string BenchBucket::ServerProgram() {
-  const char* path = std::getenv("PATH");
-  for (std::string_view rest = path != nullptr ? path : ""; !rest.empty();) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string program = fs::path(rest.substr(0, end)) / "versitygw";
-    if (::access(program.c_str(), X_OK) == 0) return program;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return InstalledPeer("versitygw");
+  const std::string in_path = FindProgram("versitygw");
+  return in_path.empty() ? InstalledPeer("versitygw") : in_path;
 }
 
 Result<std::unique_ptr<BenchBucket>> BenchBucket::New(const std::string& directory) {

@@ -31,7 +31,4 @@ class BenchBucket {
   const BucketOptions options_;
 };
 
-// A program of tools/install-peers, by its path in build/tools; empty if it is not there.
-std::string InstalledPeer(const std::string& path);
-
 }  // namespace aquifer

@@ -1,4 +1,4 @@
-// What the rows share: memory that is really there, bytes that nothing can compress, and time.
+// Shared by the rows: memory that is really there, bytes that nothing can compress, and time.
 #pragma once
 
 #include <chrono>

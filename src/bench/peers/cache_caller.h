@@ -1,5 +1,5 @@
 // A cache whose calls wait for their answers, for commands that have nothing else to do meanwhile.
-// What an engine would take as "not kept" or "recompute" is tried again here, or is an error.
+// An answer that means "not kept" or "recompute" to an engine is tried again, or is an error.
 #pragma once
 
 #include <cstddef>

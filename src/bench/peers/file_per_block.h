@@ -1,4 +1,4 @@
-// What many caches do: one file a block, written under a temporary name and renamed, through the
+// A cache as many are: one file a block, written under a temporary name and renamed, through the
 // page cache. A peer to compare with, made as well as it goes without becoming something else.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What others make blocks smaller with, where their libraries were found. One thread at a time.
+// Codecs of others, where their libraries were found. One thread at a time.
 #pragma once
 
 #include <cstddef>

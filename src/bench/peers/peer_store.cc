@@ -45,7 +45,7 @@ iovec PieceOf(std::span<std::byte> bytes) {
 }
 iovec PieceOf(std::string& text) { return {.iov_base = text.data(), .iov_len = text.size()}; }
 
-// What was moved is taken off the front.
+// Takes the bytes that were moved off the front.
 void Advance(std::span<iovec>* pieces, size_t bytes) {
   while (!pieces->empty() && bytes >= pieces->front().iov_len) {
     bytes -= pieces->front().iov_len;

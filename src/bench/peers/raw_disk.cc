@@ -40,7 +40,7 @@ class ThreadRawEngine final : public RawEngine {
           std::byte* const place = places_[block % places_.size()];
           const auto [descriptor, from] = transfer_.blocks[block];
           const auto offset = static_cast<off_t>(from);
-          errno = EIO;  // What a short transfer counts as.
+          errno = EIO;  // A short transfer counts as this.
           const ssize_t moved = transfer_.write
                                     ? pwrite(descriptor, place, transfer_.block_bytes, offset)
                                     : pread(descriptor, place, transfer_.block_bytes, offset);

@@ -12,11 +12,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 #include <utility>
 
 #include "base/descriptor.h"
+#include "cli/find_program.h"
 
 namespace aquifer {
 namespace {
@@ -114,6 +116,23 @@ Status ServerProcess::Await(const std::function<Status()>& ready) {
     if (std::chrono::steady_clock::now() > end) return status;
     std::this_thread::sleep_for(kPause);
   }
+}
+
+std::string InstalledPeer(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path program = self.parent_path().parent_path() / "tools" / path;
+  return ::access(program.c_str(), X_OK) == 0 ? program.string() : std::string();
+}
+
+std::vector<std::string> NodeCommand(const std::string& directory, uint64_t dram_mib) {
+  const std::string found = FindProgram("aquifer");
+  const std::string program = found.empty() ? "aquifer" : found;  // Its name is in the error then.
+  return {program,    "serve",
+          "--socket", directory + "/node.sock",
+          "--dram",   fmt::format("{}MiB", dram_mib),
+          "--nvme",   "off",
+          "--http",   "off"};
 }
 
 Result<uint16_t> FreeLoopbackPort() {

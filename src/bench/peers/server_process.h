@@ -46,6 +46,13 @@ class ServerProcess {
   pid_t pid_;  // 0: it has ended.
 };
 
+// The command line of a node with its socket in `directory` and so much DRAM, without NVMe and
+// HTTP.
+std::vector<std::string> NodeCommand(const std::string& directory, uint64_t dram_mib);
+
+// A program of tools/install-peers, by its path in build/tools; empty if it is not there.
+std::string InstalledPeer(const std::string& path);
+
 // Of the loopback, at this moment.
 Result<uint16_t> FreeLoopbackPort();
 

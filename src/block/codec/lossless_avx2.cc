@@ -140,7 +140,7 @@ LaneStates StatesOf(const LaneNumbers& numbers) {
   return states;
 }
 
-// What encoding a value needs to know: reciprocal in 16 bits, frequency, start.
+// All that encoding a value needs: reciprocal in 16 bits, frequency, start.
 struct Codings {
   alignas(32) std::array<int32_t, 256> of_value;
   int32_t of_escape;
@@ -226,7 +226,7 @@ AQ_TARGET void Reverse(const uint8_t* from, size_t bytes, uint8_t* to) {
   while (bytes != 0) *to++ = from[--bytes];
 }
 
-// What decoding a slot needs to know: frequency, offset in it, value, and a bit for the escape's.
+// All that decoding a slot needs: frequency, offset in it, value, and a bit for the escape's.
 struct Slots {
   alignas(32) std::array<int32_t, 256> of_state;
 };

@@ -177,8 +177,8 @@ struct ChunkList {
   size_t count = 0;
 };
 
-// Walks the headers of `stored`, which begins with the first chunk and ends with the states. What
-// is left must be what no row was made of, and follows the last chunk.
+// Walks the headers of `stored`, which begins with the first chunk and ends with the states. The
+// bytes behind the last chunk must be those that no row was made of; they become `left`.
 Status FindChunks(Element element, std::span<const std::byte> stored, size_t coded_bytes,
                   ChunkList* list, std::span<const std::byte>* left) {
   for (size_t at = 0; at < coded_bytes; at += kChunkValues * 2) {

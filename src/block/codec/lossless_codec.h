@@ -1,7 +1,7 @@
 // Makes bf16 and fp16 blocks smaller without losing a bit. The exponents of KV are few and come
 // with very unequal frequencies; sign and mantissa look random. So the two are split, exponents go
 // through an entropy coder (interleaved rANS, 128 lanes wide), and the rest is stored as it is.
-// What does not become smaller is stored as it is too. docs/formats/codec.md has every byte.
+// Rows that do not become smaller are stored as they are too. docs/formats/codec.md has every byte.
 //
 // Encoding distrusts nothing, decoding everything: whatever the bytes are, it reads and writes
 // inside of its spans only. It does not promise to notice damage, for the block's own checksum
@@ -41,8 +41,8 @@ class LosslessEncoder {
   const std::unique_ptr<Scratch> scratch_;
 };
 
-// `stored` is exactly what Encode() made and `raw` exactly as long as what it was made of. Else,
-// and when anything in it contradicts itself, kCorrupt; `raw` then holds anything.
+// `stored` is exactly what Encode() made and `raw` exactly as long as what it was made of. Any
+// other `stored`, or one that contradicts itself, is kCorrupt; `raw` then holds anything.
 Status DecodeLossless(std::span<const std::byte> stored, std::span<std::byte> raw);
 
 }  // namespace aquifer

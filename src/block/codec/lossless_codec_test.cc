@@ -95,7 +95,7 @@ TEST_P(LosslessCodecTest, EveryPatternOfSixteenBitsComesBackAsItWas) {
   ExpectReturns(DType::kFloat16, all);
 }
 
-// What a sample of the rows does not show is coded all the same: by the escape.
+// A value that the sample of the rows does not show is coded all the same: by the escape.
 TEST_P(LosslessCodecTest, ValuesThatTheSampleMissedComeBackAsTheyWere) {
   Bytes raw = Gaussian(DType::kBFloat16, 65536, 2);
   const Bytes noise = Noise(256, 3);
@@ -133,7 +133,7 @@ TEST_P(LosslessCodecTest, GaussianValuesBecomeSmaller) {
   EXPECT_LT(static_cast<double>(Encoded(DType::kFloat16, fp16).size()) / fp16.size(), 1 / 1.17);
 }
 
-TEST_P(LosslessCodecTest, WhatCannotBecomeSmallerIsStoredAsItIs) {
+TEST_P(LosslessCodecTest, BytesThatCannotBecomeSmallerAreStoredAsTheyAre) {
   const Bytes noise = Noise(1 << 20, 6);
   EXPECT_LE(Encoded(DType::kBFloat16, noise).size(), MaxLosslessBytes(noise.size()));
   ExpectReturns(DType::kBFloat16, noise);

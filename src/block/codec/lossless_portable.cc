@@ -68,7 +68,7 @@ LaneStates StatesOf(const LaneNumbers& numbers) {
   return states;
 }
 
-// What encoding one value needs to know, in one load.
+// All that encoding one value needs, in one load.
 struct Coding {
   uint32_t reciprocal;
   uint8_t frequency;

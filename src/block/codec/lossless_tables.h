@@ -10,8 +10,8 @@
 
 namespace aquifer {
 
-// Some of a chunk's values with their frequencies, as a chunk's head carries them. What is left of
-// 256 is the escape's.
+// Some of a chunk's values with their frequencies, as a chunk's head carries them. The rest of 256
+// is the escape's.
 struct CodeList {
   size_t count = 0;  // At most kEscapeCode.
   std::array<uint8_t, kLosslessCodes> values;

@@ -431,7 +431,7 @@ TEST(EngineFamiliesTest, MemoryThatDoesNotReachIsRefusedWhenCompiled) {
   }
 }
 
-TEST(EngineFamiliesTest, WhatHasNoShapeHereIsRefused) {
+TEST(EngineFamiliesTest, AGroupWithoutAShapeHereIsRefused) {
   Layout layout = SomeLayout();
   auto tensors = Tensors({kPages, 2, kPage, kHeads, kDim});
   EXPECT_EQ(VllmPageFirst({.layout = &layout, .group = 1, .heads = {0, 4}}, Views(&tensors))

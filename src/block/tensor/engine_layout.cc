@@ -20,7 +20,7 @@ constexpr uint64_t kMaxPlaneBytes = uint64_t{1} << 60;
 
 Status Bad(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
-// What CompileEngineLayout() has learnt of the group.
+// The group as CompileEngineLayout() has come to know it.
 struct Shape {
   bool opaque = false;
   uint32_t kinds = 1;             // Planes of a layer: K and V, or one.

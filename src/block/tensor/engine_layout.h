@@ -39,7 +39,7 @@ struct EngineLayout {
 
   // The engine orders the bytes of a page's tokens within one head in its own way (vLLM on CPUs, by
   // instruction set), so a page is never cut. Heads stay apart, so any TP size reads any other's.
-  // What the order is, and the page's size, must be in the layout's kv_format.
+  // That order and the page's size must be in the layout's kv_format.
   bool tokens_packed = false;
 
   // Pages whose inside is the engine's own affair, heads included: this many bytes of a plane's

@@ -90,7 +90,7 @@ class BlockWriter {
  public:
   explicit BlockWriter(std::byte* slot) : slot_(slot) {}
 
-  // Continues at `offset`. What was appended so far ends a checksum unit, unless it ends here.
+  // Continues at `offset`. The bytes appended so far end a checksum unit, unless they end here.
   void Seek(uint64_t offset) {
     if (offset == offset_ + filled_) return;
     Flush();
@@ -135,7 +135,7 @@ class BlockWriter {
   alignas(64) std::byte buffer_[16 << 10];
 };
 
-// Reads a block in the same order. What it hands out was summed after it had left the slot.
+// Reads a block in the same order. It sums the bytes that it hands out after they left the slot.
 class BlockReader {
  public:
   explicit BlockReader(const std::byte* slot) : slot_(slot) {}

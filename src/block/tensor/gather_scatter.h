@@ -39,7 +39,7 @@ struct GatherOp {
 // One block's failure is its own: the others of the batch are still copied.
 void Gather(const EngineMap& map, std::span<GatherOp> ops);
 
-// What a scatter makes of the block's checksum. The checksum is the whole block's, so a rank that
+// How a scatter treats the block's checksum. The checksum is the whole block's, so a rank that
 // holds some of the heads can only compare it when it also reads the other heads.
 enum class Verify : uint8_t {
   // Not here: the caller adds up the ranks' sums, or the slot was verified when it was filled.

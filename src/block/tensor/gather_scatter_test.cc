@@ -36,7 +36,7 @@ struct Model {
     return vectors[kind].data() + index * VectorBytes(kind);
   }
 
-  // What the slot of a block must hold.
+  // The bytes that the slot of a block must hold.
   Bytes Block(uint64_t index) const {
     Bytes block;
     for (uint32_t layer = 0; layer < group().layers; ++layer) {

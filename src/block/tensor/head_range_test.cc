@@ -40,7 +40,7 @@ TEST(HeadRangeTest, LatentsAreHeldByAllAndWrittenByTheFirst) {
   }
 }
 
-TEST(HeadRangeTest, WhatCannotBeDealtOutIsRefusedByName) {
+TEST(HeadRangeTest, HeadsThatCannotBeDealtOutAreRefusedByName) {
   EXPECT_THAT(HeadsOfRank(0, 1, 0).status().message(), HasSubstr("kv_heads is zero"));
   EXPECT_THAT(HeadsOfRank(8, 0, 0).status().message(), HasSubstr("rank 0 is not one of 0"));
   EXPECT_THAT(HeadsOfRank(8, 4, 4).status().message(), HasSubstr("rank 4 is not one of 4"));

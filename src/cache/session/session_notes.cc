@@ -29,8 +29,6 @@ bool IsAnswer(const Status& status) {
 
 SessionNotes::SessionNotes(SessionNotesParts parts) : parts_(std::move(parts)) {}
 
-SessionNotes::~SessionNotes() { *alive_ = false; }
-
 void SessionNotes::Want(const std::string& session, const BlockName& head, bool own_class) {
   const Name name(head.tenant, session);
   if (const auto known = number_of_.find(name); known != number_of_.end()) {
@@ -111,9 +109,7 @@ void SessionNotes::WalkOn(uint64_t number) {
   keys_ += wanted.keys.size() - before;
   wanted.walked = !more;
   if (wanted.walked) return CheckFlushesLater();
-  parts_.executor->Post([this, number, alive = alive_] {
-    if (*alive) WalkOn(number);
-  });
+  tasks_.Post([this, number] { WalkOn(number); });
 }
 
 void SessionNotes::WalkIfStored(uint64_t number, Wanted* wanted) {
@@ -212,37 +208,33 @@ void SessionNotes::PutNext(const std::shared_ptr<Putting>& putting) {
   if (parts_.tiers.empty()) return;  // Closed.
   if (putting->pieces == note.pieces.size() && !putting->end_name.empty()) return PutEnd(putting);
   if (putting->pieces == note.pieces.size()) {
-    return putting->tier->PutNote(putting->tenant, putting->name, EncodeSessionNote(note),
-                                  putting->expiry_unix_seconds,
-                                  [this, putting, alive = alive_](const Status& put) {
-                                    if (*alive) OnPut(putting->number, put);
-                                  });
+    return putting->tier->PutNote(
+        putting->tenant, putting->name, EncodeSessionNote(note), putting->expiry_unix_seconds,
+        tasks_.Guard([this, putting](const Status& put) { OnPut(putting->number, put); }));
   }
   const std::span<const Key> keys =
       std::span(putting->chain)
           .subspan(putting->pieces * kKeysPerSessionPiece, kKeysPerSessionPiece);
   putting->tier->PutNote(putting->tenant, SessionPieceName(keys.back()), EncodeSessionPiece(keys),
                          parts_.clock->UnixSeconds() + 2 * kNoteSeconds,
-                         [this, putting, alive = alive_](const Status& put) {
-                           if (!*alive) return;
+                         tasks_.Guard([this, putting](const Status& put) {
                            if (!put.ok()) return OnPut(putting->number, put);
                            if (known_pieces_.size() >= kMaxKnownPieces) known_pieces_.clear();
                            known_pieces_.emplace(putting->tier,
                                                  putting->note.pieces[putting->pieces]);
                            PutNext(putting);
-                         });
+                         }));
 }
 
 void SessionNotes::PutEnd(const std::shared_ptr<Putting>& putting) {
-  const auto on_put = [this, putting, alive = alive_](const Status& put) {
-    if (!*alive) return;
+  const auto on_put = tasks_.Guard([this, putting](const Status& put) {
     if (!put.ok()) return OnPut(putting->number, put);
     PutNext(putting);
-  };
+  });
   putting->tier->GetNote(
       putting->tenant, putting->end_name,
-      [this, putting, on_put, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-        if (!*alive || parts_.tiers.empty()) return;
+      tasks_.Guard([this, putting, on_put](const Result<std::vector<std::byte>>& bytes) {
+        if (parts_.tiers.empty()) return;
         if (!bytes.ok() && !IsAnswer(bytes.status())) return on_put(bytes.status());
         const Result<SessionEnd> there =
             bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEnd>(bytes.status());
@@ -250,7 +242,7 @@ void SessionNotes::PutEnd(const std::shared_ptr<Putting>& putting) {
         AddToSessionEnd(putting->session, &end);
         putting->tier->PutNote(putting->tenant, std::exchange(putting->end_name, ""),
                                EncodeSessionEnd(end), putting->expiry_unix_seconds, on_put);
-      });
+      }));
 }
 
 void SessionNotes::OnPut(uint64_t number, const Status& status) {
@@ -311,12 +303,8 @@ void SessionNotes::Flush(uint16_t of, std::function<void(Status)> on_done) {
 }
 
 void SessionNotes::CheckFlushesLater() {
-  if (flushes_.empty() || std::exchange(flush_check_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (!*alive) return;
-    flush_check_posted_ = false;
-    CheckFlushes();
-  });
+  if (flushes_.empty()) return;
+  flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
 void SessionNotes::CheckFlushes() {
@@ -368,11 +356,10 @@ void SessionNotes::BeginReading(const std::shared_ptr<Reading>& reading) {
   if (asked.empty()) return reading->on_done(NoneInService());
   reading->awaited = asked.size();
   for (DurableTier* const tier : asked) {
-    tier->GetNote(
-        reading->tenant, SessionNoteName(reading->session),
-        [this, reading, tier, alive = alive_](const Result<std::vector<std::byte>>& note) {
-          if (*alive) OnNote(reading, tier, note);
-        });
+    tier->GetNote(reading->tenant, SessionNoteName(reading->session),
+                  tasks_.Guard([this, reading, tier](const Result<std::vector<std::byte>>& note) {
+                    OnNote(reading, tier, note);
+                  }));
   }
 }
 
@@ -387,8 +374,7 @@ void SessionNotes::ReadEnd(const BlockName& end, OnReadEnd on_done) {
     if (reading->awaited++ == 1) reading->trouble = Status();
     tier->GetNote(parts_.catalog->tenant(end.tenant).id,
                   SessionEndName(end.group, end.part, end.key),
-                  [this, reading, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-                    if (!*alive) return;
+                  tasks_.Guard([this, reading](const Result<std::vector<std::byte>>& bytes) {
                     const Result<SessionEnd> noted =
                         bytes.ok() ? DecodeSessionEnd(*bytes) : Result<SessionEnd>(bytes.status());
                     if (!IsAnswer(noted.status())) reading->trouble = noted.status();
@@ -399,11 +385,9 @@ void SessionNotes::ReadEnd(const BlockName& end, OnReadEnd on_done) {
                       reading->noted.more |= noted->more;
                     }
                     OnEnd(reading);
-                  });
+                  }));
   }
-  parts_.executor->Post([this, reading, alive = alive_] {
-    if (*alive) OnEnd(reading);
-  });
+  tasks_.Post([this, reading] { OnEnd(reading); });
 }
 
 void SessionNotes::OnEnd(const std::shared_ptr<ReadingEnd>& reading) {
@@ -419,9 +403,9 @@ void SessionNotes::OnEnd(const std::shared_ptr<ReadingEnd>& reading) {
     own->tenant = parts_.catalog->tenant(reading->end.tenant).id;
     own->session = session;
     own->last_key_only = true;
-    own->on_done = [this, reading, session, alive = alive_](const Result<SessionNote>& note) {
-      if (*alive) OnSessionOfEnd(reading, session, note);
-    };
+    own->on_done = tasks_.Guard([this, reading, session](const Result<SessionNote>& note) {
+      OnSessionOfEnd(reading, session, note);
+    });
     BeginReading(own);
   }
 }
@@ -451,9 +435,7 @@ void SessionNotes::OnNote(const std::shared_ptr<Reading>& reading, DurableTier* 
   if (reading->awaited == 0) return ChooseNote(reading);
   if (!bytes.ok() || reading->notes.size() != 1) return;
   // A tier that hangs keeps nobody from what another one has.
-  parts_.executor->PostAt(parts_.clock->NowNanos() + kOthersNanos, [this, reading, alive = alive_] {
-    if (*alive) ChooseNote(reading);
-  });
+  tasks_.PostAt(parts_.clock->NowNanos() + kOthersNanos, [this, reading] { ChooseNote(reading); });
 }
 
 void SessionNotes::ChooseNote(const std::shared_ptr<Reading>& reading) {
@@ -485,8 +467,7 @@ void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
   if (parts_.read_from.empty()) return;  // Closed.
   const Key last = note.pieces[reading->pieces];
   tier->GetNote(reading->tenant, SessionPieceName(last),
-                [this, reading, last, alive = alive_](const Result<std::vector<std::byte>>& bytes) {
-                  if (!*alive) return;
+                tasks_.Guard([this, reading, last](const Result<std::vector<std::byte>>& bytes) {
                   const Result<std::vector<Key>> keys =
                       bytes.ok() ? DecodeSessionPiece(*bytes, last)
                                  : Result<std::vector<Key>>(bytes.status());
@@ -498,7 +479,7 @@ void SessionNotes::ReadPiece(const std::shared_ptr<Reading>& reading) {
                   reading->chain.insert(reading->chain.end(), keys->begin(), keys->end());
                   ++reading->pieces;
                   ReadPiece(reading);
-                });
+                }));
 }
 
 }  // namespace aquifer

@@ -22,6 +22,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/catalog.h"
 #include "cache/residency/flush_waits.h"
 #include "cache/residency/residency.h"
@@ -51,7 +52,6 @@ struct SessionNotesStats {
 class SessionNotes {
  public:
   explicit SessionNotes(SessionNotesParts parts);
-  ~SessionNotes();
 
   // The session ends with this block now. `own_class`: it is durable whatever its tenant's class,
   // so that the end is found by the block, too.
@@ -196,9 +196,9 @@ class SessionNotes {
   int64_t last_written_micros_ = 0;  // So that none has the time of the one before.
   uint64_t cursor_ = 0;
   std::vector<FlushWait> flushes_;  // Nobody rests meanwhile.
-  bool flush_check_posted_ = false;
+  TaskScope::Once flush_check_;
   SessionNotesStats stats_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{parts_.executor};
 };
 
 }  // namespace aquifer

@@ -26,8 +26,6 @@ constexpr TierSpeedOptions kSpeed{.prior_latency_nanos = 10'000'000, .prior_byte
 
 DurableLoader::DurableLoader(const DurableLoaderParts& parts) : parts_(parts), speed_(kSpeed) {}
 
-DurableLoader::~DurableLoader() { *alive_ = false; }
-
 void DurableLoader::Load(const WantedBlock& block, int64_t deadline_nanos,
                          const LoadTicket& ticket) {
   const BlockId id{.tenant = parts_.catalog->tenant(block.name.tenant).id,
@@ -91,12 +89,8 @@ void DurableLoader::Pump() {
   const bool more = !queue_.empty() && starved.empty() && reading_ops_ < kMaxReadingOps;
   queue_.insert(queue_.begin(), wait.begin(), wait.end());  // Nobody overtakes.
   if (!starved.empty()) RetrySoon();
-  if (!more || std::exchange(again_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (!*alive) return;
-    again_posted_ = false;
-    Pump();
-  });
+  if (!more) return;
+  again_.Post(&tasks_, [this] { Pump(); });
 }
 
 DurableLoader::Turn DurableLoader::StartOne(OneLoad* load) {
@@ -322,13 +316,8 @@ void DurableLoader::Settle(const BlockId& id, BlockRef ref, const Status& status
 }
 
 void DurableLoader::RetrySoon() {
-  if (std::exchange(retry_posted_, true)) return;
   const int64_t at = std::max(parts_.clock->NowNanos() + kRetryNanos, busy_until_nanos_);
-  parts_.executor->PostAt(at, [this, alive = alive_] {
-    if (!*alive) return;
-    retry_posted_ = false;
-    Pump();
-  });
+  retry_.PostAt(&tasks_, at, [this] { Pump(); });
 }
 
 }  // namespace aquifer

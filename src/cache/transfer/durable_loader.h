@@ -19,6 +19,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/catalog.h"
 #include "cache/residency/residency.h"
 #include "cache/transfer/loader.h"
@@ -48,7 +49,6 @@ struct DurableLoaderParts {
 class DurableLoader {
  public:
   explicit DurableLoader(const DurableLoaderParts& parts);
-  ~DurableLoader();
 
   // Nothing is read before Pump(). The ticket is answered once, never from inside.
   void Load(const WantedBlock& block, int64_t deadline_nanos, const LoadTicket& ticket);
@@ -117,11 +117,11 @@ class DurableLoader {
   size_t reading_ops_ = 0;
   uint64_t reading_bytes_ = 0;  // Hanging or not.
   bool pumping_ = false;
-  bool retry_posted_ = false;
-  bool again_posted_ = false;
+  TaskScope::Once retry_;
+  TaskScope::Once again_;
   int64_t busy_until_nanos_ = 0;  // The tier's queue was full.
   LoaderStats stats_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{parts_.executor};
 };
 
 }  // namespace aquifer

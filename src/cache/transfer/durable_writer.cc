@@ -33,8 +33,6 @@ uint64_t& At(std::vector<uint64_t>* counts, uint32_t number) {
 DurableWriter::DurableWriter(const DurableWriterParts& parts)
     : parts_(parts), budget_(parts.budget) {}
 
-DurableWriter::~DurableWriter() { *alive_ = false; }
-
 // --- What waits
 
 void DurableWriter::Add(BlockRef ref) { Enqueue(ref, false, false); }
@@ -191,9 +189,7 @@ void DurableWriter::ReleaseSomeHolds() {
   releasing_ = next != queue_.end() && parts_.tier != nullptr && !parts_.tier->in_service();
   if (!releasing_) return;
   release_cursor_ = next->first;
-  parts_.executor->Post([this, alive = alive_] {
-    if (*alive) ReleaseSomeHolds();
-  });
+  tasks_.Post([this] { ReleaseSomeHolds(); });
 }
 
 // --- Writing
@@ -284,8 +280,7 @@ void DurableWriter::Pump() {
 void DurableWriter::PumpAt(int64_t nanos) {
   if (timer_nanos_ <= nanos) return;
   timer_nanos_ = nanos;
-  parts_.executor->PostAt(nanos, [this, nanos, alive = alive_] {
-    if (!*alive) return;
+  tasks_.PostAt(nanos, [this, nanos] {
     if (timer_nanos_ == nanos) timer_nanos_ = INT64_MAX;
     Pump();
   });
@@ -494,17 +489,12 @@ FlushWaits::Id DurableWriter::AddFlush(uint16_t of, FlushWaits::Wait wait) {
 }
 
 void DurableWriter::CheckFlushesLater() {
-  if (std::exchange(flush_check_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (!*alive) return;
-    flush_check_posted_ = false;
-    CheckFlushes();
-  });
+  flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
 // Those that are through share one flush of the tier, a slice of them.
 void DurableWriter::CheckFlushes() {
-  if (flushes_.empty() || flush_check_posted_) return;
+  if (flushes_.empty() || flush_check_.posted()) return;
   if (parts_.tier == nullptr || !parts_.tier->in_service()) {
     for (const uint64_t number : flushes_.TakeAny(kFlushSlice)) {
       FinishFlush(number, Status(Code::kUnavailable,
@@ -517,11 +507,11 @@ void DurableWriter::CheckFlushes() {
       flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
   if (written.empty()) return;
   if (written.size() == kFlushSlice) CheckFlushesLater();
-  parts_.tier->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
+  parts_.tier->Flush(tasks_.Guard([this, written = std::move(written)](const Status& status) {
     for (const uint64_t number : written) {
-      if (*alive) FinishFlush(number, status);
+      FinishFlush(number, status);
     }
-  });
+  }));
 }
 
 void DurableWriter::FinishFlush(uint64_t number, Status status) {
@@ -554,12 +544,7 @@ void DurableWriter::Barrier(uint16_t tenant, std::function<void(Status)> on_done
 }
 
 void DurableWriter::CheckBarriersLater() {
-  if (std::exchange(barrier_check_posted_, true)) return;
-  parts_.executor->Post([this, alive = alive_] {
-    if (!*alive) return;
-    barrier_check_posted_ = false;
-    CheckBarriers();
-  });
+  barrier_check_.Post(&tasks_, [this] { CheckBarriers(); });
 }
 
 void DurableWriter::CheckBarriers() {

@@ -21,6 +21,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/barriers.h"
 #include "cache/residency/flush_waits.h"
 #include "cache/residency/residency.h"
@@ -56,7 +57,6 @@ struct DurableWriterStats {
 class DurableWriter final : public LoadWaiter {
  public:
   explicit DurableWriter(const DurableWriterParts& parts);
-  ~DurableWriter();
 
   // The block is resident. It is written after Pump(), unless the tier has it.
   void Add(BlockRef ref);
@@ -197,14 +197,14 @@ class DurableWriter final : public LoadWaiter {
   bool releasing_ = false;
   bool pumping_ = false;
   FlushWaits flushes_;
-  bool flush_check_posted_ = false;
+  TaskScope::Once flush_check_;
   Barriers barriers_;
-  bool barrier_check_posted_ = false;
+  TaskScope::Once barrier_check_;
   Losses losses_;
   std::vector<uint64_t> hung_;  // By tenant: writes that the store holds on to.
   DurableWriterStats stats_;
   Status last_failure_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{parts_.executor};
 };
 
 }  // namespace aquifer

@@ -14,8 +14,6 @@ constexpr size_t kMaxInFlightBatches = 4;
 Eraser::Eraser(const EraserOptions& options, Executor* executor, Clock* clock)
     : options_(options), executor_(executor), clock_(clock) {}
 
-Eraser::~Eraser() { *alive_ = false; }
-
 void Eraser::Add(const BlockId& id) {
   if (target_ == nullptr) return;  // It knows of none.
   if (owed_.try_emplace(id, false).second) waiting_.push_back(id);
@@ -101,13 +99,7 @@ void Eraser::OnFailed(const EraseOp& op) {
 }
 
 void Eraser::RetryLater() {
-  if (retry_posted_) return;
-  retry_posted_ = true;
-  executor_->PostAt(clock_->NowNanos() + options_.retry_nanos, [this, alive = alive_] {
-    if (!*alive) return;
-    retry_posted_ = false;
-    Retry();
-  });
+  retry_.PostAt(&tasks_, clock_->NowNanos() + options_.retry_nanos, [this] { Retry(); });
 }
 
 void Eraser::Retry() {
@@ -137,12 +129,7 @@ void Eraser::Barrier(const TenantId& tenant, std::function<void(Status)> on_done
 }
 
 void Eraser::CheckBarriersLater() {
-  if (std::exchange(check_posted_, true)) return;
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    check_posted_ = false;
-    CheckBarriers();
-  });
+  check_.Post(&tasks_, [this] { CheckBarriers(); });
 }
 
 void Eraser::CheckBarriers() {

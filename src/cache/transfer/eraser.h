@@ -24,6 +24,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/barriers.h"
 #include "tier/tier.h"
 
@@ -41,7 +42,6 @@ struct EraserOptions {
 class Eraser {
  public:
   Eraser(const EraserOptions& options, Executor* executor, Clock* clock);
-  ~Eraser();
 
   void SetTarget(Tier* target) { target_ = target; }
 
@@ -99,10 +99,10 @@ class Eraser {
   std::map<TenantId, Failures> failures_;
   std::vector<std::unique_ptr<EraseBatch>> in_flight_batches_;
   uint64_t next_deletion_ = 1;  // The number of waiting_.front(): they are asked for in order.
-  bool retry_posted_ = false;
-  bool check_posted_ = false;
+  TaskScope::Once retry_;
+  TaskScope::Once check_;
   Barriers barriers_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{executor_};
 };
 
 }  // namespace aquifer

@@ -37,8 +37,6 @@ Loader::Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock
       clock_(clock),
       max_bytes_(max_bytes) {}
 
-Loader::~Loader() { *alive_ = false; }
-
 Loader::OneLoad* Loader::NewLoad(BlockRef ref) {
   if (free_loads_.empty()) {
     OneLoad& added = loads_.emplace_back();
@@ -141,12 +139,7 @@ void Loader::TellLater(OneLoad* load, LinkedQueue<Waiting>* waiters, const Statu
 }
 
 void Loader::TellMoreLater() {
-  if (std::exchange(tell_posted_, true)) return;
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    tell_posted_ = false;
-    TellSlice();
-  });
+  tell_.Post(&tasks_, [this] { TellSlice(); });
 }
 
 void Loader::TellSlice() {
@@ -251,10 +244,8 @@ void Loader::PumpSlice() {
   }
   pumping_ = false;
   if (starved > 0) RetrySoon();  // Who waits for a place goes on when a batch ends.
-  if (ready_.empty() || std::exchange(again_posted_, true)) return;
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    again_posted_ = false;
+  if (ready_.empty()) return;
+  again_.Post(&tasks_, [this] {
     if (!tier_busy_) PumpSlice();
   });
 }
@@ -329,11 +320,8 @@ void Loader::AddToBatch(OneLoad* load) {
 }
 
 void Loader::RetrySoon() {
-  if (retry_posted_) return;
-  retry_posted_ = true;
-  executor_->PostAt(clock_->NowNanos() + kRetryNanos, [this, alive = alive_] {
-    if (!*alive) return;
-    retry_posted_ = tier_busy_ = false;
+  retry_.PostAt(&tasks_, clock_->NowNanos() + kRetryNanos, [this] {
+    tier_busy_ = false;
     Pump();
   });
 }

@@ -33,6 +33,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/linked_queue.h"
 #include "cache/residency/residency.h"
 #include "metrics/time_histogram.h"
@@ -79,7 +80,6 @@ class Loader {
   // hangs; but for one block a drive.
   Loader(Residency* residency, TierSpeed* speed, Executor* executor, Clock* clock,
          uint64_t max_bytes);
-  ~Loader();
 
   // The tier to read from; null while there is none.
   void SetSource(Tier* source) { source_ = source; }
@@ -211,13 +211,13 @@ class Loader {
   std::vector<std::unique_ptr<ReadBatch>> batches_;
   std::vector<ReadBatch*> free_batches_;
   size_t pending_ = 0;
-  bool retry_posted_ = false;
-  bool again_posted_ = false;
-  bool tell_posted_ = false;
+  TaskScope::Once retry_;
+  TaskScope::Once again_;
+  TaskScope::Once tell_;
   bool tier_busy_ = false;  // Its queue was full: it is asked again with the next retry.
   bool pumping_ = false;
   LoaderStats stats_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // Timers outlive nobody.
+  TaskScope tasks_{executor_};
 };
 
 }  // namespace aquifer

@@ -22,12 +22,8 @@ constexpr int64_t kAbsentNanos = 1'000'000'000;
 Presence::Presence(DurableTier* tier, uint64_t hash_seed, Executor* executor, Clock* clock)
     : tier_(tier), executor_(executor), clock_(clock), hash_(hash_seed), slots_(kSlots) {}
 
-Presence::~Presence() { *alive_ = false; }
-
 void Presence::PostToSelf(Task task) {
-  executor_->Post([task = std::move(task), alive = alive_] {
-    if (*alive) task();
-  });
+  tasks_.Post([task = std::move(task)] { task(); });
 }
 
 Presence::Answer Presence::Recall(const BlockId& id) const {

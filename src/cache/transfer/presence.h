@@ -21,6 +21,7 @@
 #include "aquifer/key.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "block/block_id.h"
 #include "policy/cost/chain_search.h"
 #include "tier/durable/durable_tier.h"
@@ -53,7 +54,6 @@ class Presence {
   static constexpr size_t kMaxKeys = 4096;
 
   Presence(DurableTier* tier, uint64_t hash_seed, Executor* executor, Clock* clock);
-  ~Presence();
 
   // As far as is remembered.
   Answer Recall(const BlockId& id) const;
@@ -133,7 +133,7 @@ class Presence {
   std::map<BlockId, std::vector<Asker>> asked_;  // At the tier now, and who wants to know.
   std::map<LookBatch*, std::unique_ptr<LookBatch>> batches_;  // lookup only: never walked
   PresenceStats stats_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{executor_};
 };
 
 }  // namespace aquifer

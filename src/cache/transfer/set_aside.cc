@@ -109,9 +109,7 @@ void SetAside::Want(BlockRef ref) {
 }
 
 void SetAside::ClimbSoon() {
-  parts_.executor->Post([this, alive = alive_] {
-    if (*alive) ClimbSome();
-  });
+  tasks_.Post([this] { ClimbSome(); });
 }
 
 // A ref may name another block by now: then that is written, which does no harm.

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/residency.h"
 #include "cache/transfer/unwritten.h"
 #include "policy/admission/write_threshold.h"
@@ -48,7 +49,6 @@ class SetAside {
  public:
   SetAside(const WriteThresholdOptions& admission, SetAsideParts parts)
       : parts_(std::move(parts)), threshold_(admission) {}
-  ~SetAside() { *alive_ = false; }
 
   // Whether a block that was just stored is worth a write, where so much of what is stored can be
   // written at the moment. Else it is to be added here.
@@ -93,7 +93,7 @@ class SetAside {
   Place trim_cursor_;               // Up to here it has been looked at for blocks that are gone.
   std::set<BlockRef> wanted_;       // While there are any, ClimbSome() is posted.
   SetAsideStats stats_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{parts_.executor};
 };
 
 }  // namespace aquifer

@@ -53,8 +53,6 @@ WriteDown::WriteDown(const WriteDownSettings& settings, Residency* residency, Er
               .take_back = [this](BlockRef ref, uint64_t sequence) { Enqueue(ref, sequence); },
               .on_taken_back = [this] { Pump(); }}) {}
 
-WriteDown::~WriteDown() { *alive_ = false; }
-
 void WriteDown::SetTarget(Tier* target) {
   target_ = target;
   Pump();
@@ -169,9 +167,7 @@ void WriteDown::TakeBackFlushed() {
 }
 
 void WriteDown::PostToSelf(void (WriteDown::*step)()) {
-  executor_->Post([this, step, alive = alive_] {
-    if (*alive) (this->*step)();
-  });
+  tasks_.Post([this, step] { (this->*step)(); });
 }
 
 // Half of what the tenant can have: the rest must stay evictable, or a slow drive stops all stores.
@@ -410,8 +406,7 @@ void WriteDown::Pump() {
 void WriteDown::PumpAt(int64_t nanos) {
   if (timer_nanos_ <= nanos) return;
   timer_nanos_ = nanos;
-  executor_->PostAt(nanos, [this, nanos, alive = alive_] {
-    if (!*alive) return;
+  tasks_.PostAt(nanos, [this, nanos] {
     if (timer_nanos_ == nanos) timer_nanos_ = INT64_MAX;
     Pump();
   });
@@ -632,27 +627,22 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
 
 // Those that are through share one flush of the tier, a slice of them.
 void WriteDown::CheckFlushes() {
-  if (flushes_.empty() || flush_check_posted_) return;
+  if (flushes_.empty() || flush_check_.posted()) return;
   if (target_ == nullptr || !target_->in_service()) return FailFlushes();
   if (sorting_) return;
   std::vector<uint64_t> written =
       flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
   if (written.empty()) return;
   if (written.size() == kFlushSlice) CheckFlushesLater();
-  target_->Flush([this, written = std::move(written), alive = alive_](const Status& status) {
+  target_->Flush(tasks_.Guard([this, written = std::move(written)](const Status& status) {
     for (const uint64_t number : written) {
-      if (*alive) FinishFlush(number, status);
+      FinishFlush(number, status);
     }
-  });
+  }));
 }
 
 void WriteDown::CheckFlushesLater() {
-  if (std::exchange(flush_check_posted_, true)) return;
-  executor_->Post([this, alive = alive_] {
-    if (!*alive) return;
-    flush_check_posted_ = false;
-    CheckFlushes();
-  });
+  flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
 void WriteDown::FailFlushes() {
@@ -678,11 +668,10 @@ void WriteDown::Barrier(uint16_t tenant, std::function<void(Status)> on_done) {
 }
 
 void WriteDown::CheckBarriersLater() {
-  if (!std::exchange(barrier_check_posted_, true)) PostToSelf(&WriteDown::CheckBarriers);
+  barrier_check_.Post(&tasks_, [this] { CheckBarriers(); });
 }
 
 void WriteDown::CheckBarriers() {
-  barrier_check_posted_ = false;
   uint64_t oldest = next_batch_;
   for (const auto& write : batches_) {
     if (write->busy && !write->done) oldest = std::min(oldest, write->number);

@@ -20,6 +20,7 @@
 #include "aquifer/status.h"
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/task_scope.h"
 #include "cache/residency/barriers.h"
 #include "cache/residency/flush_waits.h"
 #include "cache/residency/residency.h"
@@ -56,7 +57,6 @@ class WriteDown {
 
   WriteDown(const WriteDownSettings& settings, Residency* residency, Eraser* eraser,
             Executor* executor, Clock* clock);
-  ~WriteDown();
 
   // Null while there is no tier to write to.
   void SetTarget(Tier* target);
@@ -255,15 +255,15 @@ class WriteDown {
   int64_t paused_until_nanos_ = 0;
   int64_t timer_nanos_ = INT64_MAX;
   FlushWaits flushes_;
-  bool flush_check_posted_ = false;
+  TaskScope::Once flush_check_;
   Barriers barriers_;
-  bool barrier_check_posted_ = false;
+  TaskScope::Once barrier_check_;
   Losses losses_;
   std::vector<uint64_t> hung_;  // By tenant: writes that a drive holds on to.
   std::map<BlockRef, HungBlock> hung_blocks_;
   WriteDownStats stats_;
   Status last_failure_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  TaskScope tasks_{executor_};
 };
 
 }  // namespace aquifer

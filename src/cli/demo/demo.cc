@@ -276,7 +276,7 @@ class Demo {
                                        : "none";
   }
 
-  // What a crash takes is what the node had not yet written; a demonstration waits for that.
+  // A crash takes the blocks that the node had not yet written; a demonstration waits for those.
   Status KillAndRestart() {
     progress_.Show("  waiting until the blocks are on NVMe");
     AQ_ASSIGN_OR_RETURN(const std::unique_ptr<Cache> client, Connect({.socket = socket_}, {}));

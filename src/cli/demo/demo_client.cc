@@ -101,7 +101,7 @@ class Exchange {
     return Status(Code::kUnavailable, fmt::format("the replica refused: {}", input_));
   }
 
-  // What has come whole of "SIZE\r\nBYTES\r\n".
+  // Takes each "SIZE\r\nBYTES\r\n" that has come whole.
   void TakeChunks() {
     while (!over_) {
       const size_t line = input_.find("\r\n");

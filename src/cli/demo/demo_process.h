@@ -1,5 +1,5 @@
 // A process that the demonstration starts, kills and starts again: the node, a replica. It dies
-// with this program, however that ends. What it says is kept, and shown where that is asked for.
+// with this program, however that ends. Its output is kept, and shown where that is asked for.
 #pragma once
 
 #include <sys/types.h>
@@ -38,9 +38,9 @@ class DemoProcess {
     return over_;
   }
 
-  // Signals, and waits for the end. What it ended with; minus the signal that ended it.
+  // Signals, and waits for the end. Returns the exit status; or minus the signal that ended it.
   int End(int signal);
-  // What it ended with, once it has closed its output.
+  // The same without a signal, once the process has closed its output.
   int Wait() { return End(0); }
 
  private:

@@ -31,7 +31,7 @@ disk. The exit status is 0 unless something is bad. `aquifer bench` measures mor
 Examples:
   aquifer doctor
   aquifer doctor --directory /mnt/nvme0    judge the drive that will hold blocks
-  aquifer doctor --json                    for programs: one object, with a list "checks")";
+  aquifer doctor --json                    for programs: one object, with lists "checks" and "features")";
 
 std::string TextOf(const std::vector<Check>& checks) {
   std::string text;
@@ -42,7 +42,7 @@ std::string TextOf(const std::vector<Check>& checks) {
   return text;
 }
 
-std::string JsonOf(const std::vector<Check>& checks, bool usable) {
+std::string JsonOf(const std::vector<Check>& checks, const HostFacts& facts, bool usable) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Check& check : checks) {
     list.push_back({{"name", check.name},
@@ -50,7 +50,13 @@ std::string JsonOf(const std::vector<Check>& checks, bool usable) {
                     {"value", check.value},
                     {"advice", check.advice}});
   }
-  const nlohmann::ordered_json report = {{"usable", usable}, {"checks", list}};
+  nlohmann::ordered_json features = nlohmann::ordered_json::array();
+  for (const BuildFeature& feature : facts.features) {
+    features.push_back(
+        {{"name", feature.name}, {"on", feature.why_not.empty()}, {"why_not", feature.why_not}});
+  }
+  const nlohmann::ordered_json report = {
+      {"usable", usable}, {"checks", list}, {"features", features}};
   return report.dump(2) + "\n";
 }
 
@@ -73,7 +79,7 @@ int RunDoctor(const DoctorOptions& options) {
   const bool usable = std::none_of(checks.begin(), checks.end(), [](const Check& check) {
     return check.verdict == Verdict::kBad;
   });
-  fmt::print("{}", options.json ? JsonOf(checks, usable) : TextOf(checks));
+  fmt::print("{}", options.json ? JsonOf(checks, facts, usable) : TextOf(checks));
   return usable ? kExitOk : kExitFailed;
 }
 

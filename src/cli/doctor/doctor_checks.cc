@@ -79,19 +79,25 @@ Check JudgeSharedMemory(const HostFacts& facts) {
 }
 
 Check JudgeHugePages(const HostFacts& facts) {
-  const std::string pool =
+  const std::string reserved =
       facts.huge_pool_bytes == 0
-          ? "no pool"
-          : fmt::format("{} free of {} in the pool", SizeText(facts.huge_pool_free_bytes),
+          ? "none are reserved"
+          : fmt::format("{} of {} reserved ones are free", SizeText(facts.huge_pool_free_bytes),
                         SizeText(facts.huge_pool_bytes));
-  std::string value =
-      fmt::format("{}; shared memory {} huge pages (shmem_enabled: {})", pool,
-                  facts.extent_in_huge_pages ? "is in" : "is not in", facts.transparent);
-  if (facts.extent_in_huge_pages || !facts.extent.ok()) return Ok("huge pages", std::move(value));
+  if (!facts.extent.ok()) return Ok("huge pages", reserved);
+  if (facts.extent_in_huge_pages) {
+    // The kernel makes them on request, whatever shmem_enabled says.
+    const bool from_pool = facts.huge_pool_free_bytes >= kExtentBytes;
+    return Ok(
+        "huge pages",
+        fmt::format("shared memory gets them {}; {}",
+                    from_pool ? "from the reserved ones" : "from the kernel on request", reserved));
+  }
   return Warn(
-      "huge pages", std::move(value),
-      "drives read into small pages at less than half the speed; use Linux 6.1 or newer, or "
-      "reserve pages: sysctl vm.nr_hugepages=N (2MiB each)");
+      "huge pages",
+      fmt::format("shared memory gets none (shmem_enabled: {}); {}", facts.transparent, reserved),
+      "drives read into small pages at less than half the speed; use Linux 6.1 or newer, "
+      "or reserve pages: sysctl vm.nr_hugepages=N (2MiB each)");
 }
 
 Check JudgeUring(const HostFacts& facts) {
@@ -150,13 +156,46 @@ Check JudgePidfd(const HostFacts& facts) {
               "allow pidfd_open in the sandbox");
 }
 
+const BuildFeature* FindFeature(const HostFacts& facts, std::string_view name) {
+  for (const BuildFeature& feature : facts.features) {
+    if (feature.name == name) return &feature;
+  }
+  return nullptr;
+}
+
+// A feature that is missing is told and not judged: many builds leave one out on purpose.
+Check JudgeBuild(const HostFacts& facts) {
+  std::vector<std::string> has;
+  std::vector<std::string> lacks;
+  for (const BuildFeature& feature : facts.features) {
+    if (feature.why_not.empty()) {
+      has.push_back(feature.name);
+    } else {
+      lacks.push_back(fmt::format("{} ({})", feature.name, feature.why_not));
+    }
+  }
+  std::string value =
+      has.empty() ? "no optional feature" : fmt::format("with {}", fmt::join(has, ", "));
+  if (!lacks.empty()) value += fmt::format("; without {}", fmt::join(lacks, ", "));
+  return Ok("build", std::move(value));
+}
+
 Check JudgeGpu(const HostFacts& facts) {
   if (facts.gpu_driver && !facts.gpu_devices) {
     return Warn("gpu", "a driver, and no /dev/nvidia*",
                 "give the container the devices (--gpus all), or load the module nvidia-uvm");
   }
-  if (facts.gpus.empty()) return Ok("gpu", facts.gpu_devices ? "of unknown model" : "none");
-  return Ok("gpu", fmt::format("{}", fmt::join(facts.gpus, ", ")));
+  const bool any = !facts.gpus.empty() || facts.gpu_devices;
+  std::string value = !any                 ? "none"
+                      : facts.gpus.empty() ? "of unknown model"
+                                           : fmt::format("{}", fmt::join(facts.gpus, ", "));
+  const BuildFeature* const code = FindFeature(facts, kGpuFeature);
+  if (!any || code == nullptr || code->why_not.empty()) return Ok("gpu", std::move(value));
+  return Warn("gpu",
+              fmt::format("{}; this build of Aquifer has no GPU code ({})", value, code->why_not),
+              "install a CUDA compiler, 13.0 or newer (tools/install-nvcc in the source folder, or "
+              "the package cuda-nvcc-13-0 of NVIDIA's repository); then build, or pip install, "
+              "again");
 }
 
 Check JudgeDisk(const HostFacts& facts) {
@@ -230,6 +269,7 @@ std::vector<Check> JudgeHost(const HostFacts& facts) {
       JudgeSharedMemory(facts), JudgeHugePages(facts),   JudgeDisk(facts),
       JudgeDiskSpeed(facts),    JudgeUring(facts),       JudgeMemlock(facts),
       JudgeOpenFiles(facts),    JudgePidfd(facts),       JudgeGpu(facts),
+      JudgeBuild(facts),
   };
 }
 

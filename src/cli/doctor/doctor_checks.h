@@ -1,4 +1,4 @@
-// What `aquifer doctor` says of a host: facts are gathered in one place (doctor_facts.cc) and
+// The checks of `aquifer doctor`: facts of a host are gathered in one place (doctor_facts.cc) and
 // judged in another (doctor_checks.cc), so that the judgement is tested with hosts that we do not
 // have.
 #pragma once
@@ -23,11 +23,11 @@ std::string_view VerdictName(Verdict verdict);  // "ok", "warn", "bad"
 struct Check {
   std::string name;
   Verdict verdict = Verdict::kOk;
-  std::string value;   // What there is, in a few words.
-  std::string advice;  // What to do about it, in one line; empty where all is well.
+  std::string value;   // The finding, in a few words.
+  std::string advice;  // The next step, in one line; empty where all is well.
 };
 
-// What io_uring can do here, of what we use.
+// The features of io_uring that we use, as far as they work here.
 struct UringFacts {
   Status usable{};             // Why not.
   bool defer_taskrun = false;  // Linux 6.1.
@@ -36,7 +36,16 @@ struct UringFacts {
   bool buffer_table = false;
 };
 
+// A part of Aquifer that a build may leave out.
+struct BuildFeature {
+  std::string name;     // "CUDA"
+  std::string why_not;  // Empty: this build has it.
+};
+inline constexpr std::string_view kGpuFeature = "CUDA";
+
 struct HostFacts {
+  std::vector<BuildFeature> features{};
+
   std::string cpu;
   unsigned cores = 0;
   std::string kernel;
@@ -53,7 +62,7 @@ struct HostFacts {
   uint64_t memlock_bytes = UINT64_MAX;
   bool may_lock_all = false;  // CAP_IPC_LOCK: the limit does not count.
   uint64_t open_files = UINT64_MAX;
-  uint64_t open_files_most = UINT64_MAX;  // What this user may raise it to.
+  uint64_t open_files_most = UINT64_MAX;  // The user may raise it to this.
 
   uint64_t host_memory_bytes = 0;
   uint64_t memory_limit_bytes = 0;  // As the cgroup sees it.
@@ -84,9 +93,12 @@ std::vector<Check> JudgeHost(const HostFacts& facts);
 
 // Everything that takes no time.
 HostFacts GatherFacts(const std::string& directory);
-// What must be measured; a few seconds each. `scratch` is an empty directory on the disk.
+// These measure, for a few seconds each. `scratch` is an empty directory on the disk.
 void MeasureMemory(HostFacts* facts);
 void MeasureDisk(const std::string& scratch, HostFacts* facts);
+
+// Of this program, as CMake wrote them down (doctor_features.cc.in).
+std::vector<BuildFeature> BuildFeatures();
 
 // Supplied by the file that CMake picks.
 UringFacts GatherUringFacts();

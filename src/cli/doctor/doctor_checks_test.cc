@@ -30,6 +30,7 @@ HostFacts GoodHost() {
   facts.memory_limit_bytes = 512 * kGiB;
   facts.memory_available_bytes = 400 * kGiB;
   facts.pidfd = facts.peer_pidfd = true;
+  facts.features = {{"io_uring", ""}, {"CUDA", ""}};
   facts.gpus = {"NVIDIA H200", "NVIDIA H200"};
   facts.gpu_driver = facts.gpu_devices = true;
   facts.directory = "/mnt/nvme0";
@@ -66,7 +67,7 @@ TEST(DoctorChecksTest, AGoodHostGetsNoAdvice) {
     EXPECT_FALSE(check.value.empty()) << check.name;
     EXPECT_TRUE(names.insert(check.name).second) << check.name;
   }
-  EXPECT_EQ(names.size(), 12u);
+  EXPECT_EQ(names.size(), 13u);
 }
 
 TEST(DoctorChecksTest, AHostWithoutSharedMemoryOrAnyMemoryIsUnusable) {
@@ -81,7 +82,7 @@ TEST(DoctorChecksTest, AHostWithoutSharedMemoryOrAnyMemoryIsUnusable) {
   EXPECT_THAT(Find(facts, "memory").value, HasSubstr("the cgroup's limit; the host has 512GiB"));
 }
 
-TEST(DoctorChecksTest, WhatIsSlowOrMissingIsAWarningWithAdvice) {
+TEST(DoctorChecksTest, ASlowOrMissingPartIsAWarningWithAdvice) {
   HostFacts facts = GoodHost();
   facts.checksum_is_vector = false;
   ExpectVerdict(facts, "cpu", Verdict::kWarn, "AVX2");
@@ -133,6 +134,49 @@ TEST(DoctorChecksTest, AHostWithoutAGpuIsFine) {
   facts.gpu_driver = facts.gpu_devices = false;
   EXPECT_EQ(Find(facts, "gpu").value, "none");
   EXPECT_EQ(Find(facts, "gpu").verdict, Verdict::kOk);
+}
+
+TEST(DoctorChecksTest, HugePagesAndTheKernelsSettingDoNotContradictEachOther) {
+  HostFacts facts = GoodHost();
+  facts.transparent = "never";
+  EXPECT_EQ(Find(facts, "huge pages").value,
+            "shared memory gets them from the kernel on request; none are reserved");
+  facts.huge_pool_bytes = 4 * kGiB;
+  facts.huge_pool_free_bytes = 2 * kGiB;
+  EXPECT_EQ(Find(facts, "huge pages").value,
+            "shared memory gets them from the reserved ones; 2GiB of 4GiB reserved ones are free");
+  facts.huge_pool_bytes = facts.huge_pool_free_bytes = 0;
+  facts.extent_in_huge_pages = false;
+  EXPECT_EQ(Find(facts, "huge pages").value,
+            "shared memory gets none (shmem_enabled: never); none are reserved");
+}
+
+TEST(DoctorChecksTest, TheBuildsFeaturesAreListedWithTheReasonsForTheMissingOnes) {
+  HostFacts facts = GoodHost();
+  EXPECT_EQ(Find(facts, "build").value, "with io_uring, CUDA");
+  facts.features.push_back({"S3 stores", "a wheel speaks to no store"});
+  EXPECT_EQ(Find(facts, "build").value,
+            "with io_uring, CUDA; without S3 stores (a wheel speaks to no store)");
+  facts.features.clear();
+  EXPECT_EQ(Find(facts, "build").value, "no optional feature");
+}
+
+TEST(DoctorChecksTest, AGpuWithoutGpuCodeInTheBuildIsAWarningThatNamesWhatToInstall) {
+  HostFacts facts = GoodHost();
+  facts.features = {{"io_uring", ""}, {"CUDA", "no CUDA compiler found"}};
+  ExpectVerdict(facts, "gpu", Verdict::kWarn, "tools/install-nvcc");
+  EXPECT_THAT(Find(facts, "gpu").value,
+              HasSubstr("NVIDIA H200; this build of Aquifer has no GPU code (no CUDA compiler"));
+  facts.gpus.clear();
+  facts.gpu_driver = facts.gpu_devices = false;
+  ExpectVerdict(facts, "gpu", Verdict::kOk, "");
+}
+
+TEST(DoctorChecksTest, ThisBuildKnowsWhetherItHasGpuCode) {
+  std::set<std::string> names;
+  for (const BuildFeature& feature : BuildFeatures()) names.insert(feature.name);
+  EXPECT_EQ(names.size(), 6u);
+  EXPECT_TRUE(names.contains(std::string(kGpuFeature)));
 }
 
 TEST(DoctorChecksTest, AHostOfTodayGatheredHasNoHoles) {

@@ -158,6 +158,7 @@ double BestGbps(uint64_t bytes, const Work& work) {
 HostFacts GatherFacts(const std::string& directory) {
   const Machine machine = DescribeMachine();
   HostFacts facts;
+  facts.features = BuildFeatures();
   facts.cpu = machine.cpu;
   facts.cores = machine.cores;
   facts.kernel = machine.kernel;

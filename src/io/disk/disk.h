@@ -52,7 +52,7 @@ struct IoRequest {
   Status status;
 };
 
-// What every disk refuses before it looks at a file: misaligned or empty data is kInvalid.
+// Every disk checks this before it looks at a file: misaligned or empty data is kInvalid.
 Status CheckRequest(const IoRequest& request);
 
 struct IoGroup {

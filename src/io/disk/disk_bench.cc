@@ -158,7 +158,7 @@ void Through(benchmark::State& state, DiskEngine engine, IoKind kind) {
         } else if (started < blocks) {
           ++started;
           group.requests[0].offset = offsets.Next();
-          if (groups.size() <= kDepth) {  // Else each has a block of its own already.
+          if (groups.size() <= kDepth) {  // Later groups have a block of their own.
             group.requests[0].data = bench.Block(i + started % 2 * kDepth, bytes);
           }
           disk->Submit(&group);

@@ -1,4 +1,4 @@
-// What every disk promises, over each of them.
+// The promises of every disk, tested over each of them.
 #include "io/disk/disk.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class DiskTest : public testing::TestWithParam<Kind> {
   std::unique_ptr<Disk> disk_;
 };
 
-TEST_P(DiskTest, WhatIsWrittenIsReadBack) {
+TEST_P(DiskTest, WrittenBytesAreReadBack) {
   ASSERT_TRUE(Create(1, 32 * kMiB).ok());
   uint64_t offset = 0;
   for (const size_t bytes : {kPageBytes, 3 * kPageBytes, size_t{65536}, kMiB, 9 * kMiB}) {
@@ -75,7 +75,7 @@ TEST_P(DiskTest, WhatIsWrittenIsReadBack) {
   }
 }
 
-TEST_P(DiskTest, WhatIsWrittenIsThereAfterAReopen) {
+TEST_P(DiskTest, WrittenBytesAreThereAfterAReopen) {
   const AlignedBytes source(kMiB, 5);
   ASSERT_TRUE(Create(7, kMiB).ok());
   ASSERT_TRUE(Write(7, 0, source).ok());
@@ -160,7 +160,7 @@ TEST_P(DiskTest, CreateKeepsGrowsAndCutsAFile) {
   ASSERT_TRUE(Create(1, kPageBytes).ok());
   EXPECT_EQ(Read(1, 0, target).code(), Code::kNotFound);
   ASSERT_TRUE(Create(1, 2 * kPageBytes).ok());
-  ASSERT_TRUE(Read(1, 0, target).ok());  // What was cut off is zero now.
+  ASSERT_TRUE(Read(1, 0, target).ok());  // The part that was cut off is zero now.
   const auto zeros = target.span().subspan(kPageBytes);
   EXPECT_TRUE(
       std::all_of(zeros.begin(), zeros.end(), [](std::byte b) { return b == std::byte{0}; }));

@@ -1,4 +1,4 @@
-// What a system call's errno means to a caller.
+// Turns a system call's errno into a Status that a caller can act on.
 #pragma once
 
 #include <string_view>

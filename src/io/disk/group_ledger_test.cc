@@ -59,7 +59,7 @@ TEST_F(GroupLedgerTest, GroupsThatFinishTogetherTravelInOneTask) {
   EXPECT_EQ(done_.size(), 4u);
 }
 
-TEST_F(GroupLedgerTest, WhatDoesNotFitIsBusyAsAWhole) {
+TEST_F(GroupLedgerTest, AGroupThatDoesNotFitIsBusyAsAWhole) {
   GroupLedger ledger(3, &executor_);
   GroupLedger::Active* active = ledger.Admit(Group({true, true}));
   IoGroup* refused = Group({true, true});

@@ -1,4 +1,4 @@
-// What is true of disks that stand on a real directory: locks, full and failing file systems, hosts
+// Promises of disks that stand on a real directory: locks, full and failing file systems, hosts
 // without io_uring.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -320,7 +320,7 @@ TEST_P(OpenDiskTest, AFileSystemThatCannotAllocateGetsWrittenTo) {
   }
 }
 
-TEST_P(OpenDiskTest, WhatCannotBeMadeStableIsNotThere) {
+TEST_P(OpenDiskTest, AFileThatCannotBeMadeStableIsNotThere) {
   if (!RunWhereCallFails({.call = SYS_fsync, .error = EIO}, [this] {
         auto disk = Open();
         ASSERT_TRUE(disk.ok());

@@ -29,7 +29,7 @@ namespace {
 
 using Active = GroupLedger::Active;
 
-// What other threads tell the disk's thread, in order.
+// A message of another thread to the disk's thread; messages keep their order.
 struct Message {
   enum class Kind : uint8_t {
     kGroup,     // `active` was submitted.
@@ -65,7 +65,7 @@ class Inbox {
     AQ_CHECK(::write(eventfd_.get(), &one, sizeof(one)) == sizeof(one));
   }
 
-  // What wakes: while the device has enough of it, bulk does not, or no group does.
+  // Tells which messages wake the thread. While the device has enough, bulk or no group does.
   enum class Sleep : uint8_t { kAwake, kAllWakes, kBulkDoesNot, kNoGroupDoes };
 
   // Whether there is nothing to do but sleep. If so, the next message that may wake does.
@@ -108,8 +108,8 @@ class Inbox {
 // first would be done when the last is, and whoever waits for them in order would wait for all.
 //
 // Bulk writes have a lane of their own: a read waits for what the device has of them, and never for
-// all that is in the lane. What is there is at the device the moment that there is room. When it
-// had to be asked for first, the device stood still for a tenth of the time.
+// all that is in the lane. A write in the lane goes to the device the moment that there is room.
+// When it had to be asked for first, the device stood still for a tenth of the time.
 class UringDisk final : public Disk {
  public:
   UringDisk(const DiskOptions& options, std::unique_ptr<DiskDirectory> directory,
@@ -161,7 +161,7 @@ class UringDisk final : public Disk {
   static constexpr uint64_t kMaxBulkBytesWithReads = uint64_t{8} << 20;
 
   struct Lane {
-    GroupQueue queue;       // What the device has no room for yet.
+    GroupQueue queue;       // The device has no room for these yet.
     GroupQueue::Next next;  // Taken from it, and too large for now.
     uint64_t bytes_at_device = 0;
   };
@@ -207,7 +207,7 @@ class UringDisk final : public Disk {
       for (const Message& message : messages_) Handle(message);
       messages_.clear();
       StartRequests();
-      ledger_.Flush();  // What ended without the device.
+      ledger_.Flush();  // Tells of groups that ended without the device.
       const bool may_sleep = inbox_.PrepareToSleep(HowToSleep());
       const bool nothing_under_way = free_slots_.size() == depth_ && with_helper_ == 0;
       if (closing_ && nothing_under_way && may_sleep) return;

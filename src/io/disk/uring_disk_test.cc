@@ -1,4 +1,4 @@
-// What only the io_uring engine promises. Not built without it.
+// Promises of the io_uring engine alone. Not built without it.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -134,7 +134,7 @@ TEST_F(UringDiskTest, ARingKnowsWhatItRemembers) {
   EXPECT_TRUE(ring.Find(whole.first(kPageBytes)).has_value());
 }
 
-// What is registered is the memory itself: what is mapped in its place without a word gets nothing.
+// The memory itself is registered: a mapping put in its place without a word gets nothing.
 TEST_F(UringDiskTest, RememberedMemoryIsReadIntoAsItWasRegistered) {
   const auto disk = Open(8);
   ASSERT_TRUE(RunRequest(disk.get(), CreateRequest(1, kPageBytes)).ok());

@@ -47,7 +47,7 @@ std::optional<uint64_t> ReadField(const std::string& path, std::string_view name
   return std::nullopt;
 }
 
-// What the group in this folder may still take; no bound when it has no limit.
+// The files that say how much a group may still take; no bound when it has no limit.
 struct CgroupFiles {
   std::string_view limit;
   std::string_view second_limit;  // May be empty.

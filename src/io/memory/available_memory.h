@@ -18,7 +18,7 @@ struct MemoryRoots {
 // used; page cache that can be dropped counts as free. 0 when the host does not say.
 uint64_t AvailableMemoryBytes(const MemoryRoots& roots);
 
-// What there is at all, used or not: the least of the host's memory and the limits of the enclosing
+// All memory, used or not: the least of the host's memory and the limits of the enclosing
 // cgroups. 0 when the host does not say.
 uint64_t MemoryLimitBytes(const MemoryRoots& roots);
 

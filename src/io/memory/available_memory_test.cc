@@ -54,7 +54,7 @@ TEST_F(AvailableMemoryTest, TheLimitIsTheHostsMemoryOrTheGroups) {
   EXPECT_EQ(MemoryLimitBytes(roots_) / kMiB, 8192u);
   Write("proc/self/cgroup", "0::/a/b\n");
   Write("cgroup/a/memory.max", "629145600\n");
-  Write("cgroup/a/memory.current", "419430400\n");  // What is used is not the question.
+  Write("cgroup/a/memory.current", "419430400\n");  // The part in use does not count.
   Write("cgroup/a/b/memory.max", "max\n");
   EXPECT_EQ(MemoryLimitBytes(roots_) / kMiB, 600u);
   Write("proc/meminfo", "MemAvailable:    1048576 kB\n");

@@ -55,7 +55,7 @@ TEST(ExtentTest, NobodyCanResizeItOrUnseal) {
 }
 
 // A client may be reading it when the node goes.
-TEST(ExtentTest, WhatIsToKeepItsContentsHasThemForWhoHasItMapped) {
+TEST(ExtentTest, AnExtentThatKeepsItsContentsHasThemForItsMappers) {
   auto extent = SystemExtentSource()->New(kMiB);
   ASSERT_TRUE(extent.ok());
   void* const mapped = ::mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, (*extent)->descriptor(), 0);
@@ -151,7 +151,7 @@ TEST_F(ShortMemoryTest, WithoutAMemfdThereIsNoSpace) {
   ExpectNoSpaceWhere({.call = SYS_memfd_create, .error = EMFILE}, "memfd_create");
 }
 
-TEST_F(ShortMemoryTest, WhatCannotBeSizedIsNoSpace) {
+TEST_F(ShortMemoryTest, AnExtentThatCannotBeSizedIsNoSpace) {
   ExpectNoSpaceWhere({.call = SYS_ftruncate, .error = EFBIG}, "ftruncate");
 }
 
@@ -159,11 +159,11 @@ TEST_F(ShortMemoryTest, PagesThatAreNotThereAreNoSpace) {
   ExpectNoSpaceWhere({.call = SYS_fallocate, .error = ENOSPC}, "fallocate");
 }
 
-TEST_F(ShortMemoryTest, WhatCannotBeSealedIsNoSpace) {
+TEST_F(ShortMemoryTest, AnExtentThatCannotBeSealedIsNoSpace) {
   ExpectNoSpaceWhere({.call = SYS_fcntl, .error = EPERM, .argument = 1, .mask = 1024}, "sealing");
 }
 
-TEST_F(ShortMemoryTest, WhatCannotBeMappedIsNoSpace) {
+TEST_F(ShortMemoryTest, AnExtentThatCannotBeMappedIsNoSpace) {
   ExpectNoSpaceWhere({.call = SYS_mmap, .error = ENOMEM, .argument = 3, .mask = MAP_SHARED},
                      "mmap");
 }
@@ -174,7 +174,7 @@ TEST_F(ShortMemoryTest, PagesThatCannotBePopulatedAreNoSpace) {
                      "MADV_POPULATE_WRITE");
 }
 
-TEST_F(ShortMemoryTest, WhatCannotBeKeptOutOfCoreDumpsIsNotUsed) {
+TEST_F(ShortMemoryTest, AnExtentThatCannotBeKeptOutOfCoreDumpsIsNotUsed) {
   ExpectNoSpaceWhere({.call = SYS_madvise, .error = EINVAL, .argument = 2, .mask = 16},
                      "MADV_DONTDUMP");
 }

@@ -17,7 +17,7 @@ RingHeader* HeaderOf(std::span<std::byte> memory) {
 }
 
 Status Broken() {
-  return Status(Code::kInvalid, "the other side left its ring in a state that cannot be");
+  return Status(Code::kInvalid, "the other process left the ring in an impossible state");
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ Status CheckRing(std::span<const std::byte> memory) {
   if (magic != RingHeader::kMagic) return Status(Code::kInvalid, "memory that is not a ring");
   if (data_bytes != memory.size() - kRingHeaderBytes || !std::has_single_bit(data_bytes) ||
       data_bytes < 2 * kMaxFrameBytes) {
-    return Status(Code::kInvalid, "a ring of a size that cannot be");
+    return Status(Code::kInvalid, "a ring of an impossible size");
   }
   return Status();
 }
@@ -51,7 +51,7 @@ RingWriter::RingWriter(std::span<std::byte> memory)
 
 bool RingWriter::HasRoom(size_t bytes) {
   const uint64_t in_use = written_ - header_->read.load(std::memory_order_seq_cst);
-  // It has read what was never written, or half a frame.
+  // The reader claims to have read bytes that were never written, or half a frame.
   if (in_use > data_.size() || in_use % kFrameAlignment != 0) broken_ = true;
   return !broken_ && data_.size() - in_use >= bytes;
 }
@@ -64,7 +64,8 @@ Status RingWriter::Write(std::span<const std::byte> frame) {
   std::memcpy(data_.data() + at, frame.data(), first);
   std::memcpy(data_.data(), frame.data() + first, frame.size() - first);
   written_ += frame.size();
-  // In one order with reader_sleeps: either we see that it sleeps, or it sees this.
+  // Sequentially consistent with reader_sleeps: either the writer sees that the reader sleeps, or
+  // the reader sees this.
   header_->written.store(written_, std::memory_order_seq_cst);
   return Status();
 }
@@ -111,7 +112,7 @@ Status RingReader::Read(std::vector<std::byte>* frame) {
   }
   frame->resize(bytes);
   CopyOut(read_, *frame);
-  PutU32(frame->data(), bytes);  // It may have changed since.
+  PutU32(frame->data(), bytes);  // The writer may have changed it since.
   read_ += bytes;
   header_->read.store(read_, std::memory_order_seq_cst);
   return Status();

@@ -1,13 +1,14 @@
-// Frames from one process to another, through memory that both have mapped. One side writes, one
-// reads; nobody locks and nobody makes a system call while the other is awake. (io/disk/ring.h is
-// another ring: the kernel's.)
+// A ring carries frames from one process to another, through memory that both have mapped. One side
+// writes, one reads. Neither side locks, and neither makes a system call while the other is awake.
+// (io/disk/ring.h is another ring: the kernel's.)
 //
-// Neither side trusts the other. Both keep their own position in their own memory and look at the
-// other's only to see how far it is; a position that cannot be makes the ring broken, for good. A
-// frame is copied out before anyone reads it, so it cannot change while it is being read.
+// Neither side trusts the other. Each side keeps its own position in its own memory, and reads the
+// other's position only to see how far it is. An impossible position makes the ring broken, for
+// good. A frame is copied out before anyone reads it, so it cannot change while it is being read.
 //
-// To sleep, a side says so in the ring, looks once more, and waits for its descriptor; the other
-// side sees it with its next Write() or Read() and wakes it. docs/formats/local.md has the bytes.
+// A side that wants to sleep sets a flag in the ring, looks once more, and waits for its
+// descriptor. The other side sees the flag with its next Write() or Read() and wakes it.
+// docs/formats/local.md has the bytes.
 #pragma once
 
 #include <atomic>
@@ -26,21 +27,21 @@ struct RingHeader {
 
   uint64_t magic = 0;
   uint64_t data_bytes = 0;
-  alignas(64) std::atomic<uint64_t> written{0};        // Bytes, ever.
-  alignas(64) std::atomic<uint64_t> read{0};           // Bytes, ever.
-  alignas(64) std::atomic<uint32_t> reader_sleeps{0};  // 1: wake it when there is something.
-  alignas(64) std::atomic<uint32_t> writer_sleeps{0};  // 1: wake it when there is room.
+  alignas(64) std::atomic<uint64_t> written{0};        // Bytes written since the start.
+  alignas(64) std::atomic<uint64_t> read{0};           // Bytes read since the start.
+  alignas(64) std::atomic<uint32_t> reader_sleeps{0};  // 1: wake the reader when there is a frame.
+  alignas(64) std::atomic<uint32_t> writer_sleeps{0};  // 1: wake the writer when there is room.
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(RingHeader) <= 4096);
 static_assert(offsetof(RingHeader, data_bytes) == 8 && offsetof(RingHeader, written) == 64 &&
               offsetof(RingHeader, read) == 128 && offsetof(RingHeader, reader_sleeps) == 192 &&
-              offsetof(RingHeader, writer_sleeps) == 256);  // docs/formats/local.md.
+              offsetof(RingHeader, writer_sleeps) == 256);  // As in docs/formats/local.md.
 
 inline constexpr size_t kRingHeaderBytes = 4096;
-// `data_bytes` is a power of two, and at least two of the largest frames.
+// `data_bytes` is a power of two that holds at least two of the largest frames.
 constexpr size_t RingBytes(size_t data_bytes) { return kRingHeaderBytes + data_bytes; }
 
-// Makes a ring in fresh memory. Done once, by the node, before the other side has it.
+// Makes a ring in fresh memory. The node does so once, before the other side has the memory.
 void FormatRing(std::span<std::byte> memory, size_t data_bytes);
 
 // Checks memory that another process formatted.
@@ -48,22 +49,23 @@ Status CheckRing(std::span<const std::byte> memory);
 
 class RingWriter {
  public:
-  // `memory` is formatted, checked, and outlives this.
+  // `memory` is formatted, checked, and outlives this object.
   explicit RingWriter(std::span<std::byte> memory);
 
-  // kBusy: there is no room for it now. kInvalid: the ring is broken.
+  // Returns kBusy if there is no room now, kInvalid if the ring is broken.
   Status Write(std::span<const std::byte> frame);
-  // After one or more Write(): whether the reader sleeps and must be woken. True once for each
-  // time.
+  // Returns true if the reader sleeps and must be woken; call it after one or more Write(). It
+  // returns true once for each sleep.
   bool MustWake();
-  // Whether a reader that is not asleep will see the next frame without being woken.
+  // Returns true if the reader is awake and will see the next frame by itself.
   bool reader_awake() const;
-  // True: there is still no room for `bytes`, and the reader wakes us when there is some.
+  // Returns true if there is still no room for `bytes`, and the reader will wake this side when
+  // there is.
   bool PrepareToSleep(size_t bytes);
-  // A frame of so many bytes can be written now. Never in a broken ring.
+  // Returns true if a frame of `bytes` can be written now; never if the ring is broken.
   bool HasRoom(size_t bytes);
   bool broken() const { return broken_; }
-  // What the reader says to have read, ever; and whether that is everything.
+  // How many bytes the reader claims to have read since the start, and whether that is everything.
   uint64_t taken_bytes() const { return header_->read.load(std::memory_order_relaxed); }
   bool all_taken() const { return taken_bytes() == written_; }
 
@@ -78,13 +80,15 @@ class RingReader {
  public:
   explicit RingReader(std::span<std::byte> memory);
 
-  // Copies the next frame to `frame`. kNotFound: there is none now. kInvalid: the ring is broken.
+  // Copies the next frame to `frame`. Returns kNotFound if there is none now, kInvalid if the ring
+  // is broken.
   Status Read(std::vector<std::byte>* frame);
-  // Whether Read() may find something; cheap enough to spin on.
+  // Returns true if Read() may find a frame; cheap enough to spin on.
   bool HasNews() const { return header_->written.load(std::memory_order_acquire) != read_; }
-  // After one or more Read(): whether the writer waits for room and must be woken.
+  // Returns true if the writer waits for room and must be woken; call it after one or more Read().
   bool MustWake();
-  // True: there is still nothing to read, and the writer wakes us when there is something.
+  // Returns true if there is still nothing to read, and the writer will wake this side when there
+  // is.
   bool PrepareToSleep();
   void WokeUp() { header_->reader_sleeps.store(0, std::memory_order_relaxed); }
 

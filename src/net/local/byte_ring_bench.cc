@@ -1,4 +1,4 @@
-// What a frame costs on its way through a ring, beside one copy of the same bytes.
+// Measures the cost of a frame through a ring, beside one copy of the same bytes.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

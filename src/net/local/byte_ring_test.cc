@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kDataBytes = 2 * kMaxFrameBytes;
 
-// A ring in memory of this process, where the other side can be played by hand.
+// A ring in memory of this process, where a test can play the other side by hand.
 class ByteRingTest : public ::testing::Test {
  protected:
   ByteRingTest() : memory_(new(std::align_val_t{4096}) std::byte[RingBytes(kDataBytes)]) {
@@ -81,7 +81,7 @@ TEST_F(ByteRingTest, ASleeperIsWokenOnce) {
   ASSERT_TRUE(writer_->Write(Frame(&frame_, 1, 0)).ok());
   EXPECT_TRUE(writer_->MustWake());
   EXPECT_FALSE(writer_->MustWake());
-  EXPECT_FALSE(reader_->PrepareToSleep());  // There is something to read.
+  EXPECT_FALSE(reader_->PrepareToSleep());  // There is a frame to read.
   EXPECT_TRUE(writer_->reader_awake());
 }
 
@@ -122,7 +122,7 @@ TEST_F(ByteRingTest, ALengthThatCannotBeBreaksTheRing) {
     FormatRing(bytes(), kDataBytes);
     RingReader reader(bytes());
     PutU32(data(), length);
-    header()->written = 16;  // 24 is longer than that.
+    header()->written = 16;  // A frame of 24 bytes is longer than that.
     EXPECT_EQ(reader.Read(&got_).code(), Code::kInvalid) << length;
   }
 }
@@ -140,7 +140,7 @@ TEST_F(ByteRingTest, MemoryThatIsNoRingIsRefused) {
 
 // ---- Two threads, as two processes would ----
 
-// A descriptor's place: counts wake-ups.
+// Stands for a descriptor: counts wake-ups.
 class Bell {
  public:
   void Ring() {

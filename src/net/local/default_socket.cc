@@ -22,7 +22,8 @@ bool IsSafePlace(const std::string& socket, uid_t uid) {
   if (::stat(directory.c_str(), &info) != 0 || (info.st_mode & S_IWOTH) != 0) return false;
   struct stat above{};
   if (::stat(directory.parent_path().c_str(), &above) != 0) return false;
-  if ((above.st_mode & S_IWOTH) == 0) return true;  // Its owner decides who makes directories.
+  // Only the directory's owner decides who makes directories in it.
+  if ((above.st_mode & S_IWOTH) == 0) return true;
   return ::lstat(directory.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == uid &&
          (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }

@@ -24,7 +24,7 @@ TEST(DefaultSocketTest, TheSystemsPlaceComesFirstThenTheUsers) {
 
 class SafePlaceTest : public testing::Test {
  protected:
-  // A directory that anybody may make others in, as /tmp.
+  // A directory in which any user may make directories, as in /tmp.
   void SetUp() override {
     ASSERT_EQ(::chmod(scratch_.path().c_str(), 01777), 0);
     ASSERT_EQ(::mkdir(directory_.c_str(), 0700), 0);
@@ -50,7 +50,7 @@ TEST_F(SafePlaceTest, IsNotOneWhereAnybodyMayListen) {
   EXPECT_FALSE(IsSafePlace(scratch_.Sub("aquifer.sock"), ::geteuid()));
 }
 
-TEST_F(SafePlaceTest, IsNotWhatALinkLeadsTo) {
+TEST_F(SafePlaceTest, IsNotTheTargetOfALink) {
   ASSERT_EQ(::symlink(directory_.c_str(), scratch_.Sub("link").c_str()), 0);
   EXPECT_FALSE(IsSafePlace(scratch_.Sub("link/node.sock"), ::geteuid()));
 }

@@ -18,8 +18,8 @@
 namespace aquifer {
 namespace {
 
-// While rings or its queue keep the owner awake, descriptors are looked at this often: a system
-// call each time. The clock is read less often than that.
+// How often descriptors are asked while rings or its queue keep the owner awake. Each time costs a
+// system call. The clock is read less often than that.
 constexpr int64_t kLookNanos = 200'000;
 constexpr uint32_t kPollsBetweenClocks = 16;
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
@@ -70,7 +70,8 @@ void EpollWaiter::Unwatch(uint64_t watch) {
 
 void EpollWaiter::Remove(Polled* polled) { std::erase(polled_, polled); }
 
-// One of them at a time, in turn, so that no task of the owner's gets long.
+// Handles one descriptor or polls one object at a time, in turn, so that no task of the owner gets
+// long. Returns false if there was nothing to do.
 bool EpollWaiter::Poll() {
   if (HearOne()) return true;
   if (++polls_ % kPollsBetweenClocks == 0 &&
@@ -96,7 +97,7 @@ void EpollWaiter::Sleep(int64_t nanos) {
 
 void EpollWaiter::Wake() {
   const uint64_t one = 1;
-  // It cannot fail but by overflow, and then the descriptor is readable already.
+  // The write fails only by overflow, and then the descriptor is readable already.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -109,7 +110,8 @@ void EpollWaiter::Look(int64_t nanos) {
   looked_nanos_ = SystemClock()->NowNanos();
   for (int i = count - 1; i >= 0; --i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
-    const uint64_t watch = event.data.u64;  // The struct is packed: no reference may point into it.
+    // The struct is packed, so no reference may point into it.
+    const uint64_t watch = event.data.u64;
     const uint32_t what = event.events;
     if (watch != kWakeUp) {
       ready_.push_back({watch, what});

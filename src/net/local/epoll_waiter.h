@@ -1,6 +1,6 @@
-// How the node's owner waits: for its queue, for descriptors, and for memory that other processes
-// write. Each Poll() does one thing, which is a task of the owner's: it hears one descriptor, or
-// lets one Polled do a little. Only Wake() may be called from another thread.
+// EpollWaiter is how the node's owner waits: for its queue, for descriptors, and for memory that
+// other processes write. Each Poll() is one task of the owner: it handles one descriptor, or lets
+// one Polled do a little. Only Wake() may be called from another thread.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace aquifer {
 
-// Something that is looked at again and again while the owner is awake.
+// An object that the owner polls again and again while it is awake.
 class Polled {
  public:
-  // Does a little of what there is to do; false when there was nothing.
+  // Does a little work. Returns false if there was none.
   virtual bool Poll() = 0;
-  // True: there is nothing to do, and a watched descriptor will tell when there is.
+  // Returns true if there is no work, and a watched descriptor will report the next.
   virtual bool PrepareToSleep() = 0;
   virtual void WokeUp() = 0;
 
@@ -32,11 +32,12 @@ class EpollWaiter final : public Waiter {
  public:
   static Result<std::unique_ptr<EpollWaiter>> New();
 
-  // Calls `on_ready(events)` on the owner while the descriptor is ready (epoll's events). The
-  // result names the watch and is never 0. kUnavailable: the system watches no more for this user.
+  // Calls `on_ready(events)` on the owner while the descriptor is ready (epoll's events). Returns
+  // the number of the watch, never 0. Returns kUnavailable if the system allows this user no more
+  // watches.
   Result<uint64_t> Watch(int descriptor, uint32_t events, std::function<void(uint32_t)> on_ready);
   void Change(uint64_t watch, uint32_t events);
-  void Unwatch(uint64_t watch);  // Before the descriptor is closed.
+  void Unwatch(uint64_t watch);  // Call before the descriptor is closed.
 
   void Add(Polled* polled) { polled_.push_back(polled); }
   void Remove(Polled* polled);
@@ -46,18 +47,19 @@ class EpollWaiter final : public Waiter {
   void Wake() override;
 
   uint64_t sleeps() const { return sleeps_; }
-  uint64_t heard() const { return heard_; }  // Descriptors that were ready, each time.
+  uint64_t heard() const { return heard_; }  // How many ready descriptors were handled.
 
  private:
   struct Watched {
     int descriptor = -1;
-    std::shared_ptr<std::function<void(uint32_t)>> on_ready;  // Runs on after Unwatch().
+    // Shared, because it may end its own watch and runs on.
+    std::shared_ptr<std::function<void(uint32_t)>> on_ready;
   };
 
   EpollWaiter(Descriptor epoll, Descriptor wake);
-  // Asks which descriptors are ready.
+  // Asks epoll which descriptors are ready.
   void Look(int64_t nanos);
-  // The next of those; false when there is none.
+  // Handles the next ready descriptor. Returns false if there is none.
   bool HearOne();
 
   const Descriptor epoll_;
@@ -70,9 +72,9 @@ class EpollWaiter final : public Waiter {
     uint64_t watch = 0;
     uint32_t events = 0;
   };
-  std::vector<Ready> ready_;  // Those still to be heard, the next one last.
+  std::vector<Ready> ready_;  // Ready descriptors to handle, the next one last.
   uint32_t polls_ = 0;
-  int64_t looked_nanos_ = 0;  // When descriptors were looked at.
+  int64_t looked_nanos_ = 0;  // When epoll was last asked.
   uint64_t sleeps_ = 0;
   uint64_t heard_ = 0;
 };

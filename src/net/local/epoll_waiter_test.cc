@@ -22,7 +22,7 @@ class EpollWaiterTest : public testing::Test {
   const std::unique_ptr<EpollWaiter> waiter_ = *EpollWaiter::New();
 };
 
-// Counts what it is asked, and has so many things to do.
+// Counts its calls, and has a given number of tasks.
 struct CountingPolled final : Polled {
   bool Poll() override {
     if (left == 0) return false;
@@ -56,12 +56,12 @@ TEST_F(EpollWaiterTest, HearsOneDescriptorInEachPoll) {
   EXPECT_FALSE(waiter_->Poll());
 }
 
-TEST_F(EpollWaiterTest, DoesNotHearWhatIsWatchedNoMore) {
+TEST_F(EpollWaiterTest, ReportsNothingAfterUnwatch) {
   const Descriptor first = Event();
   const Descriptor second = Event();
   uint64_t watches[2] = {};
   int heard = 0;
-  // Whichever is heard first ends the other's watch.
+  // The watch that is handled first ends the other one.
   for (int i = 0; i < 2; ++i) {
     const Result<uint64_t> watch =
         waiter_->Watch((i == 0 ? first : second).get(), EPOLLIN, [&, i](uint32_t) {
@@ -79,7 +79,7 @@ TEST_F(EpollWaiterTest, DoesNotHearWhatIsWatchedNoMore) {
   EXPECT_EQ(heard, 1);
 }
 
-TEST_F(EpollWaiterTest, WhatCannotBeWatchedIsAnError) {
+TEST_F(EpollWaiterTest, ADescriptorThatCannotBeWatchedIsAnError) {
   const Descriptor event = Event();
   ASSERT_TRUE(waiter_->Watch(event.get(), EPOLLIN, [](uint32_t) {}).ok());
   const Result<uint64_t> again = waiter_->Watch(event.get(), EPOLLIN, [](uint32_t) {});
@@ -90,7 +90,7 @@ TEST_F(EpollWaiterTest, SleepsOnlyWhenNobodyHasAnythingToDo) {
   CountingPolled polled;
   waiter_->Add(&polled);
   polled.left = 1;
-  waiter_->Sleep(3'600'000'000'000);  // Would not end.
+  waiter_->Sleep(3'600'000'000'000);  // This sleep would not end by itself.
   EXPECT_EQ(waiter_->sleeps(), 0u);
   EXPECT_EQ(polled.woken, 1);
   EXPECT_TRUE(waiter_->Poll());

@@ -26,10 +26,11 @@
 namespace aquifer {
 namespace {
 
-constexpr size_t kMaxDescriptors = 8;  // With one frame.
+constexpr size_t kMaxDescriptors = 8;  // The most descriptors that come with one frame.
 constexpr size_t kReadBytes = 4096;
 constexpr int kBacklog = 128;
-constexpr int64_t kInterruptNanos = 1'000'000'000;  // For as long a file may linger.
+// How long closing a file may take before it is interrupted.
+constexpr int64_t kInterruptNanos = 1'000'000'000;
 
 Status Failed(const std::string& what) {
   return Status(Code::kUnavailable, what + ": " + std::strerror(errno));
@@ -58,14 +59,14 @@ auto Retry(Call call) {
   return result;
 }
 
-// Nobody can send descriptors to whom this listener accepts: closing them could take for ever.
-// False where the kernel has no such thing, which is before Linux 6.16.
+// Forbids clients to send descriptors over sockets of this listener: closing them could take for
+// ever. Returns false if the kernel cannot forbid it (before Linux 6.16).
 bool RefuseDescriptors(const Descriptor& listener) {
   const int pass = 0;
   return ::setsockopt(listener.get(), SOL_SOCKET, SO_PASSRIGHTS, &pass, sizeof(pass)) == 0;
 }
 
-// 0, or why not.
+// Returns 0, or errno.
 int ConnectSocket(const Descriptor& socket, const sockaddr_un& address) {
   const int connected = Retry([&] {
     return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
@@ -73,8 +74,8 @@ int ConnectSocket(const Descriptor& socket, const sockaddr_un& address) {
   return connected == 0 ? 0 : errno;
 }
 
-// Nobody listens there, and what is there may be replaced. Anything else than that may be a node
-// that is too busy to answer.
+// Succeeds if nobody listens there, so that the file may be replaced. Every other outcome may be a
+// node that is too busy to answer.
 Status CheckIsFree(const std::string& path, const sockaddr_un& address) {
   const Descriptor socket = NewSocket();
   if (!socket.valid()) return Failed("socket");
@@ -109,14 +110,15 @@ Descriptor FrameSocket::PeerProcess() const {
     return Descriptor(process);
   }
   if (errno != ENOPROTOOPT) return Descriptor();
-  // By its number, which an older kernel makes us trust not to have changed hands since.
+  // On an older kernel the process is found by its number. We must trust that the number has not
+  // been reused since.
   const Result<PeerCredentials> peer = Peer();
   if (!peer.ok()) return Descriptor();
   return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer->pid, 0)));
 }
 
 void FrameSocket::KeepFewOnTheirWay() {
-  const int least = 1;  // The kernel has a least of its own, which is room for about seven.
+  const int least = 1;  // The kernel has a minimum of its own, which is room for about seven.
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof(least));
 }
 
@@ -161,7 +163,7 @@ Status FrameSocket::Receive(std::vector<std::byte>* frame, bool with_descriptors
   while (true) {
     if (input_.size() >= kFrameHeaderBytes) {
       const uint32_t bytes = GetU32(input_.data());
-      if (!IsFrameLength(bytes)) return Status(Code::kInvalid, "a frame of a length there is not");
+      if (!IsFrameLength(bytes)) return Status(Code::kInvalid, "a frame has an impossible length");
       if (input_.size() >= bytes) {
         frame->assign(input_.begin(), input_.begin() + bytes);
         input_.erase(input_.begin(), input_.begin() + bytes);
@@ -182,9 +184,9 @@ Result<size_t> FrameSocket::PeekBytes() const {
       Retry([&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_PEEK); });
   if (there < 0 && errno == EAGAIN) return Status(Code::kNotFound);
   if (there < 0) return Failed("the connection is over");
-  // There was no room for what came along, which is how we know that something did.
+  // The kernel truncates descriptors that find no room. This is how we know that some came.
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return Status(Code::kInvalid, "descriptors that nobody asked for");
+    return Status(Code::kInvalid, "the other process sent descriptors where none are allowed");
   }
   return static_cast<size_t>(there);
 }
@@ -193,7 +195,7 @@ Status FrameSocket::FillInput(bool with_descriptors) {
   std::byte buffer[kReadBytes];
   iovec piece{buffer, sizeof(buffer)};
   if (!with_descriptors) {
-    // Received without room for them, they would be closed right here, however long that takes.
+    // Descriptors received without room would be closed right here, however long that takes.
     AQ_ASSIGN_OR_RETURN(piece.iov_len, PeekBytes());
     if (piece.iov_len == 0) {
       return Status(Code::kUnavailable, "the other side closed the connection");
@@ -249,7 +251,8 @@ bool FrameSocket::EndAndCheckEmpty() {
 void FrameSocket::Discard(FrameSocket socket,
                           const std::shared_ptr<std::atomic<uint32_t>>& closing) {
   if (!socket.socket_.valid() || socket.EndAndCheckEmpty()) return;
-  const auto kept = std::make_shared<FrameSocket>(std::move(socket));  // A task can be copied.
+  // Shared, because an Executor's task must be copyable.
+  const auto kept = std::make_shared<FrameSocket>(std::move(socket));
   closing->fetch_add(1);
   if (RunDetached("aq-close", [kept, closing] {
         const Interruption interruption(kInterruptNanos);
@@ -259,7 +262,7 @@ void FrameSocket::Discard(FrameSocket socket,
       })) {
     return;
   }
-  // Better lost than waited for.
+  // A leaked descriptor is better than a wait.
   [[maybe_unused]] const int lost = kept->socket_.Take();
 }
 

@@ -1,4 +1,4 @@
-// A Unix stream socket that carries frames, some of them with descriptors. Nothing here waits.
+// A Unix stream socket that carries frames, some of them with descriptors. No function here waits.
 #pragma once
 
 #include <sys/types.h>
@@ -28,41 +28,42 @@ class FrameSocket {
 
   int descriptor() const { return socket_.get(); }
   Result<PeerCredentials> Peer() const;
-  // Becomes readable when the peer's process has ended; not valid where the kernel has no such
-  // thing.
+  // A descriptor that becomes readable when the peer's process has ended. Not valid if the kernel
+  // has no such descriptors.
   Descriptor PeerProcess() const;
 
-  // From now on only a handful of small frames are on their way, whoever does not read. Descriptors
-  // that nobody has read count against all that this user's processes send.
+  // Lets only a few small frames queue up for a peer that does not read. Descriptors in unread
+  // frames count against the limit of all processes of this user.
   void KeepFewOnTheirWay();
-  // Sends it now or, when the other side is slow, with a later Flush(). The descriptors stay the
-  // caller's, who keeps them open until then. kUnavailable: the connection is over.
+  // Sends the frame now or, if the other side is slow, with a later Flush(). The caller keeps its
+  // descriptors open until then. Returns kUnavailable if the connection is over.
   Status Send(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   Status Flush();
   size_t unsent_frames() const { return unsent_.size(); }
-  uint64_t sent_frames() const { return sent_frames_; }  // Ever, whole and with their descriptors.
-  // What is unsent waits for descriptors to be taken by whoever they were sent to, not for room:
-  // the socket may be writable all the while. Try again after a time.
+  // Since the start; whole frames with their descriptors.
+  uint64_t sent_frames() const { return sent_frames_; }
+  // Returns true if unsent frames wait for receivers to take earlier descriptors, and not for room.
+  // The socket may be writable all the while, so try again after a time.
   bool too_many_descriptors() const { return too_many_descriptors_; }
 
-  // The next frame. kNotFound: there is none yet. kUnavailable: the connection is over. kInvalid:
-  // it is no frame, or descriptors came where there are to be none; those are not taken.
-  // Descriptors that came along wait in TakeDescriptor(), in their order.
+  // Receives the next frame. kNotFound: there is none yet. kUnavailable: the connection is over.
+  // kInvalid: the bytes are no frame, or descriptors came where none are allowed; those are not
+  // taken. Descriptors that came with it wait in TakeDescriptor(), in their order.
   Status Receive(std::vector<std::byte>* frame, bool with_descriptors);
   Descriptor TakeDescriptor();
-  // Bytes that were received behind the last frame.
+  // How many bytes were received behind the last frame.
   size_t bytes_left() const { return input_.size(); }
 
   enum class News : uint8_t { kNone, kBytes, kEnd };
-  // What there is to receive. Nothing is taken, and no descriptor becomes ours.
+  // Reports what there is to receive. Receives nothing, so no descriptor becomes ours.
   News Look() const;
 
-  // The other side sees the end of the stream; what it sends is still received.
+  // Ends the stream to the other side; frames from it are still received.
   void EndSending();
 
-  // Closes it without ever waiting. What the other side sent and nobody received may hold files
-  // whose closing takes for ever, so a thread of its own does that, and is interrupted when it
-  // takes long; `closing` counts those.
+  // Closes the socket without ever waiting. Unread frames may hold files whose closing takes for
+  // ever. A thread of its own closes them, and is interrupted when it takes long. `closing` counts
+  // such threads.
   static void Discard(FrameSocket socket, const std::shared_ptr<std::atomic<uint32_t>>& closing);
 
  private:
@@ -73,9 +74,9 @@ class FrameSocket {
   };
 
   Status FillInput(bool with_descriptors);
-  // How many bytes there are, none of which came with a descriptor.
+  // How many bytes can be received before the next descriptor.
   Result<size_t> PeekBytes() const;
-  // Nothing of the other side's is in it, and nothing can come any more.
+  // Returns true if the socket holds nothing of the other side's, and nothing more can come.
   bool EndAndCheckEmpty();
 
   Descriptor socket_;
@@ -86,13 +87,13 @@ class FrameSocket {
   std::deque<Descriptor> descriptors_;
 };
 
-// Only the node's own user may connect where `private_to_user`. Whoever connects can send no
-// descriptors, where the kernel can forbid it. An old socket file that nobody
-// listens on is replaced; kBusy: another process listens there.
+// With `private_to_user`, only the node's own user may connect. Clients can send no descriptors if
+// the kernel can forbid it. An old socket file that nobody listens on is replaced. Returns kBusy if
+// another process listens there.
 Result<Descriptor> ListenOn(const std::string& path, bool private_to_user);
 Status SetSocketMode(const std::string& path, bool private_to_user);
-// kNotFound: nobody waits. kBusy: this process or the system has no descriptor or memory left, and
-// the listener stays ready meanwhile.
+// Returns kNotFound if no client waits. Returns kBusy if this process or the system has no
+// descriptor or memory left; the listener stays ready meanwhile.
 Result<Descriptor> AcceptOn(const Descriptor& listener);
 Result<Descriptor> ConnectTo(const std::string& path);
 

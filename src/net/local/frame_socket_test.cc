@@ -65,7 +65,7 @@ TEST_F(FrameSocketTest, FramesArriveInOrderWithTheirDescriptors) {
   EXPECT_EQ(::read(reading.get(), &read, 1), 1);
 }
 
-TEST_F(FrameSocketTest, WhatTheOtherSideDoesNotReadIsSentLater) {
+TEST_F(FrameSocketTest, FramesThatTheOtherSideDoesNotReadAreSentLater) {
   size_t sent = 0;
   while (here_->unsent_frames() == 0) ASSERT_TRUE(here_->Send(Frame(++sent, 4000)).ok());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(here_->Send(Frame(++sent, 4000)).ok());
@@ -80,7 +80,7 @@ TEST_F(FrameSocketTest, WhatTheOtherSideDoesNotReadIsSentLater) {
   EXPECT_EQ(here_->unsent_frames(), 0u);
 }
 
-// They would be this process's to close.
+// This process would have to close them.
 TEST_F(FrameSocketTest, DescriptorsThatNobodyAskedForAreNotTaken) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
@@ -94,7 +94,7 @@ TEST_F(FrameSocketTest, DescriptorsThatNobodyAskedForAreNotTaken) {
   EXPECT_FALSE(there_->TakeDescriptor().valid());
   char read = 0;
   EXPECT_EQ(::read(reading.get(), &read, 1), -1) << "it is open where it was: on its way";
-  // And are closed by whoever has the time.
+  // A thread of its own closes them.
   const auto closing = std::make_shared<std::atomic<uint32_t>>(0);
   FrameSocket::Discard(*std::move(there_), closing);
   pollfd closed{.fd = reading.get(), .events = POLLIN, .revents = 0};
@@ -142,12 +142,12 @@ TEST_F(FrameSocketTest, ADiscardedSocketWithNothingInItIsClosedAtOnce) {
   EXPECT_EQ(closing->load(), 0u);
 }
 
-// Else a few hundred of them would be all that can be closed.
+// Without the interrupt, a few hundred such files would be all that can be closed.
 TEST_F(FrameSocketTest, AFileThatLingersIsNotWaitedForToItsEnd) {
   SlowToClose lingering;
   Descriptor slow = lingering.Take();
   ASSERT_TRUE(here_->Send(Frame(1), std::vector{slow.get()}).ok());
-  slow = Descriptor();  // It is on its way, and not closed with this.
+  slow = Descriptor();  // The descriptor is on its way, so this does not close the file.
   const auto closing = std::make_shared<std::atomic<uint32_t>>(0);
   FrameSocket::Discard(*std::move(there_), closing);
   for (int looks = 0; looks < 600 && closing->load() > 0; ++looks) {
@@ -164,7 +164,7 @@ TEST_F(FrameSocketTest, KnowsWhoIsAtTheOtherEnd) {
   EXPECT_TRUE(here_->PeerProcess().valid());
 }
 
-// As a user who may not exceed the limit; on a thread of its own, whose user it is alone.
+// Runs as a user that may not exceed the limit, on a thread of its own that alone has that user.
 TEST_F(FrameSocketTest, TooManyDescriptorsOnTheirWayAreNotWaitedForAsRoom) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs a user of its own";
   rlimit limit{};
@@ -215,7 +215,7 @@ TEST(ListenOnTest, ANodeThatIsTooBusyToAnswerIsStillThere) {
   EXPECT_EQ(ListenOn(path, true).status().code(), Code::kBusy);
 }
 
-TEST(ListenOnTest, DoesNotDeleteWhatIsNoSocket) {
+TEST(ListenOnTest, DoesNotDeleteAFileThatIsNoSocket) {
   const ScratchDirectory scratch;
   const std::string path = scratch.path() + "/precious";
   std::ofstream(path) << "data";
@@ -223,7 +223,7 @@ TEST(ListenOnTest, DoesNotDeleteWhatIsNoSocket) {
   EXPECT_EQ(::access(path.c_str(), F_OK), 0);
 }
 
-// Hundreds of files whose closing takes for ever would keep everybody out.
+// Hundreds of files whose closing takes for ever would keep all other clients out.
 TEST(ListenOnTest, NobodyCanSendDescriptorsWhereTheKernelForbidsIt) {
   constexpr int kPassRights = 83;  // SO_PASSRIGHTS
   const ScratchDirectory scratch;

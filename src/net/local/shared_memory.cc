@@ -33,11 +33,11 @@ Result<SharedMemory> SharedMemory::Map(Descriptor descriptor, uint64_t bytes) {
   struct stat status{};
   if (::fstat(descriptor.get(), &status) != 0) return Failed("fstat");
   if (bytes == 0 || static_cast<uint64_t>(status.st_size) != bytes) {
-    return Status(Code::kInvalid, "shared memory of another size than was said");
+    return Status(Code::kInvalid, "the shared memory has another size than announced");
   }
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Status(Code::kInvalid, "shared memory that can shrink");
+    return Status(Code::kInvalid, "the shared memory is not sealed against shrinking");
   }
   return MapOpen(std::move(descriptor), bytes);
 }
@@ -45,7 +45,7 @@ Result<SharedMemory> SharedMemory::Map(Descriptor descriptor, uint64_t bytes) {
 Result<SharedMemory> SharedMemory::MapOpen(Descriptor descriptor, uint64_t bytes) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (at == MAP_FAILED) return Failed("mmap");
-  // A child of this process has no business in it, and would keep the memory alive.
+  // A child of this process does not use the memory, and would keep it alive.
   ::madvise(at, bytes, MADV_DONTFORK);
   ::madvise(at, bytes, MADV_DONTDUMP);
   SharedMemory memory;

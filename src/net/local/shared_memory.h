@@ -1,4 +1,4 @@
-// Memory that two processes have mapped: a memfd that cannot change its size.
+// SharedMemory is memory that two processes have mapped: a memfd that cannot change its size.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@ namespace aquifer {
 
 class SharedMemory {
  public:
-  // Zeros. kUnavailable when the process has no descriptor or memory left.
+  // Makes new memory, all zeros. Returns kUnavailable if the process has no descriptor or memory
+  // left.
   static Result<SharedMemory> New(uint64_t bytes);
-  // What another process made. kInvalid unless it is exactly so long and sealed against shrinking:
-  // touching it could otherwise end this process.
+  // Maps the memory of another process. Returns kInvalid unless it has exactly this size and is
+  // sealed against shrinking. Otherwise touching it could end this process.
   static Result<SharedMemory> Map(Descriptor descriptor, uint64_t bytes);
 
   SharedMemory() = default;

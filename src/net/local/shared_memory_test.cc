@@ -31,7 +31,7 @@ TEST(SharedMemoryTest, CannotChangeItsSize) {
   EXPECT_NE(::ftruncate(made->descriptor(), 2 * kBytes), 0);
 }
 
-TEST(SharedMemoryTest, WhatIsNotAsWasSaidIsNotMapped) {
+TEST(SharedMemoryTest, MemoryOfAnotherSizeIsNotMapped) {
   const Result<SharedMemory> made = SharedMemory::New(kBytes);
   ASSERT_TRUE(made.ok());
   for (const uint64_t bytes : {uint64_t{0}, kBytes - 1, kBytes + 1, UINT64_MAX}) {
@@ -40,8 +40,8 @@ TEST(SharedMemoryTest, WhatIsNotAsWasSaidIsNotMapped) {
   EXPECT_FALSE(SharedMemory::Map(Descriptor(), kBytes).ok());
 }
 
-// It could be made shorter while we touch it, and that would end this process.
-TEST(SharedMemoryTest, WhatMayShrinkIsNotMapped) {
+// The other process could shrink it while we touch it, and that would end this process.
+TEST(SharedMemoryTest, MemoryThatMayShrinkIsNotMapped) {
   Descriptor descriptor(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(descriptor.get(), static_cast<off_t>(kBytes)), 0);
   EXPECT_EQ(SharedMemory::Map(std::move(descriptor), kBytes).status().code(), Code::kInvalid);

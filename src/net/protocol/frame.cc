@@ -11,7 +11,7 @@
 namespace aquifer {
 namespace {
 
-// Where the header's fields are.
+// The offsets of the header's fields.
 constexpr size_t kKindAt = 4;
 constexpr size_t kReservedAt = 6;
 constexpr size_t kNumberAt = 8;
@@ -62,7 +62,7 @@ FrameReader::FrameReader(std::span<const std::byte> frame) {
 
 std::span<const std::byte> FrameReader::Bytes(size_t count) {
   if (count > body_.size()) {
-    Bad("it ends too early");
+    Bad("fields missing at its end");
     body_ = {};
     return {};
   }
@@ -74,7 +74,7 @@ std::span<const std::byte> FrameReader::Bytes(size_t count) {
 double FrameReader::F64() {
   const auto value = std::bit_cast<double>(U64());
   if (std::isfinite(value)) return value;
-  Bad("a number that is none");
+  Bad("a number that is not finite");
   return 0;
 }
 
@@ -109,7 +109,7 @@ bool FrameReader::Flag() {
 Status FrameReader::End() {
   const bool zeros =
       std::all_of(body_.begin(), body_.end(), [](std::byte byte) { return byte == std::byte{0}; });
-  if (body_.size() >= kFrameAlignment || !zeros) Bad("bytes behind its end");
+  if (body_.size() >= kFrameAlignment || !zeros) Bad("extra bytes at its end");
   if (bad_ == nullptr) return Status();
   return Status(Code::kInvalid, fmt::format("a frame of kind {} and {} bytes has {}", header_.kind,
                                             header_.bytes, bad_));

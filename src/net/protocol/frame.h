@@ -1,7 +1,7 @@
-// A frame is one message: 16 bytes of header and a body, little-endian, whole multiples of 8 bytes
+// A frame is one message: 16 bytes of header and a body, little-endian, a whole multiple of 8 bytes
 // long (docs/formats/local.md). FrameWriter builds one, FrameReader takes one apart. The reader
-// distrusts every byte: what is not there reads as zero and makes the frame bad, so a decoder reads
-// all its fields and asks once, at the end.
+// distrusts every byte. A field that is not there reads as zero and makes the frame bad. A decoder
+// therefore reads all its fields and asks once, at the end.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +22,24 @@ inline constexpr size_t kFrameAlignment = 8;
 inline constexpr size_t kMaxFrameBytes = size_t{64} << 10;
 
 struct FrameHeader {
-  uint32_t bytes = 0;  // Of the whole frame.
+  uint32_t bytes = 0;  // Length of the whole frame.
   uint16_t kind = 0;
-  uint64_t number = 0;  // Of the request; the sender's choice, and echoed in the answers.
+  uint64_t number = 0;  // The sender's number for the request; answers repeat it.
 };
 
 FrameHeader DecodeFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-// Whether a frame of this length may exist at all.
+// Returns true if a frame may have this length.
 constexpr bool IsFrameLength(uint64_t bytes) {
   return bytes >= kFrameHeaderBytes && bytes <= kMaxFrameBytes && bytes % kFrameAlignment == 0;
 }
 
 class FrameWriter {
  public:
-  // Starts over; the memory is kept.
+  // Starts a new frame; the memory is kept.
   void Begin(uint16_t kind, uint64_t number);
-  // The frame, until the next Begin(). More than kMaxFrameBytes is the caller's mistake.
+  // Returns the frame, valid until the next Begin(). A frame over kMaxFrameBytes is the caller's
+  // mistake.
   std::span<const std::byte> Finish();
 
   void U8(uint8_t value) { Integer(value); }
@@ -48,7 +49,7 @@ class FrameWriter {
   void I64(int64_t value) { Integer(value); }
   void F64(double value);
   void Bytes(std::span<const std::byte> bytes);
-  // A length in 16 bits, then the bytes.
+  // Writes a length in 16 bits, then the bytes.
   void Text(std::string_view text);
   void KeyBytes(const Key& key) { Bytes(key.bytes); }
 
@@ -75,28 +76,29 @@ class FrameReader {
   uint32_t U32() { return Integer<uint32_t>(); }
   uint64_t U64() { return Integer<uint64_t>(); }
   int64_t I64() { return Integer<int64_t>(); }
-  double F64();  // Neither a NaN nor an infinity is good.
-  // Into the frame.
+  double F64();  // A NaN or an infinity makes the frame bad.
+  // Returns bytes inside the frame.
   std::span<const std::byte> Bytes(size_t count);
   std::string_view Text(size_t max_bytes);
   Key KeyBytes();
-  // An array of `count` things of `bytes` each; bad when that is more than there is.
+  // An array of `count` items of `bytes` each. It makes the frame bad if it is longer than the
+  // rest.
   std::span<const std::byte> Array(uint64_t count, size_t bytes);
-  bool Flag();  // 0 or 1.
-  // A value of an enumeration that ends with `last`.
+  bool Flag();  // A byte that is 0 or 1.
+  // A value of an enumeration whose last one is `last`.
   template <class Enum>
   Enum Choice(Enum last) {
     const uint8_t value = U8();
-    if (value > static_cast<uint8_t>(last)) return Bad("a value that there is not"), Enum{};
+    if (value > static_cast<uint8_t>(last)) return Bad("an unknown value"), Enum{};
     return static_cast<Enum>(value);
   }
 
   size_t left() const { return body_.size(); }
-  // The first thing that was wrong counts.
+  // Keeps the first reason only.
   void Bad(const char* why) {
     if (bad_ == nullptr) bad_ = why;
   }
-  // Ok when everything was there and nothing is left but zeros up to the alignment.
+  // Returns ok if every field was there and only zeros are left, up to the alignment.
   Status End();
 
  private:

@@ -13,7 +13,7 @@ std::vector<std::byte> Copy(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-TEST(FrameTest, WhatIsWrittenIsRead) {
+TEST(FrameTest, WrittenFieldsAreRead) {
   FrameWriter writer;
   writer.Begin(17, 42);
   writer.U8(1);
@@ -50,12 +50,12 @@ TEST(FrameTest, FramesAreWholeMultiplesOfEightBytes) {
   }
 }
 
-TEST(FrameTest, WhatIsNotThereReadsAsZeroAndIsBad) {
+TEST(FrameTest, AMissingFieldReadsAsZeroAndMakesTheFrameBad) {
   FrameWriter writer;
   writer.Begin(1, 0);
   writer.U32(7);
   FrameReader reader(writer.Finish());
-  EXPECT_EQ(reader.U64(), 7u);  // The padding is there.
+  EXPECT_EQ(reader.U64(), 7u);  // The reader takes the padding for a field.
   EXPECT_EQ(reader.U64(), 0u);
   EXPECT_EQ(reader.Text(10), "");
   EXPECT_EQ(reader.KeyBytes(), Key{});

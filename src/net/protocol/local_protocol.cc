@@ -12,10 +12,10 @@ constexpr size_t kHashBytes = 8;
 constexpr size_t kReleaseOpBytes = 16;
 constexpr size_t kMaxGroups = 16;
 constexpr size_t kMaxFormatBytes = 128;
-// Together they fit in a frame.
+// So many tiers fit in a frame together.
 constexpr size_t kMaxTiers = 4;
 constexpr size_t kMaxDrives = 16;
-constexpr size_t kMaxDriveTextBytes = 256;  // What is longer is cut.
+constexpr size_t kMaxDriveTextBytes = 256;  // Longer texts are cut.
 constexpr size_t kMaxCounters = 256;
 constexpr size_t kMaxCounterNameBytes = 64;
 
@@ -45,7 +45,7 @@ uint32_t TakeCount(FrameReader* from) {
 KeyItems TakeItems(FrameReader* from) {
   const uint32_t count = TakeCount(from);
   const bool hashes = from->Flag();
-  if (hashes && count == 0) from->Bad("names for no keys");
+  if (hashes && count == 0) from->Bad("engine hashes without keys");
   KeyItems items;
   items.keys = KeysIn(from->Array(count, kKeyBytes));
   if (hashes) items.engine_hashes = from->Array(count, kHashBytes);
@@ -89,7 +89,7 @@ LentSlot TakeSlot(FrameReader* from) {
   slot.offset = from->U64();
   slot.bytes = from->U64();
   if (slot.bytes > kMaxBlockBytes || slot.offset > UINT64_MAX - kMaxBlockBytes) {
-    from->Bad("a slot that cannot be");
+    from->Bad("an impossible slot");
   }
   return slot;
 }
@@ -103,7 +103,7 @@ void PutChoice(Enum value, FrameWriter* to) {
 template <class Enum>
 Enum TakeChoiceFromOne(Enum last, FrameReader* from) {
   const Enum value = from->Choice(last);
-  if (static_cast<uint8_t>(value) == 0) from->Bad("a value that there is not");
+  if (static_cast<uint8_t>(value) == 0) from->Bad("an unknown value");
   return value;
 }
 
@@ -285,7 +285,7 @@ Status Decode(FrameReader* from, CommitCall* call) {
   call->total = TakeTotal(from);
   AQ_RETURN_IF_ERROR(DecodeOps(from, &call->ops));
   if (call->ops.size() / kCommitOpBytes > call->total) {
-    return Status(Code::kInvalid, "a commit with more operations than it said");
+    return Status(Code::kInvalid, "a commit with more operations than announced");
   }
   return Status();
 }

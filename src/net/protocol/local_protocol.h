@@ -1,10 +1,11 @@
-// What a client and the node of its host say to each other: docs/formats/local.md. Each message is
-// a struct here, with one function that writes it into a frame and one that reads it out of one.
-// Decoding distrusts every byte: what it accepts is within the bounds below; whether a handle, a
-// lease or an extent exists is for the node to say.
+// The messages between a client and the node of its host: docs/formats/local.md. Each message is a
+// struct here, with one function that writes it into a frame and one that reads it from a frame.
+// Decoding distrusts every byte: every accepted value is within the bounds below. The node then
+// checks whether a handle, a lease or an extent exists.
 //
 // A request with more keys or operations than fit in a frame goes on in frames of kind kMore with
-// the same number. An answer comes in as many frames as it takes, the last of them `done`.
+// the same number. An answer comes in as many frames as it needs; the last of them is marked
+// `done`.
 #pragma once
 
 #include <cstddef>
@@ -24,22 +25,23 @@
 
 namespace aquifer {
 
-inline constexpr uint16_t kLocalVersion = 2;         // The newest that we speak,
-inline constexpr uint16_t kOldestLocalVersion = 1;   // and the oldest.
-inline constexpr uint32_t kMaxItemsPerFrame = 1024;  // Keys, operations, runs.
-inline constexpr uint32_t kMaxItems = 1u << 20;      // Of one request.
-inline constexpr size_t kMaxNameBytes = 256;         // Tenants, engines, sessions, tokens.
+inline constexpr uint16_t kLocalVersion = 2;         // The newest version that we speak.
+inline constexpr uint16_t kOldestLocalVersion = 1;   // The oldest version that we speak.
+inline constexpr uint32_t kMaxItemsPerFrame = 1024;  // Keys, operations or runs in one frame.
+inline constexpr uint32_t kMaxItems = 1u << 20;      // Keys or operations of one request.
+// Of names of tenants, engines and sessions, and of tokens.
+inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxMessageBytes = 1024;
 
 enum class FrameKind : uint16_t {
   // On the socket.
-  kHello = 1,         // Client: who it is.
+  kHello = 1,         // Client: its tenant, engine and token.
   kWelcome = 2,       // Node: yes; with the descriptors of the rings.
-  kRefused = 3,       // Node: no, and why. It closes the socket.
-  kExtent = 4,        // Node: memory that answers will speak of; with its descriptor.
-  kReturnExtent = 5,  // Node: unmap it as soon as nothing of it is in use.
+  kRefused = 3,       // Node: no, and the reason. It closes the socket.
+  kExtent = 4,        // Node: memory that later answers refer to; with its descriptor.
+  kReturnExtent = 5,  // Node: unmap the extent as soon as nothing in it is in use.
 
-  // Client to node, in the ring. Those with an answer first.
+  // From client to node, in the ring. Requests with an answer come first.
   kRegisterLayout = 16,
   kMatch = 17,
   kFetch = 18,
@@ -57,10 +59,10 @@ enum class FrameKind : uint16_t {
   kAbort = 35,
   kHint = 36,
   kReportPrefill = 37,
-  kExtentReturned = 38,  // It is unmapped, and nothing of it is in use.
-  kGoodbye = 39,         // The last: the client touches nothing any more.
+  kExtentReturned = 38,  // The client has unmapped the extent.
+  kGoodbye = 39,         // The client's last frame: it touches nothing any more.
 
-  // Node to client, in the ring.
+  // From node to client, in the ring.
   kAnswer = 64,
 };
 
@@ -72,13 +74,13 @@ struct Hello {
   std::string_view tenant{};
   std::string_view token{};
   std::string_view engine{};
-  bool observe = false;  // Everything that it asks for is a miss or refused.
+  bool observe = false;  // Every lookup is a miss, and every change is refused.
 };
 
 struct Welcome {
   uint16_t version = kLocalVersion;
-  uint32_t max_requests = 0;     // Open at once; more are kBusy.
-  uint64_t ring_data_bytes = 0;  // Of each of the two.
+  uint32_t max_requests = 0;     // How many may be open at once; further ones are kBusy.
+  uint64_t ring_data_bytes = 0;  // Of each of the two rings.
 };
 
 struct Refused {
@@ -87,13 +89,13 @@ struct Refused {
 };
 
 struct ExtentOffer {
-  uint32_t extent = 0;  // The node's number for it, never used again.
+  uint32_t extent = 0;  // The node's number for the extent, never used again.
   uint64_t bytes = 0;
 };
 
 // ---- Requests ----
 
-// A run of keys, and the engine's own 64-bit names for them or none. They lie in the frame.
+// A run of keys, and the engine's own 64-bit hashes of the blocks or none. They lie in the frame.
 struct KeyItems {
   std::span<const Key> keys;
   std::span<const std::byte> engine_hashes;  // 8 bytes for each key, or empty.
@@ -105,8 +107,8 @@ struct ChainCall {
   LayoutHandle layout = 0;
   uint16_t group = 0;
   uint16_t part = 0;
-  uint32_t total = 0;  // Keys of the request.
-  KeyItems items;      // The first of them.
+  uint32_t total = 0;  // How many keys the request has.
+  KeyItems items;      // The first of its keys.
 };
 
 struct MatchCall {
@@ -166,7 +168,7 @@ struct HintCall {
   SessionState state = SessionState::kUnknown;
   int8_t priority = 0;
   int64_t ttl_seconds = 0;
-  // From version 2 on; before, as they are here.
+  // Sent from version 2 on. An older client means these defaults.
   Durability durability = Durability::kNone;
   int64_t return_seconds = 0;
 };
@@ -195,7 +197,7 @@ void Encode(std::span<const ReleaseOp> leases, FrameWriter* to);
 void Encode(std::span<const ReservationId> reservations, FrameWriter* to);
 void EncodeExtent(uint32_t extent, FrameWriter* to);
 
-// All of them: kInvalid with a reason, or the whole frame was understood. Texts, keys and
+// Each returns ok if the whole frame was understood, else kInvalid with a reason. Texts, keys and
 // operations point into the frame.
 Status Decode(FrameReader* from, Hello* hello);
 Status Decode(FrameReader* from, Welcome* welcome);
@@ -216,19 +218,19 @@ Status Decode(FrameReader* from, PrefillReport* report);
 Status Decode(FrameReader* from, KeyItems* items);
 Status DecodeOps(FrameReader* from, std::span<const std::byte>* ops);
 CommitOp DecodeCommitOp(std::span<const std::byte, kCommitOpBytes> from);
-// Appended.
+// Appends to the list.
 Status Decode(FrameReader* from, std::vector<ReleaseOp>* leases);
 Status Decode(FrameReader* from, std::vector<ReservationId>* reservations);
 Status DecodeExtent(FrameReader* from, uint32_t* extent);
 
 // ---- Answers ----
 
-// Every answer begins with this. A frame that is not `done` has operations only.
+// Every answer begins with this. A frame that is not `done` contains operations only.
 struct AnswerHead {
   bool done = false;
-  Code code = Code::kOk;  // Of the request as a whole.
+  Code code = Code::kOk;  // Outcome of the whole request.
   std::string_view message;
-  uint32_t first = 0;  // Of the operations (or runs) that follow.
+  uint32_t first = 0;  // Index of the first operation (or run) that follows.
   uint32_t count = 0;
 };
 
@@ -268,7 +270,8 @@ struct MatchAnswer {
   double recompute_ms = 0;
 };
 
-// Pin: pinned. Prestage: found, staged. Evict: evicted. Drain: left. RegisterLayout: the handle.
+// The counts have a meaning for each kind. Pin: pinned. Prestage: found, staged. Evict: evicted.
+// Drain: left. RegisterLayout: the handle.
 struct CountsAnswer {
   uint64_t first = 0;
   uint64_t second = 0;
@@ -283,7 +286,7 @@ void Encode(const MatchRun& run, FrameWriter* to);
 void Encode(const CountsAnswer& answer, FrameWriter* to);
 void Encode(const CacheStats& stats, FrameWriter* to);
 
-// These leave the frame open: the caller asks for End() when it has read all that is to come.
+// These leave the frame open: the caller reads the rest and then calls End().
 void Decode(FrameReader* from, AnswerHead* head);
 void Decode(FrameReader* from, FetchAnswer* op);
 void Decode(FrameReader* from, ReserveAnswer* op);

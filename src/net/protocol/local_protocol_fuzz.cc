@@ -1,5 +1,5 @@
-// Whatever decodes must be within bounds, and encode to the very bytes that it came from. The first
-// byte of the input says which message it is; the rest is the body.
+// Every message that decodes must be within bounds, and encode to the very bytes that it came from.
+// The first byte of the input chooses the message; the rest is its body.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,7 +39,7 @@ void Try(std::span<const std::byte> frame) {
   AQ_CHECK(std::memcmp(again.data(), frame.data(), frame.size()) == 0);
 }
 
-// Two ways into the same lists.
+// Gives the list a Decode() and an Encode() like those of a message.
 struct Releases : std::vector<ReleaseOp> {};
 void Encode(const Releases& ops, FrameWriter* to) {
   aquifer::Encode(std::span<const ReleaseOp>(ops), to);

@@ -12,7 +12,7 @@
 namespace aquifer {
 namespace {
 
-// Every message there is: how it is written, and how it is read and written once more.
+// Every message: how it is written, and how it is read and written once more.
 struct Sample {
   std::string name;
   std::function<void(FrameWriter*)> encode;
@@ -37,7 +37,7 @@ Sample SampleOf(const std::string& name, const Message& message) {
               }};
 }
 
-// What the samples point to.
+// Data that the samples point to.
 struct Material {
   Material() {
     SeededRandom random(3);
@@ -212,7 +212,7 @@ std::vector<std::byte> FrameOf(const Sample& sample) {
 
 class LocalProtocolTest : public ::testing::TestWithParam<Sample> {};
 
-TEST_P(LocalProtocolTest, WhatIsReadIsWhatWasWritten) {
+TEST_P(LocalProtocolTest, MessagesAreReadAsTheyWereWritten) {
   const std::vector<std::byte> frame = FrameOf(GetParam());
   FrameReader reader(frame);
   FrameWriter writer;
@@ -245,7 +245,7 @@ TEST_P(LocalProtocolTest, AFrameThatIsTooLongIsRefused) {
   EXPECT_EQ(GetParam().again(&reader, &writer).code(), Code::kInvalid);
 }
 
-// Whatever is accepted means the same to both sides, byte for byte.
+// An accepted frame means the same to both sides, byte for byte.
 TEST_P(LocalProtocolTest, ChangedBytesAreRefusedOrTakenAsTheyAre) {
   const std::vector<std::byte> frame = FrameOf(GetParam());
   SeededRandom random(4);
@@ -285,7 +285,7 @@ Status DecodeEncoded(const std::function<void(FrameWriter*)>& body) {
 TEST(LocalProtocolBoundsTest, MoreKeysThanTheRequestSaidAreRefused) {
   const Status status = DecodeEncoded<FetchCall>([](FrameWriter* to) {
     ChainCall chain = AChain(false);
-    chain.total = 4;  // There are five.
+    chain.total = 4;  // There are five keys.
     Encode(FetchCall{.chain = chain, .timeout_nanos = 0}, to);
   });
   EXPECT_NE(status.message().find("more keys"), std::string::npos) << status.message();

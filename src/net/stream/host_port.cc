@@ -10,9 +10,10 @@ namespace {
 
 constexpr std::string_view kOfName =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
-constexpr std::string_view kOfAddress = "abcdefABCDEF0123456789:.";  // In brackets.
+// The characters of an address in brackets.
+constexpr std::string_view kOfAddress = "abcdefABCDEF0123456789:.";
 
-// 0: it is none.
+// Returns 0 if the text is no port.
 uint16_t ParsePort(std::string_view text) {
   uint16_t port = 0;
   const char* const end = text.data() + text.size();

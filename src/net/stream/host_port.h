@@ -1,5 +1,5 @@
-// Where a server is, as people write it: "host", "host:port", "[::1]:port". A host is a name or an
-// address, and nothing is looked up. Any thread.
+// Parses a server's address as people write it: "host", "host:port", "[::1]:port". A host is a name
+// or an address. Nothing is looked up. Any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace aquifer {
 
 struct HostPort {
   std::string host{};  // Without brackets.
-  uint16_t port = 0;   // 0: none is said.
+  uint16_t port = 0;   // 0: the text names no port.
 
-  std::string ToString() const;  // As it is written.
+  std::string ToString() const;  // The address as it is written.
 };
 
-// Nothing where it is something else, or more than that.
+// Returns nothing if the text is something else, or has more than an address.
 std::optional<HostPort> ParseHostPort(std::string_view text);
 
 }  // namespace aquifer

@@ -19,8 +19,9 @@
 namespace aquifer {
 namespace {
 
-constexpr size_t kRecordBytes = size_t{16} << 10;  // The most that TLS has in one record.
-constexpr size_t kSmallBytes = size_t{4} << 10;    // Parts below this are put into one record.
+constexpr size_t kRecordBytes = size_t{16} << 10;  // The most that one TLS record holds.
+// Parts smaller than this are copied into one record.
+constexpr size_t kSmallBytes = size_t{4} << 10;
 
 Status Gone(std::string_view what, int error) {
   return Status(Code::kUnavailable, fmt::format("{}: {}", what, std::strerror(error)));
@@ -51,8 +52,8 @@ Result<std::vector<SocketAddress>> Lookup(const std::string& host, uint16_t port
   return addresses;
 }
 
-// OpenSSL's own socket BIO writes in a way that ends the process with SIGPIPE when the server is
-// gone, unless that is ignored, which is not ours to decide.
+// OpenSSL's own socket BIO can end the process with SIGPIPE when the server is gone, unless the
+// process ignores that signal. A library must not decide that for its process.
 int WriteQuietly(BIO* bio, const char* bytes, int count) {
   const ssize_t sent = send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), bytes,
                             static_cast<size_t>(count), MSG_NOSIGNAL);
@@ -190,7 +191,7 @@ Result<size_t> Stream::Send(std::span<const iovec> parts) {
   if (ssl_ != nullptr) return SendTls(parts);
   if (parts.empty()) return size_t{0};
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts.data());  // It is only read.
+  message.msg_iov = const_cast<iovec*>(parts.data());  // sendmsg() only reads it.
   message.msg_iovlen = parts.size();
   const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   if (sent >= 0) return static_cast<size_t>(sent);
@@ -223,11 +224,11 @@ Result<bool> Stream::SendUnsent() {
   return true;
 }
 
-// OpenSSL insists that what it could not write is given again as it was. So that nobody else has to
-// remember, that record is kept here and counts as taken.
+// OpenSSL wants unwritten bytes given again exactly as they were. The stream keeps that record here
+// and counts it as sent, so that no caller has to remember it.
 Result<size_t> Stream::SendTls(std::span<const iovec> parts) {
   size_t taken = 0;
-  size_t offset = 0;  // Within the first part.
+  size_t offset = 0;  // Offset in the first part.
   while (true) {
     AQ_ASSIGN_OR_RETURN(const bool clear, SendUnsent());
     if (!clear || parts.empty()) return taken;
@@ -276,7 +277,7 @@ Result<size_t> Stream::ReceiveTls(std::span<const iovec> parts) {
         got += static_cast<size_t>(read);
         continue;
       }
-      // What has arrived is given first; the failure comes again.
+      // Bytes that have arrived are returned first; the failure comes again.
       if (Status failure = TlsFailure(read); !failure.ok() && got == 0) return failure;
       return got;
     }

@@ -1,5 +1,5 @@
-// A connection to a server by TCP, or by TLS over it, that never waits: the caller asks epoll when
-// to go on. Bytes go from and into the caller's memory. One thread at a time.
+// A Stream is a connection to a server by TCP, or by TLS over TCP. It never waits: the caller asks
+// epoll when to go on. It reads from and writes to the caller's memory. One thread at a time.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,10 +25,10 @@ struct SocketAddress {
   socklen_t bytes = 0;
 };
 
-// Of an IP address and a port, without asking anyone; kNotFound when `host` is a name.
+// From an IP address and a port, without a look-up. Returns kNotFound if `host` is a name.
 Result<SocketAddress> NumericAddress(const std::string& host, uint16_t port);
-// All addresses of a name, the one to try first first. Asks the system's resolver, which may take
-// long.
+// Returns all addresses of a name, in the order in which to try them. Asks the system's resolver,
+// which may take long.
 Result<std::vector<SocketAddress>> ResolveAddresses(const std::string& host, uint16_t port);
 
 class Stream {
@@ -44,18 +44,18 @@ class Stream {
 
   int descriptor() const { return socket_.get(); }
 
-  // Goes on with connecting; true when Send() and Receive() may be called.
+  // Goes on with connecting. Returns true if Send() and Receive() may be called.
   Result<bool> Establish();
-  // Somebody is there, whatever they speak.
+  // Returns true if a server accepted the connection, before any TLS.
   bool connected() const { return !connecting_; }
 
-  // How many bytes were taken: none when there is no room now. kUnavailable: the connection is
-  // gone, as of all that fails here.
+  // Returns how many bytes were taken; 0 if there is no room now. Every failure here is
+  // kUnavailable: the connection is gone.
   Result<size_t> Send(std::span<const iovec> parts);
-  // How many have arrived, in the order of the parts: none when there are none now.
+  // Returns how many bytes have arrived, in the order of the parts; 0 if there are none now.
   Result<size_t> Receive(std::span<const iovec> parts);
 
-  // Whether epoll should tell when the socket has room, also if the caller has nothing to send.
+  // Returns true if epoll should report room in the socket, even if the caller has nothing to send.
   bool NeedsRoom() const { return connecting_ || tls_wants_room_ || !unsent_.empty(); }
 
  private:
@@ -64,19 +64,19 @@ class Stream {
 
   Status StartTls(const std::string& tls_name);
   Result<size_t> SendTls(std::span<const iovec> parts);
-  // True: nothing is left of what TLS could not write.
+  // Returns true if TLS has no unwritten bytes left.
   Result<bool> SendUnsent();
   Result<size_t> ReceiveTls(std::span<const iovec> parts);
-  // After a call of OpenSSL that did not succeed: ok when it only has to wait.
+  // Turns a failed OpenSSL call into a Status. Ok means that the call only has to wait.
   Status TlsFailure(int result);
 
   const Descriptor socket_;
-  // Shared, because the authorities are used by all connections of a store, in several threads.
+  // Shared, because all connections of a store use the same authorities, on several threads.
   const std::shared_ptr<const TlsContext> tls_;
   SSL* ssl_ = nullptr;
   bool connecting_ = true;
   bool tls_wants_room_ = false;
-  std::vector<std::byte> unsent_;  // A record's worth, taken from the caller and not yet written.
+  std::vector<std::byte> unsent_;  // One record, taken from the caller and not yet written.
 };
 
 }  // namespace aquifer

@@ -43,7 +43,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::New(const TlsOptions& opti
   std::shared_ptr<const TlsContext> made(new TlsContext(context));
   AQ_CHECK(SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  // What could not be written is kept by the stream, and not where it was.
+  // The stream keeps unwritten bytes, at another place than where they came from.
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   AQ_RETURN_IF_ERROR(Trust(context, options.ca_file));
   AQ_RETURN_IF_ERROR(ShowCertificate(context, options));

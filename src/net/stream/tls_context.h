@@ -1,5 +1,6 @@
-// What this process trusts, and how it shows itself, when it connects to servers by TLS (1.2 or
-// later). Made once and shared by all connections; any thread may use it.
+// TlsContext says which certificates this process trusts, and which one it shows, when it connects
+// to servers by TLS (1.2 or later). It is made once and shared by all connections; any thread may
+// use it.
 #pragma once
 
 #include <memory>
@@ -13,13 +14,13 @@ namespace aquifer {
 
 struct TlsOptions {
   std::string ca_file;           // PEM; empty: the authorities that the system trusts.
-  std::string certificate_file;  // PEM; ours, where a server wants one.
+  std::string certificate_file;  // PEM; our certificate, if a server wants one.
   std::string key_file;
 };
 
 class TlsContext {
  public:
-  // kInvalid: a file cannot be read or is not what it should be; the message names it.
+  // Returns kInvalid if a file cannot be read or has the wrong content; the message names it.
   static Result<std::shared_ptr<const TlsContext>> New(const TlsOptions& options);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -33,7 +34,7 @@ class TlsContext {
   SSL_CTX* const context_;
 };
 
-// What OpenSSL complains about on this thread, and forgets.
+// Returns the OpenSSL errors of this thread, and clears them.
 std::string TakeTlsError();
 
 }  // namespace aquifer

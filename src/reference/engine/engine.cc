@@ -24,8 +24,8 @@
 namespace aquifer::reference {
 namespace {
 
-constexpr int kSoonMs = 1;      // Something is under way that may need us.
-constexpr int kRetryMs = 1000;  // Nothing is; the cache may be back.
+constexpr int kSoonMs = 1;      // A wait while a recall, a store or a request may need the thread.
+constexpr int kRetryMs = 1000;  // A wait while there is no work; the cache may be back.
 constexpr double kUnknownBlockMs = 20;
 
 int64_t Now() { return SystemClock()->NowNanos(); }
@@ -122,7 +122,7 @@ class ThreadEngine final : public Engine {
   const Tokenizer* const tokenizer_;
   const Layout layout_;
 
-  // The engine's thread's own.
+  // Only the engine's thread touches the fields from here on.
   Model model_;
   KvPages kv_;
   PagePool pool_;
@@ -130,7 +130,7 @@ class ThreadEngine final : public Engine {
   std::deque<SequencePtr> waiting_;
   std::vector<SequencePtr> running_;  // In the order of their admission.
   EngineFigures figures_;
-  double block_ms_ = kUnknownBlockMs;  // To compute one, of late.
+  double block_ms_ = kUnknownBlockMs;  // Recent time to compute one block.
 
   Descriptor wake_;
   mutable Mutex mutex_;
@@ -203,10 +203,10 @@ void ThreadEngine::Run() {
   }
   for (const SequencePtr& sequence : running_) Finish(sequence.get(), FinishReason::kCancelled);
   for (const SequencePtr& sequence : waiting_) Finish(sequence.get(), FinishReason::kCancelled);
-  offload_.reset();  // While what it has borrowed is still there.
+  offload_.reset();  // Destroyed while the memory that it borrows still exists.
 }
 
-// Takes in new and cancelled requests. False: it is over.
+// Takes in new and cancelled requests. Returns false if the engine is to end.
 bool ThreadEngine::TakeMail() {
   std::set<RequestId> cancelled;
   {
@@ -261,15 +261,15 @@ void ThreadEngine::AdmitWaiting() {
   }
 }
 
-// False: there are not enough pages yet.
+// Returns false if there are not enough pages yet.
 bool ThreadEngine::Admit(Sequence* sequence) {
   const size_t pages = PagesFor(sequence->tokens.size() + 1);
-  // Who runs needs room to grow; only alone may one take all of it.
+  // Running sequences need room to grow. Only a sequence that runs alone may take all pages.
   const size_t spare = running_.empty() ? 0 : running_.size() * PagesFor(block_tokens());
   if (pages + spare > pool_.available()) return false;
   const std::span<const Key> keys = RecallableKeys(*sequence);
   const size_t resident = sequence->request.recall ? pool_.Adopt(keys, &sequence->table) : 0;
-  // Blocks that were adopted are not there to be taken any more.
+  // Adopted blocks can no longer be taken by Grow().
   if (!pool_.Grow(pages, &sequence->table)) {
     pool_.Release(sequence->keys, &sequence->table);
     return false;
@@ -288,13 +288,13 @@ bool ThreadEngine::Admit(Sequence* sequence) {
   return true;
 }
 
-// The last token is always computed: somebody has to make its logits.
+// The last token is always computed: its logits are needed.
 std::span<const Key> ThreadEngine::RecallableKeys(const Sequence& sequence) const {
   return std::span(sequence.keys).first((sequence.tokens.size() - 1) / block_tokens());
 }
 
-// Drives read for those who wait for pages while others compute. Not for all of them: what came
-// first would be gone from DRAM again when its turn comes.
+// Reads ahead from drives for requests that wait for pages, while others compute. Only for some of
+// them: otherwise the first blocks would leave DRAM again before their turn comes.
 void ThreadEngine::PrepareWaiting() {
   const size_t ahead = std::min(waiting_.size(), options_.max_running);
   for (size_t i = 0; i < ahead; ++i) {
@@ -315,8 +315,8 @@ void ThreadEngine::BeginRecall(Sequence* sequence) {
 
 void ThreadEngine::AdvanceRecall(Sequence* sequence) {
   if (sequence->recall == nullptr) return;
-  // What was begun to be computed meanwhile stays as it is: a copy that turns out to be damaged has
-  // overwritten its pages by then.
+  // A block that the engine began to compute meanwhile is not wanted. A damaged copy would have
+  // overwritten its pages by the time the damage is found.
   const auto wanted = [this, sequence](size_t block) {
     return !sequence->present[block] && block * block_tokens() >= sequence->ready;
   };
@@ -341,13 +341,13 @@ void ThreadEngine::SkipPresent(Sequence* sequence, size_t block_tokens) {
   }
 }
 
-// A block that is on its way is waited for, but not for longer than it takes to compute it: the
-// drive may be slow, and those behind it come meanwhile.
+// Returns true if the sequence waits for a block that is on its way. It waits no longer than
+// computing the block takes: the drive may be slow, and the blocks behind it come meanwhile.
 bool ThreadEngine::WaitsForRecall(Sequence* sequence) {
   const Recall* const recall = sequence->recall.get();
   if (recall == nullptr || recall->done()) return false;
   const size_t block = sequence->ready / block_tokens();
-  if (block < recall->next_to_come()) return false;  // It has failed.
+  if (block < recall->next_to_come()) return false;  // The fetch of this block has failed.
   if (recall->awaits_another()) sequence->waiting_since_nanos = Now();
   if (options_.offload.always_fetch) return true;
   if (Milliseconds(Now() - sequence->waiting_since_nanos) > block_ms_) {
@@ -359,7 +359,7 @@ bool ThreadEngine::WaitsForRecall(Sequence* sequence) {
 
 // ---- A step ----
 
-// False: there was nothing to compute.
+// Returns false if there was nothing to compute.
 bool ThreadEngine::Step() {
   std::vector<Chunk> chunks;
   const std::vector<Sequence*> batch = ChooseBatch(&chunks);
@@ -375,11 +375,11 @@ bool ThreadEngine::Step() {
 std::vector<Sequence*> ThreadEngine::ChooseBatch(std::vector<Chunk>* chunks) {
   std::vector<Sequence*> decoding;
   std::vector<Sequence*> prefilling;
-  // By number: MakeRoom() takes some from the end.
+  // By index: MakeRoom() removes sequences from the end.
   for (size_t i = 0; i < running_.size(); ++i) {  // NOLINT(modernize-loop-convert)
     Sequence* const sequence = running_[i].get();
     if (WaitsForRecall(sequence)) continue;
-    if (!MakeRoom(sequence)) break;  // It was the youngest, and is gone.
+    if (!MakeRoom(sequence)) break;  // This sequence was the youngest, and is gone.
     (sequence->tokens.size() - sequence->ready == 1 ? decoding : prefilling).push_back(sequence);
   }
   std::vector<Sequence*> batch;
@@ -400,22 +400,22 @@ std::vector<Sequence*> ThreadEngine::ChooseBatch(std::vector<Chunk>* chunks) {
   return batch;
 }
 
-// How many to compute now: up to the next block that is there already.
+// How many tokens to compute now: up to the next block that is there already.
 size_t ThreadEngine::NextTokens(const Sequence& sequence, size_t budget) const {
   size_t end = std::min(sequence.tokens.size(), sequence.ready + budget);
   size_t block = sequence.ready / block_tokens() + 1;
   for (; block < sequence.present.size() && block * block_tokens() < end; ++block) {
     if (sequence.present[block]) end = block * block_tokens();
   }
-  // While more may come, no further than a block at a time.
+  // While more blocks may come, at most one block at a time.
   if (sequence.recall != nullptr && !sequence.recall->done()) {
     end = std::min(end, (sequence.ready / block_tokens() + 1) * block_tokens());
   }
   return end - sequence.ready;
 }
 
-// Pages for all of its tokens. Where there are none, the youngest goes, and if that is this one:
-// false.
+// Gets pages for all tokens of the sequence. If there are too few, the youngest sequence loses its
+// pages. Returns false if that is this sequence.
 bool ThreadEngine::MakeRoom(Sequence* sequence) {
   while (!pool_.Grow(PagesFor(sequence->tokens.size()), &sequence->table)) {
     SequencePtr youngest = std::move(running_.back());
@@ -497,7 +497,7 @@ void ThreadEngine::DeriveKeys(Sequence* sequence) {
   AQ_CHECK(made.ok() && *made == whole - have);
 }
 
-// Blocks that have become whole are kept in the pool, and by the cache.
+// Publishes complete blocks in the pool and stores them in the cache.
 void ThreadEngine::HandOnBlocks(Sequence* sequence) {
   if (!sequence->request.store || sequence->table.pages.empty()) return;
   const size_t whole = sequence->ready / block_tokens();
@@ -514,7 +514,7 @@ void ThreadEngine::HandOnBlocks(Sequence* sequence) {
   sequence->handed_on = std::max(sequence->handed_on, whole);
 }
 
-// Only of steps that were nearly all prompt: others would tell of something else.
+// Reports only steps that were nearly all prompt: the time of others has other causes.
 void ThreadEngine::ReportPrefill(std::span<const Chunk> chunks, int64_t nanos) {
   size_t tokens = 0;
   const Chunk* longest = chunks.data();

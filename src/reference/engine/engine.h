@@ -1,12 +1,12 @@
-// The engine: many requests at once on one model, KV in a pool of limited size, and the cache
-// behind it.
+// The engine runs many requests at once on one model, with KV in a pool of limited size, and the
+// cache behind it.
 //
-// It has a thread of its own, which does everything but the crew's share of a step: takes requests,
-// asks the cache, builds a batch of the sequences that decode and of pieces of prompts, runs the
-// model, and hands completed blocks to the cache. A sequence that finds no page pushes the youngest
-// one out; that one waits, and recalls what it had when it comes back.
+// Its own thread does everything but the crew's share of a step. It takes requests, asks the cache,
+// and builds a batch of decoding sequences and of pieces of prompts. Then it runs the model and
+// hands completed blocks to the cache. A sequence that finds no page takes the pages of the
+// youngest one. The youngest then waits, and recalls its blocks when it comes back.
 //
-// Any thread may call; callbacks run on the engine's thread and must not wait.
+// Any thread may call. Callbacks run on the engine's thread and must not wait.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct EngineOptions {
   size_t threads = 2;
   size_t max_running = 8;
   size_t max_waiting = 256;
-  size_t step_tokens = 512;  // Of a batch.
+  size_t step_tokens = 512;  // Tokens in one batch.
   std::string tenant = "local";
   OffloadOptions offload{};
 };
@@ -38,14 +38,14 @@ struct EngineOptions {
 // Where the KV of a request's prompt came from, and how long it took.
 struct RequestFigures {
   size_t prompt_tokens = 0;
-  size_t resident_tokens = 0;  // In the engine's own pages.
-  size_t dram_tokens = 0;      // Recalled.
+  size_t resident_tokens = 0;  // Found in the engine's own pages.
+  size_t dram_tokens = 0;      // Recalled from DRAM.
   size_t nvme_tokens = 0;
-  size_t computed_tokens = 0;  // Of the prompt, and what was recomputed after a preemption.
+  size_t computed_tokens = 0;  // Of the prompt, or recomputed after a preemption.
   size_t generated_tokens = 0;
   size_t preemptions = 0;
-  size_t recalled_after_preemption = 0;  // Tokens, resident ones too.
-  double first_token_ms = 0;             // Since it was submitted.
+  size_t recalled_after_preemption = 0;  // In tokens, resident ones too.
+  double first_token_ms = 0;             // Since the request was submitted.
 
   size_t recalled_tokens() const { return dram_tokens + nvme_tokens; }
 };
@@ -54,7 +54,7 @@ enum class FinishReason : uint8_t { kEnd, kLength, kCancelled };
 
 struct GeneratedToken {
   uint32_t token = 0;
-  bool silent = false;  // No part of the text.
+  bool silent = false;  // The token is no part of the text.
   std::span<const float> logits{};
   const RequestFigures* figures = nullptr;
 };
@@ -68,9 +68,9 @@ struct GenerateRequest {
   bool recall = true;  // False: everything is computed.
   bool store = true;
   bool ignore_end = false;
-  std::string cache_salt{};  // Whoever has another one shares nothing.
+  std::string cache_salt{};  // Requests with different salts share no blocks.
   std::string session{};
-  // False: that is enough; the answer ends here.
+  // Returns false if the request has enough tokens; the answer then ends here.
   std::function<bool(const GeneratedToken&)> on_token{};
   // The last call for this request.
   std::function<void(FinishReason, const RequestFigures&)> on_done{};
@@ -92,7 +92,7 @@ struct EngineFigures {
   size_t waiting = 0;
   size_t pages = 0;
   size_t pages_in_use = 0;
-  int64_t busy_nanos = 0;  // In steps that had something to compute; the offload's share included.
+  int64_t busy_nanos = 0;  // In steps that had something to compute, with the offload's share.
   OffloadStats offload{};
 };
 
@@ -100,12 +100,12 @@ using RequestId = uint64_t;
 
 class Engine {
  public:
-  // What is open is cancelled.
+  // Cancels open requests.
   virtual ~Engine() = default;
 
-  // kInvalid: it can never run, and why. kBusy: too many wait.
+  // kInvalid: the request can never run; the message says why. kBusy: too many requests wait.
   virtual Result<RequestId> Submit(GenerateRequest request) = 0;
-  // Its pages are free soon. on_done is called, unless it was.
+  // Frees the request's pages soon. on_done is called, unless it was already.
   virtual void Cancel(RequestId request) = 0;
 
   virtual EngineFigures figures() const = 0;

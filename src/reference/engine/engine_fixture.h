@@ -1,5 +1,5 @@
-// What tests of the engine share: a node in this process, engines of a small random model, and
-// everything that a request came to.
+// Shared by the engine's tests: a node in this process, engines of a small random model, and the
+// outcome of a request.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct Outcome {
   }
 };
 
-// Submitted; the future is there when it is done.
+// Submits a request. The future is ready when the request is done.
 inline std::future<Outcome> Begin(Engine* engine, GenerateRequest request,
                                   RequestId* id = nullptr) {
   auto outcome = std::make_shared<Outcome>();
@@ -67,7 +67,7 @@ inline Outcome Generate(Engine* engine, GenerateRequest request) {
   return Begin(engine, std::move(request)).get();
 }
 
-// Until what the engine computed is in the cache, or was refused.
+// Waits until the cache has stored, or refused, the blocks that the engine computed.
 inline void AwaitStored(const Engine& engine, uint64_t blocks) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (engine.figures().offload.stored_blocks + engine.figures().offload.refused_blocks <

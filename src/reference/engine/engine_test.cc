@@ -1,4 +1,4 @@
-// The engine with a real node: whatever is recalled, from wherever, the logits are those of an
+// Tests the engine with a real node: wherever blocks are recalled from, the logits are those of an
 // engine that computes everything.
 #include "reference/engine/engine.h"
 
@@ -39,7 +39,8 @@ TEST_F(EngineTest, RecalledFromDramAndFromNvmeAfterARestartTheLogitsAreTheSameBi
     const Outcome stored = Generate(first.get(), request);
     EXPECT_TRUE(stored.SameBits(computed));
     EXPECT_EQ(stored.figures.recalled_tokens(), 0u);
-    AwaitStored(*first, (1100 + request.max_tokens - 1) / 256);  // Generated ones are kept, too.
+    // Generated blocks are stored, too.
+    AwaitStored(*first, (1100 + request.max_tokens - 1) / 256);
 
     const Outcome warm = Generate(StartWith(options, weights).get(), request);
     EXPECT_TRUE(warm.SameBits(computed));
@@ -78,7 +79,7 @@ TEST_F(EngineTest, AMixtureOfComputedAndRecalledIsTheSameBitsWhereverItIsCut) {
   }
 }
 
-TEST_F(EngineTest, WhatLiesBehindABlockThatIsGoneIsComputed) {
+TEST_F(EngineTest, BlocksBehindAMissingOneAreComputed) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1300, 300, 6), 3);
@@ -130,7 +131,7 @@ TEST_F(EngineTest, ManyRequestsInASmallPoolPreemptAndRecallAndAreAllRight) {
   const auto weights = *RandomWeights(SmallShape(), 8);
   auto alone = StartWith(Options(false), weights);
   EngineOptions options = Options();
-  options.pages = 1400 / 16;  // Two prompts fit; what they grow to does not.
+  options.pages = 1400 / 16;  // Two prompts fit, but not their answers.
   auto engine = StartWith(options, weights);
   std::vector<Outcome> expected;
   std::vector<std::future<Outcome>> futures;
@@ -150,15 +151,15 @@ TEST_F(EngineTest, ManyRequestsInASmallPoolPreemptAndRecallAndAreAllRight) {
   EXPECT_GT(recalled, 0u);
 }
 
-TEST_F(EngineTest, WhoWasPreemptedRecallsWhatOthersHaveTakenThePagesOf) {
+TEST_F(EngineTest, APreemptedSequenceRecallsTheBlocksWhosePagesWereTaken) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 8);
   EngineOptions options = Options();
   options.pages = 1400 / 16;
   auto engine = StartWith(options, weights);
   Generate(engine.get(), Request(RandomPrompt(300, 300, 3), 1));
-  AwaitStored(*engine, 1);  // The node has made its memory.
-  // The older one grows until it has all pages; the other one had 700 tokens or so by then.
+  AwaitStored(*engine, 1);  // By now the node has made its memory.
+  // The older sequence grows until it has all pages. By then the other one had about 700 tokens.
   std::promise<void> both_there;
   GenerateRequest growing = Request(RandomPrompt(300, 300, 1), 1050);
   growing.on_token = [there = both_there.get_future().share()](const GeneratedToken&) {
@@ -223,7 +224,7 @@ TEST_F(EngineTest, ANodeThatDiesInTheMiddleIsAMiss) {
   EXPECT_TRUE(Generate(engine.get(), request).SameBits(computed));
 }
 
-TEST_F(EngineTest, WhatCanNeverRunIsRefused) {
+TEST_F(EngineTest, ARequestThatCanNeverRunIsRefused) {
   const auto weights = *RandomWeights(SmallShape(), 8);
   auto engine = StartWith(Options(false), weights);
   EXPECT_EQ(engine->Submit(Request({}, 1)).status().code(), Code::kInvalid);

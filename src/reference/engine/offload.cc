@@ -14,28 +14,29 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kConnectPause = 1000 * kMillisecond;
 constexpr int64_t kConnectTimeout = 1000 * kMillisecond;
-// A match is answered from memory. One that takes longer is from a node in trouble.
+// A match is answered from memory. If one takes longer, its node is in trouble.
 constexpr int64_t kMatchTimeout = 100 * kMillisecond;
 constexpr int64_t kLeastFetch = 100 * kMillisecond;
 constexpr int64_t kMostFetch = 20'000 * kMillisecond;
-constexpr int64_t kUnknownFetch = 5'000 * kMillisecond;  // Nothing was reported yet.
-// A store that got no slots tries again so often, for so long; less where its pages are wanted.
+constexpr int64_t kUnknownFetch = 5'000 * kMillisecond;  // No time was reported yet.
+// How often, and for how long, a store without slots tries again. Less long while requests want its
+// pages.
 constexpr int64_t kStorePause = 2 * kMillisecond;
 constexpr int64_t kMostStorePause = 100 * kMillisecond;
 constexpr int64_t kStorePatience = 10'000 * kMillisecond;
 constexpr int64_t kStorePatienceForOthers = 100 * kMillisecond;
-// Another engine's block is asked about so often, whatever its estimate says.
+// The shortest time between two questions about another engine's block, whatever its estimate says.
 constexpr int64_t kLeastAskAgain = 1 * kMillisecond;
 constexpr int64_t kMostAskAgain = 20 * kMillisecond;
 constexpr uint64_t kWindowBytes = uint64_t{16} << 20;
-// For one request that waits: what is staged for all of them has to find room in DRAM.
+// For each waiting request: the staged blocks of all of them must fit into DRAM.
 constexpr uint64_t kStagedBytes = uint64_t{256} << 20;
 constexpr size_t kMostStagings = 8;
 constexpr size_t kMostStores = 64;
 
 int64_t Now() { return SystemClock()->NowNanos(); }
 
-// Of an estimate, which may be anything: no more than a minute.
+// Converts an estimate, which may be any number, to at most a minute.
 int64_t Nanos(double milliseconds) {
   return static_cast<int64_t>(std::clamp(milliseconds, 0.0, 60e3) * kMillisecond);
 }
@@ -96,8 +97,8 @@ void Offload::Poll() {
   });
 }
 
-// At the start nobody is served yet. Later, a node that takes its time must not hold up those who
-// are.
+// The first connect may wait: no request is served yet. Later ones run on a thread of their own,
+// because a slow node must not hold up running requests.
 void Offload::ConnectAgain() {
   if (!connecting_.valid()) {
     if (Now() < connect_again_nanos_) return;
@@ -118,7 +119,7 @@ Result<std::unique_ptr<Cache>> Offload::Connect() {
   registration_.layout = layout_;
   cache->RegisterLayout(&registration_);
   if (!cache->Wait(registration_, kConnectTimeout)) {
-    return Status(Code::kLate, "it does not answer");
+    return Status(Code::kLate, "the node does not answer");
   }
   AQ_RETURN_IF_ERROR(registration_.status);
   return cache;
@@ -146,7 +147,7 @@ bool Offload::Prepare(std::span<const Key> keys, size_t have) {
   return true;
 }
 
-// False: it has come to its end.
+// Returns false if the staging is over.
 bool Offload::AdvanceStaging(Staging* staging) {
   if (!staging->match.done() || !staging->prestage.done()) return true;
   if (staging->blocks > 0) {
@@ -225,7 +226,7 @@ void Offload::DecideAfterMatch(Recall* recall) {
   if (blocks == 0) return recall->more_is_filled_ ? Await(recall) : recall->End();
   if (std::exchange(recall->await_until_nanos_, 0) != 0) stats_.awaited_blocks += blocks;
   recall->end_ = recall->asked_ + blocks;
-  // Later than computing them would take is too late.
+  // If fetching takes longer than computing, it is too late.
   const int64_t patience = match.recompute_ms > 0
                                ? std::clamp(Nanos(match.recompute_ms), kLeastFetch, kMostFetch)
                                : kUnknownFetch;
@@ -239,7 +240,8 @@ bool Offload::IsWorthAwaiting(const Recall& recall, const MatchRun& run) const {
          run.estimated_ms < recall.block_ms_ * static_cast<double>(run.count);
 }
 
-// Estimates are wrong at times, and engines die: the end is when the blocks would be computed by.
+// Estimates can be wrong, and engines die. The wait therefore ends when computing the blocks would
+// have ended.
 void Offload::Await(Recall* recall) {
   const MatchRun& run = recall->match_.runs.back();
   const int64_t now = Now();
@@ -272,7 +274,8 @@ void Offload::AskForMore(Recall* recall) {
   }
 }
 
-// What the oldest window has by now. True: it is at its end, so another may follow.
+// Takes the blocks that the oldest window has by now. Returns true if the window is complete, so
+// that another one may follow.
 bool Offload::TakeArrived(Recall* recall, const PageTable& table,
                           const std::function<bool(size_t block)>& wanted,
                           const std::function<void(size_t block, TierKind tier)>& arrived) {
@@ -298,7 +301,7 @@ bool Offload::TakeArrived(Recall* recall, const PageTable& table,
   window.open = false;
   ++recall->ended_;
   if (window.taken < window.fetch.chain.keys.size()) {
-    // It was refused as a whole: the node is gone, or busy. The rest is not asked for.
+    // The whole fetch was refused: the node is gone, or busy. Further blocks are not asked for.
     recall->end_ = recall->asked_;
   }
   recall->next_to_come_ = window.first + window.fetch.chain.keys.size();
@@ -360,7 +363,7 @@ void Offload::Store(std::span<const Key> keys, const Key& root, size_t first, si
   stores_.push_back(std::move(storing));
 }
 
-// False: it has come to its end.
+// Returns false if the store is over.
 bool Offload::AdvanceStore(Storing* storing) {
   switch (storing->stage) {
     case Storing::Stage::kPausing:
@@ -385,7 +388,7 @@ bool Offload::AdvanceStore(Storing* storing) {
   return false;
 }
 
-// False: there is nothing to wait for.
+// Returns false if there is nothing to wait for.
 bool Offload::FillSlots(Storing* storing) {
   storing->without_slot = 0;
   storing->pause_nanos = kStorePause;
@@ -416,10 +419,10 @@ bool Offload::FillSlots(Storing* storing) {
   return true;
 }
 
-// A block that is left out makes those behind it useless, so memory that is being made, or freed,
-// is waited for, and so is another engine that fills it: it may die. What is there already is not
-// written again. The pages are held meanwhile, so that has an end, and a near one where requests
-// wait for them.
+// Returns true if the store waits and tries again. If a block is left out, the blocks behind it are
+// useless. So the store waits for memory that is being made or freed, and for another engine that
+// fills the block, which may die. Blocks that the cache has are not written again. The pages are
+// held meanwhile, so the wait has an end. It ends soon if requests wait for pages.
 bool Offload::Pause(Storing* storing) {
   if (storing->without_slot == 0) return false;
   if (Now() - storing->began_nanos >

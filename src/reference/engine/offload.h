@@ -1,15 +1,14 @@
-// The engine's side of the cache, through include/aquifer/cache.h alone: what an engine author
-// would write. Nothing here waits, but once at the start, for a node to connect to: requests are
-// begun, and looked at again between two steps of the model.
+// Offload is the engine's side of the cache. It uses only include/aquifer/cache.h, as an engine's
+// author would. No function waits, except the first connect. Requests are begun, and looked at
+// again between two steps of the model.
 //
 //     Prepare(): match ─► prestage, for a request that waits for pages
-//     Begin():   match ─► Advance(): fetch what pays, in windows; scatter what has come
+//     Begin():   match ─► Advance(): fetch blocks that pay, in windows; scatter those that came
 //     Store():   reserve ─► gather into the slots ─► commit, whenever a block is complete
 //
-// Whatever fails, or is late, is a block that the engine computes. What another engine is about to
-// store is waited for, where that is said to take less time than computing it, and then for no
-// longer than that. Without a cache, or while the node is away, everything is a miss. Runs on the
-// engine's thread.
+// If a block fails or is late, the engine computes it. If another engine is about to store a block,
+// this one waits for it, but only if that is expected to be faster than computing it. Without a
+// cache, or while the node is away, everything is a miss. Runs on the engine's thread.
 #pragma once
 
 #include <array>
@@ -32,35 +31,35 @@ namespace aquifer::reference {
 using CacheSource = std::function<Result<std::unique_ptr<Cache>>()>;
 
 struct OffloadOptions {
-  // Asked again, once a second, for as long as it has none to give; from the second time on by a
-  // thread of its own. Empty: there is no cache.
+  // Called again, once a second, while it returns no cache; from the second time on, on a thread of
+  // its own. Empty: there is no cache.
   CacheSource connect{};
-  // Fetch also what would be computed faster, and wait for it.
+  // Also fetches blocks that would be computed faster, and waits for them.
   bool always_fetch = false;
-  // Told when the cache is there, and why it is not. May be empty.
+  // Reports that the cache is there, or why it is not. May be empty.
   std::function<void(const std::string& line)> log{};
 };
 
 struct OffloadStats {
   uint64_t recalled_blocks = 0;
-  uint64_t missed_blocks = 0;  // Fetched, and late, gone or damaged: they were computed.
+  uint64_t missed_blocks = 0;  // Fetched, but late, gone or damaged; they were computed.
   uint64_t stored_blocks = 0;
-  uint64_t refused_blocks = 0;  // No slot was given for them, or they were not published.
+  uint64_t refused_blocks = 0;  // They got no slot, or were not published.
   uint64_t staged_blocks = 0;   // Brought to DRAM while their request waited for pages.
-  uint64_t awaited_blocks = 0;  // That another engine was filling when they were asked for.
+  uint64_t awaited_blocks = 0;  // Another engine was filling them when they were asked for.
   uint64_t unanswered_matches = 0;
-  int64_t nanos = 0;      // Spent in here, copies included,
-  int64_t cpu_nanos = 0;  // and what of it this thread had a processor for.
+  int64_t nanos = 0;      // Time spent in these functions, copies included.
+  int64_t cpu_nanos = 0;  // The part of `nanos` in which this thread had a processor.
 };
 
-// What is being brought for one sequence.
+// The blocks that are being fetched for one sequence.
 class Recall {
  public:
-  // No block will come any more.
+  // Returns true if no further block will come.
   bool done() const { return stage_ == Stage::kDone; }
-  // The first block that is still to come; those before it have come, or have failed.
+  // The first block that is still to come. Those before it have come, or have failed.
   size_t next_to_come() const { return next_to_come_; }
-  // Another engine fills it. The wait has an end of its own.
+  // Returns true if another engine fills that block. The wait has a time limit of its own.
   bool awaits_another() const { return await_until_nanos_ != 0 && stage_ != Stage::kFetching; }
 
  private:
@@ -70,7 +69,7 @@ class Recall {
   struct Window {
     FetchRequest fetch;
     size_t first = 0;  // The block of its first key.
-    size_t taken = 0;  // Of its operations.
+    size_t taken = 0;  // How many of its operations were taken.
     bool open = false;
     std::vector<ReleaseOp> releases;
   };
@@ -81,63 +80,65 @@ class Recall {
   std::array<Window, 2> windows_;
   size_t begun_ = 0;  // Windows, used in turn.
   size_t ended_ = 0;
-  size_t asked_ = 0;  // Blocks.
+  size_t asked_ = 0;  // In blocks.
   size_t end_ = 0;
   size_t next_to_come_ = 0;
-  int64_t began_nanos_ = 0;  // The match.
+  int64_t began_nanos_ = 0;  // When the match began.
   int64_t deadline_nanos_ = 0;
   double block_ms_ = 0;
-  bool more_is_filled_ = false;  // By another engine, behind `end_`, and worth waiting for.
+  // Another engine fills blocks behind `end_`, and they are worth waiting for.
+  bool more_is_filled_ = false;
   int64_t ask_again_nanos_ = 0;
   int64_t await_until_nanos_ = 0;  // 0: nothing is waited for.
 };
 
 class Offload {
  public:
-  // The map's memory outlives this; `pool` too.
+  // The map's memory and `pool` outlive this object.
   Offload(const OffloadOptions& options, const Layout& layout, EngineMap map, PagePool* pool);
   ~Offload();
 
-  // Connects where needed, takes in answers and goes on with what is being stored.
+  // Connects if needed, takes in answers, and goes on with stores.
   void Poll();
-  // To wait for something new; -1: there is no cache.
+  // A descriptor that becomes readable when there is news; -1: there is no cache.
   int event_fd() const { return cache_ == nullptr ? -1 : cache_->event_fd(); }
-  // Something is to be looked at again soon, even if nothing new comes.
+  // Returns true if Poll() is needed again soon, even without news.
   bool restless() const { return !stores_.empty() || !abandoned_.empty(); }
 
-  // For a request that waits for pages: what it would fetch from a drive comes to DRAM meanwhile.
-  // The engine has the first `have` blocks itself. False: there is no cache, or it has enough to
-  // do; try again later.
+  // For a request that waits for pages: brings to DRAM the blocks that it would fetch from a drive.
+  // The engine has the first `have` blocks itself. Returns false if there is no cache or it has
+  // enough work; try again later.
   bool Prepare(std::span<const Key> keys, size_t have);
 
-  // Null: there is no cache. The engine has the first `have` blocks itself, and takes `block_ms` to
-  // compute one.
+  // Begins a recall. Returns null if there is no cache. The engine has the first `have` blocks
+  // itself, and takes `block_ms` to compute one.
   std::unique_ptr<Recall> Begin(std::span<const Key> keys, size_t have, double block_ms);
-  // Goes on. `wanted` says whether a block is still missing, `arrived` that its pages are filled.
+  // Goes on with a recall. `wanted` says if a block is still missing; `arrived` reports that its
+  // pages are filled.
   void Advance(Recall* recall, const PageTable& table,
                const std::function<bool(size_t block)>& wanted,
                const std::function<void(size_t block, TierKind tier)>& arrived);
-  // Nobody waits for it any more, and its pages may be used for something else.
+  // Ends a recall that nobody waits for any more. Its pages may then be used for something else.
   void Abandon(std::unique_ptr<Recall> recall);
 
-  // Blocks [first, first + count) of the chain, published in the pool, are to be kept.
+  // Stores blocks [first, first + count) of the chain, which are published in the pool.
   void Store(std::span<const Key> keys, const Key& root, size_t first, size_t count,
              const PageTable& table);
   void Hint(const std::string& session, const Key& last);
   void ReportPrefill(uint32_t tokens, uint32_t context, double milliseconds);
 
-  // Requests wait for pages: stores that wait for slots are to give theirs up soon.
+  // With true, requests wait for pages: stores that wait for slots give their pages up soon.
   void SetPagesWanted(bool wanted) { pages_are_wanted_ = wanted; }
 
   const OffloadStats& stats() const { return stats_; }
 
  private:
-  // What is prepared for one request.
+  // The blocks that are being prepared for one request.
   struct Staging {
     std::vector<Key> keys;
     MatchRequest match;
     PrestageRequest prestage;
-    size_t blocks = 0;  // To be brought; 0 before the match is answered.
+    size_t blocks = 0;  // How many to bring; 0 before the match is answered.
   };
   // Blocks on their way into the cache. Their pages are held meanwhile.
   struct Storing {
@@ -182,12 +183,12 @@ class Offload {
   std::list<std::unique_ptr<Storing>> stores_;
   std::list<std::unique_ptr<Recall>> abandoned_;
   RegisterLayoutRequest registration_;
-  std::unique_ptr<Cache> cache_;  // Gone before the requests that it was given.
-  std::future<Result<std::unique_ptr<Cache>>> connecting_;  // Has the registration meanwhile.
+  std::unique_ptr<Cache> cache_;  // Destroyed before the requests that it was given.
+  std::future<Result<std::unique_ptr<Cache>>> connecting_;  // Includes the layout's registration.
   bool tried_to_connect_ = false;
   bool pages_are_wanted_ = false;
   int64_t connect_again_nanos_ = 0;
-  std::string last_line_;  // Of the log: the same is not told twice.
+  std::string last_line_;  // The last line of the log, which is not repeated.
   OffloadStats stats_;
 };
 

@@ -1,5 +1,5 @@
-// What the engine does with a cache that is slow, wrong, shared or away: nothing of it changes an
-// answer, and nothing wrong gets into the cache.
+// Tests the engine with a cache that is slow, wrong, shared or away: no answer changes, and no
+// wrong block gets into the cache.
 #include "reference/engine/offload.h"
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@
 namespace aquifer::reference {
 namespace {
 
-// Brings nothing until the engine has computed for some steps, and then bytes that are none of the
-// block's.
+// Fetches nothing until the engine has computed for some steps. Then it returns other bytes than
+// the block's.
 class LateAndWrongCache final : public ForwardingCache {
  public:
   explicit LateAndWrongCache(std::unique_ptr<Cache> to) : ForwardingCache(std::move(to)) {}
@@ -60,13 +60,13 @@ class LateAndWrongCache final : public ForwardingCache {
   std::vector<std::byte> wrong_;
 };
 
-// Tells of what the engine asks, before it is asked.
+// Reports the engine's requests to the test before it passes them on.
 class WatchedCache final : public ForwardingCache {
  public:
   struct Hooks {
     std::function<void()> on_match;
     std::function<void()> on_reserve;
-    double estimated_ms = 0;  // Said of every block that is being filled, unless it is 0.
+    double estimated_ms = 0;  // The estimate for every block that is being filled, unless it is 0.
   };
   WatchedCache(std::unique_ptr<Cache> to, Hooks hooks)
       : ForwardingCache(std::move(to)), hooks_(std::move(hooks)) {}
@@ -99,7 +99,7 @@ class WatchedCache final : public ForwardingCache {
   std::vector<MatchRequest*> matches_;
 };
 
-// Takes its time to give slots, until the engine has looked for them often.
+// Gives no slots until the engine has asked for them many times.
 class SlowToReserveCache final : public ForwardingCache {
  public:
   using ForwardingCache::ForwardingCache;
@@ -120,7 +120,7 @@ class SlowToReserveCache final : public ForwardingCache {
   std::vector<ReserveRequest*> held_;
 };
 
-// Has no room for anything.
+// Has no room for any block.
 class FullCache final : public ForwardingCache {
  public:
   FullCache(std::unique_ptr<Cache> to, std::atomic<size_t>* reserves)
@@ -144,10 +144,10 @@ class FullCache final : public ForwardingCache {
   std::vector<ReserveRequest*> asked_;
 };
 
-// Another engine that has reserved the blocks of a prompt, and knows what belongs there.
+// Another engine that has reserved the blocks of a prompt, and knows their bytes.
 class OtherEngine {
  public:
-  // The blocks are in the cache already; they are taken out of it again.
+  // The cache has the blocks already; they are evicted again.
   OtherEngine(const std::string& socket, const Layout& layout, std::vector<Key> keys,
               const Key& root)
       : keys_(std::move(keys)) {
@@ -205,12 +205,12 @@ class OtherEngine {
   std::vector<std::vector<std::byte>> bytes_;
   ChainSlice chain_;
   ReserveRequest reserve_;
-  std::unique_ptr<Cache> cache_;  // Gone before its requests.
+  std::unique_ptr<Cache> cache_;  // Destroyed before its requests.
 };
 
 class OffloadTest : public EngineTest {
  protected:
-  // With a cache of this kind in front of the node's.
+  // Starts an engine with a cache of this kind in front of the node's.
   template <class Kind, class... Arguments>
   EngineOptions OptionsWith(const Arguments&... arguments) {
     EngineOptions options = Options();
@@ -224,8 +224,8 @@ class OffloadTest : public EngineTest {
     return OptionsWith<WatchedCache>(hooks);
   }
 
-  // The whole blocks of a prompt that was computed are in the hands of another engine, to be
-  // filled.
+  // Another engine has reserved the whole blocks of a prompt that was computed, and is about to
+  // fill them.
   std::unique_ptr<OtherEngine> LetAnotherFill(std::shared_ptr<const Weights> weights,
                                               const GenerateRequest& request, Outcome* computed) {
     auto writer = StartWith(Options(), std::move(weights));
@@ -239,7 +239,7 @@ class OffloadTest : public EngineTest {
   }
 };
 
-// It was computed instead by then, and its pages may be others' too.
+// The engine computed the block instead. By then its pages may belong to other sequences, too.
 TEST_F(OffloadTest, ABlockThatIsLateAndDamagedDoesNoHarm) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
@@ -249,7 +249,7 @@ TEST_F(OffloadTest, ABlockThatIsLateAndDamagedDoesNoHarm) {
   AwaitStored(*writer, 11);
   EngineOptions options = OptionsWith<LateAndWrongCache>();
   options.offload.always_fetch = false;
-  options.step_tokens = 100;  // Some of it in the middle of a block.
+  options.step_tokens = 100;  // Some steps end in the middle of a block.
   auto engine = StartWith(options, weights);
   const Outcome outcome = Generate(engine.get(), request);
   EXPECT_TRUE(outcome.SameBits(computed));
@@ -257,7 +257,7 @@ TEST_F(OffloadTest, ABlockThatIsLateAndDamagedDoesNoHarm) {
   EXPECT_EQ(outcome.figures.recalled_tokens(), 0u);
 }
 
-TEST_F(OffloadTest, WhatARequestThatWaitsForPagesWillNeedComesToDramMeanwhile) {
+TEST_F(OffloadTest, BlocksOfARequestThatWaitsForPagesComeToDramMeanwhile) {
   StartNode();
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -274,7 +274,7 @@ TEST_F(OffloadTest, WhatARequestThatWaitsForPagesWillNeedComesToDramMeanwhile) {
   std::promise<void> both_there;
   occupant.on_token = [&engine, there = both_there.get_future().share()](const GeneratedToken&) {
     there.wait();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // There has to be some time.
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // Staging needs some time.
     return engine->figures().offload.staged_blocks < 4;
   };
   std::future<Outcome> first = Begin(engine.get(), occupant);
@@ -288,7 +288,7 @@ TEST_F(OffloadTest, WhatARequestThatWaitsForPagesWillNeedComesToDramMeanwhile) {
   EXPECT_EQ(recalled.figures.nvme_tokens, 0u);
 }
 
-TEST_F(OffloadTest, WhatAnotherEngineIsAboutToStoreIsWaitedFor) {
+TEST_F(OffloadTest, ABlockThatAnotherEngineIsAboutToStoreIsWaitedFor) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -308,7 +308,7 @@ TEST_F(OffloadTest, WhatAnotherEngineIsAboutToStoreIsWaitedFor) {
   EXPECT_EQ(engine->figures().offload.awaited_blocks, 4u);
 }
 
-TEST_F(OffloadTest, WhatAnotherEngineFillsIsComputedWhereThatIsFasterOrItNeverComes) {
+TEST_F(OffloadTest, ABlockThatAnotherEngineFillsIsComputedIfThatIsFasterOrItNeverComes) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   const GenerateRequest request = Request(RandomPrompt(1100, 300, 6), 3);
@@ -396,8 +396,8 @@ TEST_F(OffloadTest, PagesAreNotUsedForSomethingElseBeforeTheirBlocksAreStored) {
   EXPECT_TRUE(recalled.SameBits(computed));
 }
 
-// Or a cache that is full would hold up an engine for ten seconds at a time.
-TEST_F(OffloadTest, WhatFindsNoRoomInTheCacheGivesItsPagesToThoseWhoWaitForThem) {
+// Otherwise a full cache would hold up an engine for ten seconds at a time.
+TEST_F(OffloadTest, BlocksWithoutRoomInTheCacheGiveTheirPagesToWaitingRequests) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
   std::atomic<size_t> reserves = 0;
@@ -407,7 +407,7 @@ TEST_F(OffloadTest, WhatFindsNoRoomInTheCacheGivesItsPagesToThoseWhoWaitForThem)
   for (uint64_t prompt = 0; prompt < 2; ++prompt) {
     Generate(engine.get(), Request(RandomPrompt(1100, 300, prompt), 3));
   }
-  // Two milliseconds or more lie between them.
+  // At least two milliseconds lie between them.
   EXPECT_LT(reserves, 500u);
 }
 
@@ -433,7 +433,8 @@ TEST_F(OffloadTest, NothingStaysLent) {
   EXPECT_EQ(lent, 0u);
 }
 
-// It is asked once at the start; whoever comes then has to be served.
+// The engine asks for the cache once at the start. Requests that come during the hang must be
+// served.
 TEST_F(OffloadTest, ANodeThatHangsWhenTheEngineConnectsKeepsNobodyWaiting) {
   StartNode(false);
   const auto weights = *RandomWeights(SmallShape(), 5);
@@ -452,7 +453,7 @@ TEST_F(OffloadTest, ANodeThatHangsWhenTheEngineConnectsKeepsNobodyWaiting) {
   EXPECT_EQ(outcome.wait_for(std::chrono::minutes(1)), std::future_status::ready);
   let_go.set_value();
   outcome.wait();
-  // And then it has a cache, some time.
+  // The engine then gets its cache after a while.
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   for (uint64_t prompt = 100; engine->figures().offload.stored_blocks == 0; ++prompt) {
     ASSERT_LT(std::chrono::steady_clock::now(), end);

@@ -11,8 +11,8 @@
 namespace aquifer::reference {
 namespace {
 
-// What is no number is less than everything: a comparison with it would be neither true nor false,
-// and to sort by such an order is undefined.
+// A NaN counts as less than every number. Comparing with NaN gives false both ways, and sorting by
+// such an order is undefined.
 float Ordered(float logit) {
   return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;
 }

@@ -6,7 +6,8 @@
 
 namespace aquifer::reference {
 
-// Temperature 0: the most likely one. Otherwise among those that make up `top_p` of the weight.
+// Temperature 0: the most likely token. Otherwise one of the likeliest tokens that make up `top_p`
+// of the weight.
 uint32_t Sample(std::span<const float> logits, float temperature, float top_p, uint64_t* random);
 
 }  // namespace aquifer::reference

@@ -1,5 +1,5 @@
-// One request as the engine's thread knows it: its tokens, how far its KV is there, its pages and
-// keys.
+// A Sequence is one request as the engine's thread knows it: its tokens, how many of them have
+// their KV, its pages and keys.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +21,19 @@ struct Sequence {
   int64_t submitted_nanos = 0;
   uint64_t random = 0;
 
-  std::vector<uint32_t> tokens;  // The prompt, and what was generated.
+  std::vector<uint32_t> tokens;  // The prompt and the generated tokens.
   Key root;
   std::vector<Key> keys;  // Of all whole blocks of `tokens`.
 
-  bool prepared = false;  // While it waits: the cache was asked to have its blocks at hand.
+  bool prepared = false;  // While it waits: the cache was asked to stage its blocks.
 
   // While it runs:
   PageTable table;
-  size_t ready = 0;           // So many tokens, from the first on, have their KV.
-  std::vector<bool> present;  // Blocks that are there, also behind a gap.
-  size_t handed_on = 0;       // Blocks that were published and stored, or came that way.
+  size_t ready = 0;           // How many tokens, from the first on, have their KV.
+  std::vector<bool> present;  // Which blocks have their KV, also behind a gap.
+  size_t handed_on = 0;       // Blocks that were published and stored, or were recalled.
   std::unique_ptr<Recall> recall;
-  int64_t waiting_since_nanos = 0;  // For the recall's next block.
+  int64_t waiting_since_nanos = 0;  // Since when it waits for the recall's next block.
   bool ended = false;
 
   size_t generated() const { return tokens.size() - request.prompt.size(); }

@@ -20,27 +20,28 @@ constexpr size_t kHidden = 256;
 constexpr size_t kHeads = 2;
 constexpr uint64_t kCodeSeed = 7;
 
-// Where things are in a token's vector.
+// The parts of a token's vector.
 constexpr size_t kOwnCode = 0;
-constexpr size_t kBeforeCode = kCode;      // Of the token before; written by the first layer.
-constexpr size_t kAnswerCode = 2 * kCode;  // Written by the second one.
+constexpr size_t kBeforeCode = kCode;      // Code of the token before; written by the first layer.
+constexpr size_t kAnswerCode = 2 * kCode;  // Written by the second layer.
 constexpr size_t kAlways = 3 * kCode;      // The same in every token.
 constexpr size_t kIsNumber = kAlways + 1;
-constexpr size_t kIsListed = kAlways + 2;  // A name or a full stop: what follows a name in a list.
+// Marks a name or a full stop: the successors of a name in a list.
+constexpr size_t kIsListed = kAlways + 2;
 constexpr size_t kIsOther = kAlways + 3;
 constexpr size_t kIsBeginning = kAlways + 4;
 
-// Codes are of length 8, so are the marks. So every token has the same length, but for the
-// beginning, which has no code, and normalising divides all by the same.
+// Codes have length 8, and so have the marks. Every token therefore has the same length, except the
+// beginning, which has no code. Normalising divides all of them by the same number.
 constexpr float kMark = 8;
 constexpr float kBeginningMark = 11.313708F;  // sqrt(128): mark and missing code.
 constexpr float kFirstRms = 0.8660254F;       // sqrt((64 + 64 + 64) / 256)
-constexpr float kRootHeadDim = 11.313708F;    // What scores are divided by.
+constexpr float kRootHeadDim = 11.313708F;    // The divisor of scores.
 constexpr float kFinalRms = 1.118034F;        // sqrt((64 + 64 + 64 + 64 + 64) / 256)
 
-// Scores, in units of which a softmax takes the power of e. A match of code and kind has 240; one
-// of only one of them, at most 160; the beginning 200, or 300 where the head has nothing to do.
-// 32 768 others 40 below take 1e-13 of the weight away.
+// Scores, whose powers of e the softmax takes. A match of code and kind scores 240. A match of only
+// one of them scores at most 160. The beginning scores 200, or 300 for a head that has nothing to
+// do. 32 768 others that score 40 less take 1e-13 of the weight away.
 constexpr float kCodeScore = 160;
 constexpr float kKindScore = 80;
 constexpr float kRestScore = 200;
@@ -48,13 +49,14 @@ constexpr float kClosedScore = 300;
 constexpr float kBeforeScore = 60;  // For each rotation of the head that looks back by one.
 constexpr size_t kBeforeRotations = 16;
 
-// The rotations of a head turn at 10^(-12 i / 64) a token. Those from 32 on turn by at most 0.03 in
-// 32 768 tokens: they compare codes. Three more, by at most 0.12, are for kinds and the beginning.
+// The rotations of a head turn by 10^(-12 i / 64) a token. Those from 32 on turn by at most 0.03 in
+// 32 768 tokens, and compare codes. Three more turn by at most 0.12, and are for kinds and the
+// beginning.
 constexpr double kTheta = 1e12;
 constexpr size_t kNumberElement = 31;
 constexpr size_t kListedElement = 30;
 constexpr size_t kBeginningElement = 29;
-constexpr float kKeyMark = 4;  // What a key has there.
+constexpr float kKeyMark = 4;  // A key's value there.
 
 constexpr size_t CodeElement(size_t sign) { return sign < 32 ? 32 + sign : 64 + sign; }
 
@@ -62,7 +64,7 @@ bool IsName(uint32_t token) {
   return token >= ConstructedWords::kFirstName && token < ConstructedWords::kFirstNumber;
 }
 
-// Codes that are far apart: any two differ in 16 to 48 of their 64 signs.
+// Makes codes that are far apart: any two differ in 16 to 48 of their 64 signs.
 std::vector<uint64_t> MakeCodes() {
   std::vector<uint64_t> codes;
   uint64_t state = kCodeSeed;
@@ -79,7 +81,7 @@ std::vector<uint64_t> MakeCodes() {
 
 float Sign(uint64_t code, size_t sign) { return (code >> sign & 1) != 0 ? 1.0F : -1.0F; }
 
-// A matrix by its elements.
+// A matrix that is set element by element.
 class Sketch {
  public:
   Sketch(size_t outputs, size_t inputs)
@@ -110,7 +112,7 @@ std::vector<float> Embedding(const std::vector<uint64_t>& codes) {
   return embedding;
 }
 
-// Everything but the attention is nothing.
+// A layer whose feed-forward part is zero. The caller sets the attention's weights.
 LayerWeights EmptyLayer() {
   const ModelShape shape = ConstructedShape();
   LayerWeights layer;
@@ -122,14 +124,14 @@ LayerWeights EmptyLayer() {
   return layer;
 }
 
-// The first head's query is turned back by one token, so that it meets the key before it.
+// The query of the first head is turned back by one token, so that it matches the key before it.
 LayerWeights LookBackLayer() {
   LayerWeights layer = EmptyLayer();
   Sketch query(kHeads * kHeadDim, kHidden);
   Sketch key(kHeadDim, kHidden);
   Sketch value(kHeadDim, kHidden);
   Sketch output(kHidden, kHeads * kHeadDim);
-  const float always = kMark / kFirstRms;  // What is left of it when it is normalised.
+  const float always = kMark / kFirstRms;  // The mark's value after normalising.
   const float strength = kBeforeScore * kRootHeadDim / kKeyMark;
   for (size_t i = 0; i < kBeforeRotations; ++i) {
     const double angle = -std::pow(kTheta, -2.0 * static_cast<double>(i) / kHeadDim);
@@ -152,7 +154,7 @@ LayerWeights LookBackLayer() {
 struct MatchHead {
   size_t code;
   size_t kind_element;
-  size_t open;  // The mark of the tokens that it works for.
+  size_t open;  // The mark of the tokens for which the head works.
 };
 
 void AddMatchHead(size_t head, const MatchHead& match, Sketch* query, Sketch* output) {
@@ -189,10 +191,10 @@ LayerWeights MatchLayer() {
   return layer;
 }
 
-// The answer's code against every word's. The beginning wins where there is no answer.
+// Compares the answer's code with every word's. The beginning wins if there is no answer.
 PackedMatrix Head(const std::vector<uint64_t>& codes) {
   constexpr float kRightLogit = 64;
-  constexpr float kNoneLogit = 40;  // A wrong word has at most half of the right one's.
+  constexpr float kNoneLogit = 40;  // A wrong word scores at most half as much as the right one.
   Sketch head(codes.size(), kHidden);
   for (uint32_t token = 0; token < codes.size(); ++token) {
     if (token == ConstructedWords::kBeginning) {

@@ -1,21 +1,21 @@
-// A model whose weights are set by hand so that it looks things up in its context, exactly: in a
+// A model whose weights are set by hand so that it looks things up in its context, exactly. In a
 // directory
 //
-//     Bakomi 417 ; Tireso 88 ; ...   ask Tireso Bakomi . Tireso
+//   Bakomi 417 ; Tireso 88 ; ...   ask Tireso Bakomi . Tireso
 //
-// it goes on "88 Bakomi 417 .", however long ago the entries stood. There is no training in it and
-// no special code beside it: it is weights for the same decoder as any other model.
+// it goes on "88 Bakomi 417 .", however long ago the entries stood. It was not trained, and needs
+// no special code: these are weights for the same decoder as any other model.
 //
 // How: every word has a code of 64 signs, and any two codes differ in 16 to 48 of them. In the
 // first layer a head attends to the token before (rotary positions peak at a distance of one) and
-// copies its code. In the second layer two heads that share their keys match codes. The one looks,
-// at a name, for a number behind the same name; the other, at a number, for the name or full stop
-// that stands in the question behind the name that the number was for. The heads are kept apart by
-// kinds of words, and where nothing matches they attend to the first token, whose value is zero.
-// The feed-forward parts have nothing to do; their weights are zero.
+// copies its code. In the second layer two heads that share their keys match codes. At a name, the
+// first head looks for the number behind the same name. At a number, the second head looks in the
+// question for the name that the number was for, and finds the name or full stop behind it. Kinds
+// of words keep the heads apart. If nothing matches, they attend to the first token, whose value is
+// zero. The feed-forward parts have zero weights.
 //
-// A name must stand only once in the directory, and must not be asked for twice in one text with
-// different successors.
+// A name must occur only once in the directory. One text must not ask for it twice with different
+// successors.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ inline constexpr uint32_t kConstructedNumbers = 1'000;
 // The words of the constructed model, by token: the beginning, some signs, names, numbers.
 class ConstructedWords {
  public:
-  static constexpr uint32_t kBeginning = 0;  // First of every text. As an answer: "nothing found".
-  static constexpr uint32_t kFullStop = 1;   // Ends a question's list, and an answer.
+  // The first token of every text. As an answer: "nothing found".
+  static constexpr uint32_t kBeginning = 0;
+  static constexpr uint32_t kFullStop = 1;  // Ends a question's list, and an answer.
   static constexpr uint32_t kSemicolon = 2;
   static constexpr uint32_t kAsk = 3;
   static constexpr uint32_t kDirectory = 4;

@@ -20,7 +20,7 @@ Crew::~Crew() {
 }
 
 void Crew::Share(size_t parts, const std::function<void(size_t part)>& work) {
-  if (parts == 1 || workers_.empty()) {  // Waking somebody costs more than most single parts.
+  if (parts == 1 || workers_.empty()) {  // Waking a worker costs more than most single parts.
     for (size_t part = 0; part < parts; ++part) work(part);
     return;
   }

@@ -1,5 +1,6 @@
-// The threads that compute one step together. Whoever calls Share() works along, and returns when
-// all of it is done; what is shared has no order, so it must not matter for the result.
+// A Crew is the threads that compute one step together. The caller of Share() works too, and
+// returns when all parts are done. The parts run in any order, so the order must not matter for the
+// result.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace aquifer::reference {
 
 class Crew {
  public:
-  explicit Crew(size_t threads);  // The caller's is one of them.
+  explicit Crew(size_t threads);  // The calling thread is one of them.
   ~Crew();
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -25,7 +26,7 @@ class Crew {
 
  private:
   void Loop();
-  // Until nothing is left to begin.
+  // Works until no part is left to begin.
   void WorkAlong() AQ_EXCLUDES(mutex_);
   bool TakePart(size_t* part) AQ_REQUIRES(mutex_);
 

@@ -46,7 +46,7 @@ DirectoryQuestion DirectoryText::Ask(size_t lookups) {
   for (size_t i = 0; i < lookups; ++i) {
     const Entry& entry = entries_[order_[asked_ + i]];
     question.text += " " + entry.name;
-    // A name is repeated in front of its number, but for the first, which ends the question.
+    // Each name is repeated before its number, except the first, which ends the question.
     question.answer += i == 0 ? " " : " " + entry.name + " ";
     question.answer += entry.number;
   }

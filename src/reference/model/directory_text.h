@@ -1,6 +1,6 @@
-// A document for the constructed model, a directory of made-up names and numbers, and questions
-// about it whose answers are known: for the demonstration and for tests. The same for the same
-// seed. One thread.
+// Makes a document for the constructed model: a directory of made-up names and numbers, with
+// questions whose answers are known. For the demonstration and for tests. The same seed gives the
+// same text. One thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace aquifer::reference {
 
 struct DirectoryQuestion {
   std::string text;
-  std::string answer;  // As the model has to write it.
+  std::string answer;  // The text that the model has to write.
 };
 
 class DirectoryText {
@@ -23,7 +23,7 @@ class DirectoryText {
   const std::string& text() const { return text_; }
   size_t entries() const { return entries_.size(); }
 
-  // Names that were not asked for before.
+  // Asks for names that were not asked for before.
   DirectoryQuestion Ask(size_t lookups);
   // A whole short prompt: a directory of three entries and a question.
   std::string ExamplePrompt() const;
@@ -35,7 +35,7 @@ class DirectoryText {
   };
 
   std::vector<Entry> entries_;
-  std::vector<size_t> order_;  // In which they are asked for.
+  std::vector<size_t> order_;  // The order in which names are asked for.
   size_t asked_ = 0;
   std::string text_;
 };

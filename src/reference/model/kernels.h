@@ -1,12 +1,12 @@
-// The loops that take the time: a matrix product, softmax over a tile of scores, and what is done
-// to a row. One set of them for each instruction set, chosen once at run time; the source is the
-// same (kernels.inc) and the compiler vectorises it.
+// The loops that take most of the time: a matrix product, softmax over a tile of scores, and
+// operations on a row. There is one set for each instruction set, chosen once at run time. All have
+// the same source (kernels.inc), which the compiler vectorises.
 //
-// What they promise, and all of this engine's exactness stands on it: an element of a result is
-// computed by the same operations in the same order, however many rows are computed with it.
-// Different sets round differently, so a set's name is part of the layout's kv_format.
+// All of this engine's exactness rests on one promise. An element of a result is computed by the
+// same operations in the same order, however many rows are computed with it. Different sets round
+// differently, so a set's name is part of the layout's kv_format.
 //
-// Pure functions over memory that the caller owns. Any thread.
+// Pure functions over memory that the caller owns. Any thread may call.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,19 @@
 
 namespace aquifer::reference {
 
-// Columns of a matrix that lie together, row after row: what one pass of the product computes.
+// How many columns of a matrix lie together, row after row. One pass of the product computes so
+// many.
 inline constexpr size_t kPanelColumns = 32;
-// Keys that attention looks at in one go. Tiles begin at multiples of it, counted from the
-// sequence's first token, so that a row meets the same tiles in whatever batch it is computed.
+// How many keys attention handles at once. Tiles begin at multiples of it, counted from the
+// sequence's first token. A row therefore meets the same tiles in every batch.
 inline constexpr size_t kTileTokens = 64;
 
 // c[rows x columns] = a[rows x inner] * b[inner x columns], or c += with `accumulate`. Each element
 // adds its products from the first to the last.
 struct Product {
   const float* a = nullptr;
-  size_t a_stride = 0;            // From row to row.
-  const float* panels = nullptr;  // b, a panel after the other, each [inner][kPanelColumns].
+  size_t a_stride = 0;            // Elements from one row to the next.
+  const float* panels = nullptr;  // b as panels, one after the other, each [inner][kPanelColumns].
   float* c = nullptr;
   size_t c_stride = 0;
   size_t rows = 0;
@@ -39,9 +40,9 @@ struct Kernels {
 
   void (*multiply)(const Product& product) = nullptr;
 
-  // One tile of attention for one row, online: `scores` become weights, those from `valid` on 0.
-  // `largest` and `sum` are carried from tile to tile (begin with -infinity and 0); returns what
-  // the output so far has to be multiplied by.
+  // Attention of one row over one tile. `scores` become weights; those from `valid` on become 0.
+  // `largest` and `sum` are carried from tile to tile (begin with -infinity and 0). Returns the
+  // factor for the output so far.
   float (*softmax_tile)(float* scores, size_t valid, float scale, float* largest,
                         float* sum) = nullptr;
 
@@ -63,10 +64,10 @@ struct Kernels {
 
 // The best set that this processor has.
 const Kernels& ChosenKernels();
-// For tests: all that it has, the portable one last.
+// For tests: all sets that this processor can run, the portable one last.
 size_t UsableKernels(const Kernels** sets, size_t room);
 
-// One in each file of that name.
+// Each is in the file of its name.
 Kernels PortableKernels();
 Kernels Avx2Kernels();
 Kernels Avx512Kernels();

@@ -1,4 +1,4 @@
-// Processors for which there is only the portable set. The compiler vectorises it for them as well.
+// For processors that have only the portable set. The compiler vectorises it for them as well.
 #include "reference/model/kernels.h"
 
 namespace aquifer::reference {

@@ -1,4 +1,4 @@
-// Which kernels there are on x86-64. kernels_other.cc is the same for the others.
+// Chooses the kernels on x86-64. kernels_other.cc does so for other processors.
 #include "reference/model/kernels.h"
 
 namespace aquifer::reference {

@@ -1,7 +1,7 @@
-// The engine's KV memory: bfloat16 in pages of a few tokens, a plane of K and one of V for each
-// layer, taken at start. Which page is whose is page_pool.h's business.
+// KvPages is the engine's KV memory: bfloat16 in pages of a few tokens, with a plane of K and one
+// of V for each layer. It is allocated at start. page_pool.h says which sequence has which page.
 //
-// One thread at a time writes; the model's threads read while nobody does.
+// One thread at a time writes. The model's threads read while no thread writes.
 #pragma once
 
 #include <cstddef>

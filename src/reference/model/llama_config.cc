@@ -17,7 +17,7 @@ using nlohmann::json;
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
-// A field of a kind, with what is taken where it is not there.
+// A field of a type, or a default if it is missing.
 template <class T>
 Result<T> Field(const json& object, const char* name, const T& otherwise) {
   const auto found = object.find(name);

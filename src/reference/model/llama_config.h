@@ -1,7 +1,7 @@
-// A checkpoint's config.json, as transformers writes it.
+// Reads a checkpoint's config.json, as transformers writes it.
 //
-// What it does not know it refuses by name (a bias, another activation, a rotation that is not
-// Llama's): such a model would compute something, and it would be wrong.
+// A setting that this engine does not support is refused by name (a bias, another activation, a
+// rotation that is not Llama's). The model would run otherwise, with wrong results.
 #pragma once
 
 #include <string_view>

@@ -13,9 +13,9 @@
 namespace aquifer::reference {
 namespace {
 
-// Tokens of a chunk that one thread attends for: enough to be worth unpacking the keys for.
+// How many tokens of a chunk one thread attends for: enough to be worth unpacking the keys.
 constexpr size_t kPartTokens = 128;
-// Multiplications below which waking the crew costs more than it saves.
+// For fewer multiplications, waking the crew costs more than it saves.
 constexpr size_t kWorthSharing = 1 << 20;
 
 // The speed of each rotation, as transformers computes it.
@@ -66,9 +66,9 @@ size_t DividedUp(size_t value, size_t by) { return (value + by - 1) / by; }
 // Some tokens of a chunk, for one KV head and the query heads that share it.
 struct Model::AttentionPart {
   uint32_t kv_head = 0;
-  size_t first = 0;  // Of the chunk's tokens.
+  size_t first = 0;  // Index among the chunk's tokens.
   size_t count = 0;
-  size_t row = 0;  // Of the batch, where `first` is.
+  size_t row = 0;  // Row of the batch at which `first` is.
 };
 
 Model::Model(std::shared_ptr<const Weights> weights, const Kernels& kernels, size_t threads)
@@ -148,7 +148,7 @@ void Model::ProjectRows(const float* from, size_t rows, const PackedMatrix& matr
   });
 }
 
-// Halves of a head's vector turn against each other, as in Llama's checkpoints.
+// The two halves of a head's vector are rotated against each other, as in Llama's checkpoints.
 void Model::RotateRow(float* row, uint32_t heads, uint32_t position) const {
   const size_t half = shape().head_dim / 2;
   const float* const cosines = rotations_.data() + position * half * 2;
@@ -192,7 +192,8 @@ void Model::Attend(uint32_t layer, std::span<const Chunk> chunks, KvPages* pages
   std::vector<std::pair<const Chunk*, AttentionPart>> parts;
   size_t row = 0;
   for (const Chunk& chunk : chunks) {
-    // The last ones attend to most: they go first, so that no thread is left with one at the end.
+    // The last parts attend to most keys. They go first, so that no thread still has one at the
+    // end.
     const size_t count = DividedUp(chunk.tokens.size(), kPartTokens);
     for (size_t i = count; i-- > 0;) {
       const size_t first = i * kPartTokens;
@@ -250,7 +251,7 @@ void Model::AttendPart(uint32_t layer, const Chunk& chunk, const AttentionPart& 
     }
     kernels_.unpack_keys(keys, there, dim, key_panels.data());
     kernels_.unpack_values(values, there, dim, value_panels.data());
-    // Rows of tokens before the tile see nothing of it.
+    // Rows of tokens before the tile see none of its keys.
     const size_t skipped = tile > first_position ? (tile - first_position) * sharing : 0;
     kernels_.multiply({.a = query.data() + skipped * dim,
                        .a_stride = dim,

@@ -1,11 +1,11 @@
 // A Llama-style decoder over KV in pages: RMSNorm, rotary positions, grouped-query attention,
 // SwiGLU.
 //
-// The same tokens give the same logits, bit by bit, however the sequence was cut into chunks, what
-// else was in the batch, how many threads computed it, and whether the KV in front was computed
-// here or brought by the cache. Three things make it so: a row's sums have an order of their own
-// (kernels.h), attention walks a sequence in tiles that begin at multiples of kTileTokens, and K
-// and V are rounded to bfloat16 before anybody reads them, just computed or not.
+// The same tokens give the same logits, bit by bit. It does not matter how the sequence was cut
+// into chunks, which others were in the batch, how many threads computed it, or if the KV before it
+// was computed or recalled. There are three reasons. A row's sums have an order of their own
+// (kernels.h). Attention walks a sequence in tiles that begin at multiples of kTileTokens. K and V
+// are rounded to bfloat16 before they are read, even if they were just computed.
 //
 // Forward() is called from one thread at a time and returns when its crew is done.
 #pragma once
@@ -25,11 +25,11 @@ namespace aquifer::reference {
 
 enum class LogitRows : uint8_t { kNone, kLast, kAll };
 
-// The next tokens of a sequence. The KV of all before them is in its pages.
+// The next tokens of a sequence. The KV of all tokens before them is in its pages.
 struct Chunk {
   std::span<const uint32_t> tokens{};
-  uint32_t position = 0;                   // Of the first of them.
-  std::span<const uint32_t> page_table{};  // For all tokens up to the last of these.
+  uint32_t position = 0;                   // Position of the first of them.
+  std::span<const uint32_t> page_table{};  // The pages of all tokens up to the last of these.
   LogitRows logits = LogitRows::kLast;
 };
 
@@ -41,8 +41,8 @@ class Model {
   const Weights& weights() const { return *weights_; }
   const Kernels& kernels() const { return kernels_; }
 
-  // Writes the tokens' KV into their pages. The logits that were asked for, [vocabulary] each, in
-  // the order of the chunks and their tokens; good until the next call.
+  // Writes the tokens' KV into their pages. Returns the logits that were asked for, [vocabulary]
+  // each, in the order of the chunks and their tokens. They are valid until the next call.
   std::span<const float> Forward(std::span<const Chunk> chunks, KvPages* pages);
 
  private:
@@ -65,7 +65,7 @@ class Model {
   Crew crew_;
   std::vector<float> rotations_;  // [position][head_dim / 2] cosines, then as many sines.
 
-  // Of the batch, a row a token.
+  // For the batch; each row is a token.
   size_t rows_ = 0;
   std::vector<uint32_t> positions_;
   std::vector<float> residual_;

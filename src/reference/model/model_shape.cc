@@ -8,7 +8,7 @@ namespace {
 // A mistake in a configuration is refused before memory is taken for it.
 constexpr uint32_t kMost = 1 << 20;
 constexpr uint32_t kMostLayers = 4096;
-constexpr double kMostWeights = double{1 << 30} * 16;  // In all; 64 GiB of them.
+constexpr double kMostWeights = double{1 << 30} * 16;  // All weights together: 64 GiB.
 
 double CountWeights(const ModelShape& shape) {
   const double width = shape.hidden;

@@ -1,4 +1,4 @@
-// How large a Llama-style decoder is, and what its KV looks like to the cache.
+// The size of a Llama-style decoder, and the layout of its KV for the cache.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ struct ModelShape {
   std::optional<RopeStretch> rope_stretch{};
   float norm_epsilon = 1e-5F;
 
-  std::string ToString() const;  // Every field: part of a model's identity.
+  std::string ToString() const;  // Every field; it is a part of a model's identity.
 };
 
-// kInvalid, naming the field.
+// Returns kInvalid, naming the wrong field.
 Status ValidateShape(const ModelShape& shape);
 
-// `kernels` names how the numbers were rounded: KV of two sets of kernels differs in its last bits.
+// `kernels` names the set that rounded the numbers: KV of two sets differs in its last bits.
 Layout KvLayout(const ModelShape& shape, const Digest& model, const std::string& kernels);
 
 }  // namespace aquifer::reference

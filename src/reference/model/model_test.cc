@@ -1,4 +1,4 @@
-// What the model promises: it is right, and it is the same whatever way a sequence is cut.
+// Tests that the model is right, and that its results do not depend on how a sequence is cut.
 #include "reference/model/model.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A model with pages for one sequence, in an order that is not that of its tokens.
+// A model with pages for one sequence, in another order than that of its tokens.
 class OneSequence {
  public:
   OneSequence(std::shared_ptr<const Weights> weights, const Kernels& kernels, size_t threads,
@@ -93,7 +93,7 @@ std::shared_ptr<const Weights> Random(const ModelShape& shape, uint64_t seed) {
 
 // ---- Right ----
 
-// The same formulas once more, plainly and in double: K and V are rounded as the pages round them.
+// The same formulas written plainly, in double. K and V are rounded as the pages round them.
 class PlainModel {
  public:
   explicit PlainModel(const ModelShape& shape, uint64_t seed) : shape_(shape) {
@@ -136,7 +136,7 @@ class PlainModel {
     return y;
   }
 
-  // Of a rotation; with Llama 3's stretching, slow ones are slower, and those between are blended.
+  // Speed of a rotation. Llama 3's stretching slows slow ones down, and blends those in between.
   double Speed(size_t i) const {
     const double speed =
         std::pow(shape_.rope_theta, -2.0 * static_cast<double>(i) / shape_.head_dim);
@@ -227,7 +227,7 @@ void ExpectWhatTheFormulasSay(const ModelShape& shape) {
   }
 }
 
-TEST(ModelTest, ComputesWhatTheFormulasSay) {
+TEST(ModelTest, ComputesTheFormulas) {
   ModelShape shape{.vocabulary = 61,
                    .hidden = 48,
                    .intermediate = 70,
@@ -386,7 +386,7 @@ TEST(ConstructedModelTest, IsTheSameBitsInAnySplit) {
   }
 }
 
-// Of weights that somebody else made, anything may come.
+// Weights that somebody else made may give any logits.
 TEST(SamplingTest, LogitsThatAreNoNumbersAreNeverChosenAndDoNoHarm) {
   std::vector<float> logits(300, 1.0F);
   for (size_t i = 0; i < logits.size(); i += 3) logits[i] = NAN;
@@ -444,7 +444,7 @@ TEST(PagePoolTest, KeepsCompleteBlocksUntilTheirPagesAreNeeded) {
   EXPECT_EQ(pool.Adopt(keys, &second), 2u);
   EXPECT_EQ(second.pages, std::vector(pages.begin(), pages.begin() + 4));
   pool.Release(keys, &first);
-  EXPECT_EQ(pool.available(), 4u);  // What the second one has is not to be had.
+  EXPECT_EQ(pool.available(), 4u);  // Pages of the second sequence are not available.
   pool.Release(keys, &second);
   EXPECT_EQ(pool.available(), 8u);
   PageTable third;
@@ -457,8 +457,8 @@ TEST(PagePoolTest, KeepsCompleteBlocksUntilTheirPagesAreNeeded) {
 
 // ---- Checkpoints ----
 
-// A checkpoint with one tensor missing or changed is refused by name; agreement with transformers
-// is python/tests/test_reference.py.
+// A checkpoint with one tensor missing or changed is refused by name.
+// python/tests/test_reference.py tests agreement with transformers.
 class CheckpointTest : public testing::Test {
  protected:
   void Write(const std::string& config, const std::string& header, size_t bytes) {
@@ -479,7 +479,7 @@ class CheckpointTest : public testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(CheckpointTest, WhatIsWrongIsRefusedByName) {
+TEST_F(CheckpointTest, AWrongCheckpointIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("config.json"));
   Write(config_, "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("there is no tensor model.embed_tokens.weight"));
@@ -499,7 +499,7 @@ TEST_F(CheckpointTest, WhatIsWrongIsRefusedByName) {
   EXPECT_THAT(Load(), HasSubstr("kv_heads must divide heads"));
 }
 
-TEST_F(CheckpointTest, WhatCallsForTooMuchIsRefusedBeforeItIsTaken) {
+TEST_F(CheckpointTest, ACheckpointThatCallsForTooMuchIsRefusedBeforeItIsRead) {
   Write(R"({"vocab_size":4294967304})", "{}", 0);
   EXPECT_THAT(Load(), HasSubstr("vocab_size is 4294967304"));
   Write(R"({"vocab_size":1048576,"hidden_size":1048576,"head_dim":64})", "{}", 0);

@@ -63,7 +63,7 @@ bool PagePool::Publish(const Key& key, size_t block, PageTable* table) {
 }
 
 void PagePool::Release(std::span<const Key> keys, PageTable* table) {
-  // The last block goes first, so that of a chain its end is evicted before its beginning.
+  // The last block goes first, so that the end of a chain is evicted before its beginning.
   for (size_t page = table->pages.size(); page-- > 0;) {
     const size_t block = page / pages_per_block_;
     if (block >= table->shared.size() || !table->shared[block]) {

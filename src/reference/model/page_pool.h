@@ -1,6 +1,6 @@
-// Which pages of KV are whose. Blocks that are complete are kept under their key when their
-// sequence ends, for as long as nobody needs the pages: the next turn of a conversation finds them
-// without asking the cache. Knows nothing of bytes. One thread.
+// PagePool says which sequence has which pages of KV. When a sequence ends, its complete blocks are
+// kept under their keys until their pages are needed. The next turn of a conversation finds them
+// without asking the cache. It knows nothing of bytes. One thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace aquifer::reference {
 // The pages of one sequence, in order.
 struct PageTable {
   std::vector<uint32_t> pages;
-  // By block: known in the pool under its key, perhaps used by others too. The rest is its own.
+  // For each block: true if the pool knows it under its key, perhaps with other users. Other blocks
+  // are the sequence's own.
   std::vector<bool> shared;
 };
 
@@ -27,22 +28,22 @@ class PagePool {
   PagePool(uint32_t pages, uint32_t pages_per_block);
 
   uint32_t total() const { return total_; }
-  // Pages that nobody uses, blocks that are only kept included.
+  // Pages without a user, including those of kept blocks.
   size_t available() const { return free_.size() + kept_.size() * pages_per_block_; }
 
-  // How many of these blocks are there, from the first on.
+  // How many of these blocks the pool has, from the first on.
   size_t Count(std::span<const Key> keys) const;
-  // Takes the blocks that are there, from the first on, for an empty table. Returns how many.
+  // Adds the blocks that the pool has, from the first on, to an empty table. Returns how many.
   size_t Adopt(std::span<const Key> keys, PageTable* table);
-  // Until the table has so many pages. False: there are not as many, and nothing was taken.
+  // Grows the table to so many pages. Returns false, and takes nothing, if there are too few.
   bool Grow(size_t pages, PageTable* table);
-  // Block `block` of the table is complete, and `key` names it. False: another sequence has
-  // computed it as well and its pages are kept; this one's go with their sequence.
+  // Publishes a complete block of the table under `key`. Returns false if another sequence has
+  // published it already: this sequence's pages then go with it.
   bool Publish(const Key& key, size_t block, PageTable* table);
-  // Gives everything back. `keys` name the table's blocks.
+  // Gives all pages back. `keys` name the table's blocks.
   void Release(std::span<const Key> keys, PageTable* table);
 
-  // Whoever still copies a published block holds on to it.
+  // Keeps a published block while it is being copied.
   void Hold(const Key& key);
   void LetGo(const Key& key);
 
@@ -52,7 +53,7 @@ class PagePool {
   struct Block {
     std::vector<uint32_t> pages;
     size_t users = 0;
-    std::list<Key>::iterator kept;  // Where there are no users.
+    std::list<Key>::iterator kept;  // Valid while the block has no users.
   };
 
   void EvictOldest();
@@ -61,7 +62,7 @@ class PagePool {
   const uint32_t pages_per_block_;
   std::vector<uint32_t> free_;
   std::map<Key, Block> blocks_;
-  std::list<Key> kept_;  // Blocks without users, the one used last at the end.
+  std::list<Key> kept_;  // Blocks without users, the most recently used one last.
   uint64_t evicted_blocks_ = 0;
 };
 

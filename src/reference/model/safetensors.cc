@@ -61,7 +61,7 @@ struct StoredTensor {
 using StoredTensors = std::map<std::string, StoredTensor>;
 
 Result<uint64_t> WholeNumber(const json& value) {
-  if (!value.is_number_unsigned()) return Invalid("there is no whole number where one belongs");
+  if (!value.is_number_unsigned()) return Invalid("there is no whole number where one is needed");
   return value.get<uint64_t>();
 }
 
@@ -86,7 +86,7 @@ Result<StoredTensor> ReadEntry(const json& entry, std::span<const std::byte> dat
   return tensor;
 }
 
-// The tensors that a file says it has; their bytes are the file's own.
+// The tensors that a file's header lists. Their bytes lie in the file's memory.
 Result<StoredTensors> ReadTensors(std::span<const std::byte> file) {
   static_assert(std::endian::native == std::endian::little);
   uint64_t length = 0;
@@ -107,7 +107,7 @@ Result<StoredTensors> ReadTensors(std::span<const std::byte> file) {
   return tensors;
 }
 
-// One file, mapped for as long as this lives.
+// One file, mapped while this object lives.
 class MappedFile {
  public:
   static Result<std::unique_ptr<MappedFile>> Open(const std::string& path) {
@@ -146,7 +146,7 @@ Status CheckShape(const NamedTensor& wanted, const StoredTensor& stored) {
 template <class Element, class ToFloat>
 Status Fill(const NamedTensor& wanted, const StoredTensor& stored, ToFloat to_float,
             std::vector<float>* values) {
-  // Before memory is taken for what may be a lie.
+  // Checked before memory is taken, because the header may lie.
   if (stored.bytes.size() != wanted.rows * wanted.columns * sizeof(Element)) {
     return Invalid(fmt::format("{} has the wrong number of bytes", wanted.name));
   }
@@ -169,7 +169,7 @@ Status Convert(const NamedTensor& wanted, const StoredTensor& stored, std::vecto
       fmt::format("{} is of type {}; there are F32, F16 and BF16", wanted.name, stored.dtype));
 }
 
-// As floats. kInvalid: it is not there, or not as it should be.
+// Reads a tensor as floats. Returns kInvalid if it is missing or has another shape.
 Status ReadTensor(std::span<const StoredTensors> files, const NamedTensor& wanted,
                   std::vector<float>* values, Sha256* hash) {
   for (const StoredTensors& tensors : files) {

@@ -1,7 +1,7 @@
 // Reads a Llama-architecture checkpoint: config.json beside model.safetensors, or several files
 // with model.safetensors.index.json. Tensors are bfloat16, float16 or float32.
 //
-// A checkpoint is anybody's: what it says is checked before memory is taken for it.
+// A checkpoint is not trusted: its headers are checked before memory is taken for it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace aquifer::reference {
 
-// The digest is of config.json's meaning and of every byte of every tensor that is used.
+// The digest covers the meaning of config.json and every byte of every used tensor.
 Result<std::shared_ptr<const Weights>> LoadCheckpoint(const std::string& directory);
 
 // The same from memory: a configuration, and one file of tensors.

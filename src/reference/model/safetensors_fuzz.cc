@@ -1,5 +1,6 @@
-// Any bytes as a checkpoint: up to the first zero its config.json, then its safetensors file. It is
-// refused with a reason, or it is whole; and it takes no more memory than its bytes call for.
+// Takes any bytes as a checkpoint: config.json up to the first zero, then a safetensors file. The
+// checkpoint is refused with a reason, or it is whole. It takes no more memory than its bytes call
+// for.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -13,7 +13,7 @@ struct TooDeep {};
 
 json ParseShallowObject(std::string_view text) {
   const auto watch = [](int depth, json::parse_event_t, json&) {
-    if (depth > kMaxJsonDepth) throw TooDeep();  // There is no other way to end it at once.
+    if (depth > kMaxJsonDepth) throw TooDeep();  // There is no other way to end the parser at once.
     return true;
   };
   try {

@@ -1,5 +1,5 @@
-// JSON that others wrote: a body of a request, a checkpoint's header. To copy or to print a value
-// recurses, so one of a million brackets would end the process; more than a few are refused.
+// Parses JSON that others wrote: a request's body, a checkpoint's header. Copying or printing a
+// value recurses, so a million brackets would end the process. Deep nesting is therefore refused.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +9,7 @@ namespace aquifer::reference {
 
 inline constexpr int kMaxJsonDepth = 32;
 
-// An object; anything else, and what is deeper, is null.
+// Returns an object, or null for any other or too deep value.
 nlohmann::json ParseShallowObject(std::string_view text);
 
 }  // namespace aquifer::reference

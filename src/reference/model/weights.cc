@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kLayerPrefix = "model.layers.";
 
-// Layer number and what is behind it: {3, "mlp.up_proj.weight"}.
+// The layer's number and the rest of the name: {3, "mlp.up_proj.weight"}.
 std::pair<size_t, std::string_view> SplitLayerName(std::string_view name) {
   name.remove_prefix(kLayerPrefix.size());
   size_t layer = 0;
@@ -49,7 +49,7 @@ void SetLayerTensor(Weights* weights, const NamedTensor& tensor, std::span<const
   }
 }
 
-// Numbers between -1 and 1.
+// Random numbers between -1 and 1.
 class UniformNumbers {
  public:
   explicit UniformNumbers(uint64_t seed) : state_(seed) {}
@@ -61,7 +61,7 @@ class UniformNumbers {
   uint64_t state_;
 };
 
-// Of variance 1 over the inputs, so that what goes through a layer neither grows nor vanishes.
+// Variance 1 over the inputs: values neither grow nor vanish from layer to layer.
 float SpreadOf(const NamedTensor& tensor) {
   constexpr float kEmbedding = 1.7F;
   if (tensor.name == "model.embed_tokens.weight") return kEmbedding;

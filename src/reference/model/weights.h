@@ -1,6 +1,6 @@
-// The weights of a model in memory, as the kernels want them, and the ways to get some: by a seed,
-// set by hand (constructed.h) or read from a file (safetensors.h). Immutable once made; any number
-// of threads may read them.
+// The weights of a model in memory, in the kernels' format. They come from a seed, from code
+// (constructed.h) or from a file (safetensors.h). Immutable once made; any number of threads may
+// read them.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@
 
 namespace aquifer::reference {
 
-// A matrix that rows are multiplied with, in panels (kernels.h).
+// A matrix to multiply rows with, in panels (kernels.h).
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // `rows` is [outputs][inputs], as checkpoints have it.
+  // `rows` is [outputs][inputs], as in checkpoints.
   PackedMatrix(std::span<const float> rows, size_t outputs, size_t inputs);
 
   size_t inputs() const { return inputs_; }
   size_t outputs() const { return outputs_; }
-  // Of the output `column`, a multiple of kPanelColumns, and those behind it.
+  // The panels from output `column` on, a multiple of kPanelColumns.
   const float* panels(size_t column) const { return panels_.data() + column * inputs_; }
 
  private:
@@ -48,14 +48,14 @@ struct LayerWeights {
 
 struct Weights {
   ModelShape shape;
-  Digest digest{};               // Of the configuration and of every weight.
+  Digest digest{};               // Digest of the configuration and of every weight.
   std::vector<float> embedding;  // [vocabulary][hidden]
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;
   PackedMatrix head;
 };
 
-// Where a matrix of a checkpoint belongs. `name` is as Llama's checkpoints have it:
+// The place of a checkpoint's matrix. `name` is as in Llama's checkpoints:
 // "model.layers.0.self_attn.q_proj.weight".
 struct NamedTensor {
   std::string name;
@@ -64,11 +64,11 @@ struct NamedTensor {
 };
 std::vector<NamedTensor> TensorsOf(const ModelShape& shape, bool head_is_embedding);
 
-// Puts one tensor of TensorsOf() in its place. Without a head, FinishWeights() takes the embedding.
+// Puts one tensor of TensorsOf() in its place. Without a head, FinishWeights() uses the embedding.
 void SetTensor(Weights* weights, const NamedTensor& tensor, std::span<const float> values);
 void FinishWeights(Weights* weights, bool head_is_embedding);
 
-// Of any shape, the same for the same seed on every machine.
+// Weights of any shape; the same seed gives the same weights on every machine.
 Result<std::shared_ptr<const Weights>> RandomWeights(const ModelShape& shape, uint64_t seed);
 
 }  // namespace aquifer::reference

@@ -6,12 +6,12 @@
 namespace aquifer::reference {
 namespace {
 
-// Bytes at the end that begin a character and lack its rest.
+// How many bytes at the end are an incomplete character.
 size_t UnfinishedCharacter(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if (byte < 0x80) return 0;
-    if (byte < 0xC0) continue;  // The middle of one.
+    if (byte < 0xC0) continue;  // The middle of a character.
     const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
     return length > back ? back : 0;
   }

@@ -1,5 +1,5 @@
-// The text of an answer as it grows token by token: whole characters only, and nothing of what may
-// turn out to be a stop word. One thread at a time.
+// AnswerText is the text of an answer that grows token by token. It shows whole characters only,
+// and nothing that may become a stop word. One thread at a time.
 #pragma once
 
 #include <string>
@@ -12,9 +12,10 @@ class AnswerText {
  public:
   explicit AnswerText(std::vector<std::string> stop_words) : stop_words_(std::move(stop_words)) {}
 
-  // What can be shown now. With a stop word, stopped() is true and nothing comes any more.
+  // Returns the text that can be shown now. After a stop word, stopped() is true and no text
+  // follows.
   std::string Append(std::string_view piece);
-  // What was held back.
+  // Returns the text that was held back.
   std::string Finish();
   bool stopped() const { return stopped_; }
 

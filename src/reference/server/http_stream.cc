@@ -49,7 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AwaitRequest();
   void Drop();
 
-  // For the answer number `number`; others are late.
+  // Sends the answer number `number`. A late call for another number is ignored.
   void Reply(uint64_t number, unsigned status, const std::string& content_type,
              const std::string& body);
   void Begin(uint64_t number, const std::string& content_type);
@@ -74,28 +74,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const HttpStreamOptions options_;
   const HttpStreamHandler handler_;
-  const std::shared_ptr<net::io_context> context_;  // Shared with answers to come.
-  const std::shared_ptr<Connections> all_;          // The server's list; it may end before we do.
+  const std::shared_ptr<net::io_context> context_;  // Shared with answers that are still open.
+  // The server's list; the server may end before this connection.
+  const std::shared_ptr<Connections> all_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
 
-  uint64_t number_ = 0;     // Of the request.
-  bool answering_ = false;  // It has been handed on, and its answer is not at its end.
-  bool ending_ = false;     // The answer is whole; what is queued is still to be written.
+  uint64_t number_ = 0;     // Number of the request.
+  bool answering_ = false;  // The handler has the request, and its answer is not complete.
+  bool ending_ = false;     // The answer is complete; queued bytes are still to be written.
   bool keep_alive_ = true;
-  bool without_body_ = false;  // It asked for the head alone.
-  bool in_chunks_ = true;      // Else pieces end with the connection: HTTP/1.0.
-  bool closing_ = false;       // That was the last answer.
+  bool without_body_ = false;  // The client asked for the head alone.
+  bool in_chunks_ = true;      // False for HTTP/1.0: the connection's end marks the answer's.
+  bool closing_ = false;       // This answer is the connection's last.
   bool over_ = false;
-  bool watching_ = false;  // A read is under way that tells when the peer goes.
+  bool watching_ = false;  // A read is under way, to notice when the peer goes.
   bool writing_ = false;
   std::deque<std::string> queue_;
   size_t unsent_ = 0;
   std::function<void()> on_hang_up_;
 };
 
-// What the handler holds. It may be used from any thread and when the connection is gone.
+// The handler's end of an answer. It may be used from any thread, and after the connection is gone.
 class Answer final : public HttpAnswer {
  public:
   Answer(std::shared_ptr<net::io_context> context, std::weak_ptr<Connection> connection,
@@ -140,7 +141,7 @@ class Answer final : public HttpAnswer {
   const uint64_t number_;
 };
 
-// A read that watches the peer makes way: the next one has another limit of time.
+// Ends a read that only watches the peer: the next read has another time limit.
 void Connection::AwaitRequest() { watching_ ? stream_.cancel() : GoOnReading(); }
 
 void Connection::GoOnReading() {
@@ -221,8 +222,9 @@ void Connection::Handle() {
   handler_(std::move(call), std::make_shared<Answer>(context_, weak_from_this(), number_));
 }
 
-// Between requests this waits for the next one; while one is answered it waits for the peer to go.
-// What it sends meanwhile is kept for later, and with too much of it it is hung up on.
+// Between requests this waits for the next one. While a request is answered, it notices when the
+// peer goes. Bytes that the peer sends meanwhile are kept; if they are too many, the connection is
+// closed.
 void Connection::WatchPeer() {
   if (buffer_.max_size() - buffer_.size() < kReadBytes) return Drop();
   watching_ = true;
@@ -249,7 +251,7 @@ void Connection::SetHangUp(uint64_t number, std::function<void()> callback) {
   if (IsOpen(number)) on_hang_up_ = std::move(callback);
 }
 
-// `length` is a whole line, or nothing.
+// `length` is a whole line, or empty.
 std::string HeadOf(unsigned status, const std::string& content_type, const std::string& length,
                    bool keep_alive) {
   return fmt::format(
@@ -318,7 +320,7 @@ void Connection::FinishAnswer() {
   AwaitRequest();
 }
 
-// Closing while bytes of the peer are unread would take the answer away from it.
+// Reads unread bytes of the peer: closing before they are read would destroy the answer on its way.
 void Connection::Discard(uint64_t most) {
   buffer_.clear();
   stream_.async_read_some(buffer_.prepare(kBufferBytes),
@@ -368,7 +370,7 @@ class BeastStreamServer final : public HttpStreamServer {
   uint16_t port() const override { return port_; }
 
  private:
-  // What a library throws is not the end of the server.
+  // An exception of a library does not end the server.
   void Run() {
     while (!context_->stopped()) {
       try {
@@ -382,7 +384,7 @@ class BeastStreamServer final : public HttpStreamServer {
   void Accept() {
     acceptor_.async_accept([this](beast::error_code error, Tcp::socket socket) {
       if (!acceptor_.is_open()) return;
-      if (error) return AcceptLater();  // Out of descriptors, most likely.
+      if (error) return AcceptLater();  // Probably out of descriptors.
       if (connections_->size() < options_.max_connections) {
         beast::error_code ignored;
         socket.set_option(Tcp::no_delay(true), ignored);
@@ -402,7 +404,7 @@ class BeastStreamServer final : public HttpStreamServer {
 
   const HttpStreamOptions options_;
   const HttpStreamHandler handler_;
-  // Shared with answers to come.
+  // Shared with answers that are still open.
   const std::shared_ptr<net::io_context> context_ = std::make_shared<net::io_context>(1);
   std::optional<net::executor_work_guard<net::io_context::executor_type>> work_{
       net::make_work_guard(*context_)};

@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr size_t kMaxStopWords = 4;
 constexpr size_t kDefaultTokens = 16;
 
-// Reads one body. What is wrong is thrown, and caught in ParseOpenAiRequest() alone.
+// Reads one body. A mistake in it is thrown, and caught only in ParseOpenAiRequest().
 class Reader {
  public:
   Reader(const json& body, const OpenAiRules& rules, const Tokenizer& tokenizer)
@@ -176,7 +176,7 @@ class Reader {
     return Encoded(tokenizer_.EncodeChat(read), "messages");
   }
 
-  // What only this server has.
+  // The fields that only this server has.
   void ReadOwn(GenerateRequest* generate) const {
     const json* const own = Find(body_, "aquifer");
     if (own == nullptr) return;

@@ -1,5 +1,5 @@
-// What a client of OpenAI's API asks for, read and checked. Fields that we do not know are ignored,
-// as clients send many; those that we know and cannot do are refused by name.
+// Parses and checks the requests of OpenAI's API. Unknown fields are ignored, as clients send many.
+// Known fields that this server does not support are refused by name.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct OpenAiRequest {
   GenerateRequest generate{};  // Without callbacks.
 };
 
-// OpenAI's names for what is wrong.
+// An error in OpenAI's terms.
 struct OpenAiError {
   unsigned status = 400;
   std::string message{};
@@ -32,11 +32,11 @@ struct OpenAiError {
 };
 
 struct OpenAiRules {
-  std::string model{};  // The one that is served.
+  std::string model{};  // The served model.
   size_t default_chat_tokens = 1024;
 };
 
-// True: `request` is filled in; otherwise `error`.
+// Returns true if `request` is filled in; otherwise sets `error`.
 bool ParseOpenAiRequest(std::string_view body, bool chat, const OpenAiRules& rules,
                         const Tokenizer& tokenizer, OpenAiRequest* request, OpenAiError* error);
 

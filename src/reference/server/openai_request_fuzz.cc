@@ -1,4 +1,4 @@
-// Any bytes as the body of a request: they are understood or refused, and what is understood is
+// Takes any bytes as the body of a request. They are parsed or refused, and every parsed value is
 // within its bounds.
 #include <cstddef>
 #include <cstdint>

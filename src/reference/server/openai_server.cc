@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Bytes of a model that are no text are shown as such, not refused.
+// If a model's bytes are no valid text, they are replaced, and the answer is not refused.
 std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -43,7 +43,7 @@ json UsageOf(const RequestFigures& figures) {
             {"first_token_ms", figures.first_token_ms}}}};
 }
 
-// One request on its way. The engine's thread alone touches it, once it is submitted.
+// One request on its way. Once it is submitted, only the engine's thread touches it.
 class Reply {
  public:
   Reply(OpenAiRequest request, std::string id, std::string model,
@@ -113,7 +113,7 @@ class Reply {
     return choice;
   }
 
-  // A piece; with a reason, the last one.
+  // A piece of an answer; the last one has a reason.
   json Choice(const std::string& piece, std::optional<std::string_view> reason) const {
     json choice = {{"index", 0}, {"logprobs", nullptr}};
     choice["finish_reason"] = reason ? json(*reason) : json();
@@ -156,8 +156,7 @@ class Reply {
   const std::string id_;
   const std::string model_;
   const int64_t created_;
-  const std::shared_ptr<HttpAnswer>
-      answer_;  // Shared with the server, while it has the connection.
+  const std::shared_ptr<HttpAnswer> answer_;  // Shared with the server while it has the connection.
   const Tokenizer* const tokenizer_;
   AnswerText text_;
   std::string whole_;
@@ -180,7 +179,7 @@ std::string MetricsText(const EngineFigures& figures) {
     text.Family(name, MetricKind::kGauge, help);
     text.Sample({}, value);
   };
-  counter("aquifer_reference_requests_total", "Requests that were taken", figures.requests);
+  counter("aquifer_reference_requests_total", "Requests accepted", figures.requests);
   counter("aquifer_reference_cancelled_total", "Requests whose client hung up", figures.cancelled);
   counter("aquifer_reference_generated_tokens_total", "Tokens of answers",
           figures.generated_tokens);
@@ -198,7 +197,7 @@ std::string MetricsText(const EngineFigures& figures) {
           figures.offload.stored_blocks);
   counter("aquifer_reference_refused_blocks_total", "Blocks that the cache did not take",
           figures.offload.refused_blocks);
-  counter("aquifer_reference_missed_blocks_total", "Blocks that were fetched, and computed",
+  counter("aquifer_reference_missed_blocks_total", "Blocks that were fetched in vain, and computed",
           figures.offload.missed_blocks);
   counter("aquifer_reference_staged_blocks_total",
           "Blocks that were brought to DRAM while their request waited for pages",
@@ -217,9 +216,10 @@ std::string MetricsText(const EngineFigures& figures) {
               "Time in calls of the cache, copies included");
   text.Sample({}, static_cast<double>(figures.offload.nanos) / 1e9);
   text.Family("aquifer_reference_offload_cpu_seconds_total", MetricKind::kCounter,
-              "What of it had a processor; compare with that of the whole process");
+              "The part of that time with a processor; compare with the whole process");
   text.Sample({}, static_cast<double>(figures.offload.cpu_nanos) / 1e9);
-  text.Family("process_cpu_seconds_total", MetricKind::kCounter, "Of all threads, in seconds");
+  text.Family("process_cpu_seconds_total", MetricKind::kCounter,
+              "Processor time of all threads, in seconds");
   text.Sample({}, ProcessCpuSeconds());
   return text.Take();
 }
@@ -324,7 +324,7 @@ class EngineServer final : public OpenAiServer {
   Engine* const engine_;
   const Tokenizer* const tokenizer_;
   const int64_t created_;
-  uint64_t last_id_ = 0;  // On the server's thread.
+  uint64_t last_id_ = 0;  // Only the server's thread touches it.
   std::unique_ptr<HttpStreamServer> server_;
 };
 

@@ -1,10 +1,10 @@
 // OpenAI's HTTP API over an engine: /v1/completions, /v1/chat/completions, /v1/models, and beside
-// them /health and /metrics (Prometheus). Answers are streamed as server-sent events where that is
-// asked for. A client that hangs up frees its pages.
+// them /health and /metrics (Prometheus). If the request asks for it, the answer is streamed as
+// server-sent events. A client that hangs up frees its pages.
 //
-// `usage.prompt_tokens_details.cached_tokens` counts what did not have to be computed; an object
-// `aquifer` in the usage says where it came from. A request may have an object `aquifer`, too:
-// docs/engines/reference.md.
+// `usage.prompt_tokens_details.cached_tokens` counts tokens that did not have to be computed. An
+// object `aquifer` in the usage says where they came from. A request may have an object `aquifer`,
+// too: docs/engines/reference.md.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@
 namespace aquifer::reference {
 
 struct OpenAiOptions {
-  std::string model{};  // Its name to clients.
+  std::string model{};  // The model's name for clients.
   HttpStreamOptions http{};
 };
 
 class OpenAiServer {
  public:
-  virtual ~OpenAiServer() = default;  // Before the engine.
+  virtual ~OpenAiServer() = default;  // Destroy the server before the engine.
   virtual uint16_t port() const = 0;
 };
 

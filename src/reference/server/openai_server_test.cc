@@ -1,5 +1,5 @@
-// The server with a real engine, and clients that behave badly: nothing of what they send ends it,
-// and none of them keeps pages or a connection for ever.
+// Tests the server with a real engine and clients that behave badly. Nothing that they send ends
+// the server, and none of them keeps pages or a connection for ever.
 #include "reference/server/openai_server.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// False: not within a minute.
+// Returns false if it did not hold within a minute.
 bool Eventually(const std::function<bool()>& holds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!holds()) {
@@ -88,7 +88,7 @@ TEST_F(OpenAiServerTest, AMillionBracketsAreRefused) {
   ExpectError(peer.Receive(), 400);
 }
 
-TEST_F(OpenAiServerTest, WhatIsNoHttpIsRefusedAlsoBehindSomethingThatWas) {
+TEST_F(OpenAiServerTest, BytesThatAreNoHttpAreRefusedAlsoBehindARequest) {
   Start();
   HttpPeer peer(server_->port());
   ASSERT_TRUE(peer.Send(GetText("/health")));
@@ -108,7 +108,7 @@ TEST_F(OpenAiServerTest, WhoSendsTooMuchHearsWhy) {
   ExpectError(other.Receive(), 431);
 }
 
-TEST_F(OpenAiServerTest, WhoHangsUpFreesItsPagesWhateverElseItHasSent) {
+TEST_F(OpenAiServerTest, AClientThatHangsUpFreesItsPagesWhateverElseItHasSent) {
   Start();
   uint64_t cancelled = 0;
   for (const std::string& more : {std::string(), std::string("\r\n"), GetText("/health")}) {
@@ -150,7 +150,7 @@ TEST_F(OpenAiServerTest, WhoAsksForTheHeadAloneGetsNoBody) {
   Start();
   HttpPeer peer(server_->port());
   ASSERT_TRUE(peer.Send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n" + GetText("/health")));
-  const auto answer = peer.Receive();  // Takes what follows for the body.
+  const auto answer = peer.Receive();  // Takes the following bytes for the body.
   ASSERT_TRUE(answer.has_value());
   EXPECT_THAT(answer->body, StartsWith("HTTP/1.1 200"));
 }

@@ -41,7 +41,7 @@ FuzzReport Fuzz(const FuzzOptions& options, const std::function<bool(const FuzzR
   const int64_t start = SystemClock()->NowNanos();
   while (report.seeds < options.seeds) {
     const uint64_t seed = options.first_seed + report.seeds;
-    Outcome outcome = RunScenario(MakeScenario(seed));
+    RunOutcome outcome = RunScenario(MakeScenario(seed));
     ++report.seeds;
     report.steps += outcome.steps;
     report.simulated_seconds += static_cast<double>(outcome.simulated_nanos) / 1e9;

@@ -26,7 +26,7 @@ struct FuzzReport {
   EngineCounts counts;
   FaultCounts faults{};
   std::optional<uint64_t> failed_seed;
-  Outcome failure;
+  RunOutcome failure;
 
   size_t fault_kinds_seen() const;
 };

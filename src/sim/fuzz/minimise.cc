@@ -9,7 +9,7 @@ namespace {
 
 class Minimiser {
  public:
-  Minimiser(uint64_t seed, const Outcome& outcome, const MinimiseOptions& options)
+  Minimiser(uint64_t seed, const RunOutcome& outcome, const MinimiseOptions& options)
       : seed_(seed), options_(options), kind_(KindOfViolation(outcome.violation)) {
     best_.outcome = outcome;
   }
@@ -34,7 +34,7 @@ class Minimiser {
     ++runs_;
     const Result<Scenario> scenario = Reduce(seed_, reduction);
     if (!scenario.ok()) return false;
-    Outcome outcome = options_.run(*scenario);
+    RunOutcome outcome = options_.run(*scenario);
     if (KindOfViolation(outcome.violation) != kind_) return false;
     best_.reduction = reduction;
     best_.outcome = std::move(outcome);
@@ -82,7 +82,7 @@ std::string KindOfViolation(const std::string& violation) {
   return kind;
 }
 
-Minimised Minimise(uint64_t seed, const Outcome& outcome, const MinimiseOptions& options) {
+Minimised Minimise(uint64_t seed, const RunOutcome& outcome, const MinimiseOptions& options) {
   return Minimiser(seed, outcome, options).Run();
 }
 

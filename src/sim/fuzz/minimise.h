@@ -15,19 +15,19 @@ namespace aquifer {
 struct MinimiseOptions {
   size_t most_runs = 200;
   // Runs what is left of the seed; another one in tests.
-  std::function<Outcome(const Scenario&)> run = [](const Scenario& scenario) {
+  std::function<RunOutcome(const Scenario&)> run = [](const Scenario& scenario) {
     return RunScenario(scenario);
   };
 };
 
 struct Minimised {
   Reduction reduction;
-  Outcome outcome;
+  RunOutcome outcome;
   size_t runs = 0;
 };
 
 // `outcome` is that of the whole seed.
-Minimised Minimise(uint64_t seed, const Outcome& outcome, const MinimiseOptions& options = {});
+Minimised Minimise(uint64_t seed, const RunOutcome& outcome, const MinimiseOptions& options = {});
 
 // Without its numbers: two failures of the same kind say the same.
 std::string KindOfViolation(const std::string& violation);

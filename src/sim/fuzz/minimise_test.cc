@@ -20,7 +20,7 @@ TEST(MinimiseTest, OnlyWhatItTakesIsLeft) {
   const Scenario whole = MakeScenario(seed);
   // Fails at step 100 if engine 1 is there and so is the third fault.
   const auto run = [&whole](const Scenario& scenario) {
-    Outcome outcome;
+    RunOutcome outcome;
     outcome.steps = std::min<uint64_t>(scenario.steps, 100);
     const bool has_fault =
         std::any_of(scenario.faults.begin(), scenario.faults.end(),
@@ -41,7 +41,7 @@ TEST(MinimiseTest, AnotherFailureIsNotTakenForTheSame) {
   const uint64_t seed = RichSeed();
   const size_t engines = MakeScenario(seed).engines.size();
   const auto run = [engines](const Scenario& scenario) {
-    Outcome outcome;
+    RunOutcome outcome;
     const auto present =
         static_cast<size_t>(std::count_if(scenario.engines.begin(), scenario.engines.end(),
                                           [](const EnginePlan& engine) { return engine.present; }));
@@ -58,11 +58,11 @@ TEST(MinimiseTest, ItKeepsToItsNumberOfRuns) {
   size_t runs = 0;
   const auto run = [&runs](const Scenario&) {
     ++runs;
-    Outcome outcome;
+    RunOutcome outcome;
     outcome.violation = "wrong";
     return outcome;
   };
-  Outcome whole;
+  RunOutcome whole;
   whole.violation = "wrong";
   Minimise(RichSeed(), whole, {.most_runs = 5, .run = run});
   EXPECT_LE(runs, 5u);

@@ -37,9 +37,9 @@ TEST(SeedsTest, NoSeedThatFailedOnceFailsAgain) {
 TEST(SeedsTest, TheSameSeedDoesTheSameEveryTime) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     std::vector<std::string> lines;
-    const Outcome first = RunScenario(MakeScenario(seed),
-                                      [&lines](const std::string& line) { lines.push_back(line); });
-    const Outcome second = RunScenario(MakeScenario(seed));
+    const RunOutcome first = RunScenario(
+        MakeScenario(seed), [&lines](const std::string& line) { lines.push_back(line); });
+    const RunOutcome second = RunScenario(MakeScenario(seed));
     EXPECT_EQ(first.digest, second.digest) << seed;
     EXPECT_EQ(first.steps, second.steps) << seed;
     EXPECT_FALSE(lines.empty());

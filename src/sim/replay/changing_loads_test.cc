@@ -1,5 +1,5 @@
-// The learned order against LRU on loads that it has no reason to know: conversations of random
-// kinds that give way to others abruptly, again and again.
+// The learned order against LRU, on loads that it cannot foresee: conversations of random kinds
+// that change abruptly, again and again.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,15 +22,15 @@ namespace {
 constexpr uint32_t kTokensPerBlock = 512;
 constexpr uint32_t kUnseen = UINT32_MAX;
 
-// How a load is while it lasts.
+// The character of a load while it lasts.
 struct Kind {
   double starts_per_second = 1;
   double gap_seconds = 1;  // Between two turns.
-  bool even = false;       // All gaps are the same; else only their mean is.
+  bool even = false;       // With true, all gaps are the same; otherwise only their mean is.
   uint64_t most_turns = 1;
   uint64_t most_first = 1;  // Blocks of a first turn.
   uint64_t least_added = 1;
-  uint64_t most_added = 1;  // Blocks of a later one.
+  uint64_t most_added = 1;  // Blocks of a later turn.
 };
 
 class Load {
@@ -91,7 +91,7 @@ class Load {
     for (uint32_t& block : blocks) block = next_block_++;
     return blocks;
   }
-  // In the order in which they first come, as a trace has it.
+  // Numbers blocks in the order in which they first come, as a trace has it.
   uint32_t NumberOf(uint32_t block) {
     if (numbers_.size() <= block) numbers_.resize(size_t{block} + 1, kUnseen);
     if (numbers_[block] == kUnseen) numbers_[block] = seen_++;
@@ -140,8 +140,9 @@ uint64_t Hits(const ReplayTrace& trace, const char* policy, uint32_t capacity,
   return outcome->hits;
 }
 
-// A tenth of a point of all that is asked for, and what it takes to find out that it is behind: LRU
-// cannot give back at once what was evicted against its advice, which is a part of the capacity.
+// Allows a tenth of a point of all requests, and the time to notice that the order is behind. LRU
+// cannot give back at once the blocks that were evicted against its advice, which are a part of the
+// capacity.
 TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   const auto seeds = ByTestLevel<uint64_t>(2, 4, 60);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -156,7 +157,7 @@ TEST(ChangingLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   }
 }
 
-// Below DRAM, where less is written than LRU would: a point.
+// Below DRAM, where fewer blocks are written than with LRU: one point.
 TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   const auto seeds = ByTestLevel<uint64_t>(2, 6, 60);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -168,7 +169,7 @@ TEST(ChangingLoads, LeaveTwoTiersThatLearnNeverFarBehindLru) {
   }
 }
 
-// Loads of which much never returns, which need not be written.
+// In these loads many blocks never return, so they need not be written.
 TEST(ChangingLoads, LetTwoTiersThatLearnWriteLessThanHalfForAsManyHits) {
   for (const uint64_t seed : {1, 2, 5}) {
     const ReplayTrace trace = Load(seed).Requests(12'000);
@@ -184,8 +185,8 @@ TEST(ChangingLoads, LetTwoTiersThatLearnWriteLessThanHalfForAsManyHits) {
   }
 }
 
-// Objects that all come back after the same time, which LRU has just room for: nothing tells that
-// they will before the first does.
+// Objects that all come back after the same time, for which LRU has just room. Nothing shows that
+// they will, before the first one does.
 TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {
   constexpr uint32_t kObjects = 1000, kBlocks = 4, kRounds = 4;
   ReplayTrace trace;
@@ -215,7 +216,7 @@ TEST(SteadyLoops, LeaveTheLearnedOrderNeverFarBehindLru) {
   }
 }
 
-// A part of what LRU writes, with its hits.
+// Two tiers write a part of what LRU writes, with as many hits.
 void ExpectTwoTiersToWriteAtMost(double part, const ReplayTrace& trace) {
   ReplaySetup setup = {
       .policy = "lru", .capacity_blocks = trace.distinct / 100, .nvme_blocks = trace.distinct / 10};
@@ -227,9 +228,9 @@ void ExpectTwoTiersToWriteAtMost(double part, const ReplayTrace& trace) {
   EXPECT_LE(static_cast<double>(learned->writes), part * static_cast<double>(lru->writes));
 }
 
-// Chats of even pace, which LRU has just room for, and whose last blocks are never full. Those are
-// what need not be written; all else is, as far as anybody can tell.
-TEST(SteadyChats, AreWrittenWithoutWhatNeverReturnsAndMissNothing) {
+// Chats of even pace, for which LRU has just room, and whose last blocks are never full. Only these
+// last blocks need not be written, as far as anybody can tell.
+TEST(SteadyChats, AreWrittenWithoutBlocksThatNeverReturnAndMissNothing) {
   constexpr int64_t kThinkNanos = 45'000'000'000;
   SeededRandom random(1);
   ReplayTrace trace;
@@ -273,11 +274,11 @@ TEST(SteadyBatches, AreHardlyWritten) {
     for (uint32_t block = 0; block < kPrompt; ++block) trace.blocks.push_back(block);
     for (uint32_t j = kPrompt; j < blocks; ++j) trace.blocks.push_back(trace.distinct++);
   }
-  ExpectTwoTiersToWriteAtMost(0.2, trace);  // A tenth until the tier has turned over.
+  ExpectTwoTiersToWriteAtMost(0.2, trace);  // A tenth, until the tier has turned over.
 }
 
-// Prompts that come back within a second, or at the same time, among others that never do: what
-// engines do that wait looks like it, and is no request.
+// Prompts that come back within a second, or at the same time, among others that never do. Engines
+// that poll look like this, and their polls are no requests.
 TEST(FastLoads, LeaveTheLearnedOrderNeverFarBehindLru) {
   constexpr uint32_t kHot = 50, kBlocks = 4, kRequests = 20'000;
   for (const int64_t nanos_between : {0, 50'000, 1'000'000, 10'000'000}) {

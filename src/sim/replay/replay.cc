@@ -26,7 +26,7 @@ std::vector<SessionHint> MakeHints(const ReplayTrace& trace, const ReplaySetup& 
     *from = *from * 6364136223846793005u + 1442695040888963407u;
     return static_cast<double>(*from >> 11) * 0x1p-53;
   };
-  uint64_t times = 2;  // Of its own: whether they say when changes nothing of what else they say.
+  uint64_t times = 2;  // A random source of its own: return times change nothing else in the hints.
   for (const int64_t nanos : NanosToContinuation(trace)) {
     const bool said = draw(&state) < setup.hint_accuracy ? nanos > 0 : nanos == 0;
     const double drawn = draw(&times);
@@ -50,7 +50,7 @@ Result<std::unique_ptr<ReplayPolicy>> NewPolicy(const ReplayTrace& trace,
       .capacity_blocks = setup.capacity_blocks, .nvme_blocks = setup.nvme_blocks, .hints = {}};
   if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup);
   AQ_ASSIGN_OR_RETURN(auto order, NewOrderPolicy(setup.policy, trace, std::move(options)));
-  AQ_CHECK(order != nullptr);  // CheckSetup() knows which there are.
+  AQ_CHECK(order != nullptr);  // CheckSetup() has refused unknown policies.
   return order;
 }
 
@@ -64,7 +64,8 @@ const std::vector<std::string_view>& ReplayPolicies() {
 
 Status CheckSetup(const ReplaySetup& setup) {
   const auto& names = ReplayPolicies();
-  if (setup.capacity_blocks == 0) return Status(Code::kInvalid, "the capacity is no block");
+  if (setup.capacity_blocks == 0)
+    return Status(Code::kInvalid, "the capacity must be at least one block");
   if (std::find(names.begin(), names.end(), setup.policy) == names.end()) {
     return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
   }

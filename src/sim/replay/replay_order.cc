@@ -14,16 +14,16 @@ namespace aquifer {
 namespace {
 
 constexpr uint32_t kNoParent = UINT32_MAX;
-constexpr size_t kMaxAsked = 256;  // As a node does it: a slice at a time.
+constexpr size_t kMaxAsked = 256;  // A slice at a time, as a node does.
 
-// Names as a cache's keys would give them: well mixed, and never 0.
+// Names like a cache's keys: well mixed, and never 0.
 uint64_t NameOf(uint32_t block) {
   uint64_t z = (uint64_t{block} + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   return (z ^ (z >> 31)) | 1;
 }
 
-// One tier: an order, and who is a leaf in it. Refs are the blocks' numbers.
+// One tier: an order, with the count of blocks below each block. Refs are the blocks' numbers.
 class ReplayTier {
  public:
   ReplayTier(std::unique_ptr<EvictionOrder> order, const std::vector<uint32_t>* parents)
@@ -46,7 +46,7 @@ class ReplayTier {
     CountChild((*parents_)[block], 1);
   }
 
-  // The block that left; kNoVictim: nothing is there.
+  // Returns the evicted block, or kNoVictim if there is none.
   uint32_t EvictOne() {
     const uint32_t victim = order_->Victim(uint16_t{0});
     if (victim == kNoVictim) return kNoVictim;
@@ -66,7 +66,7 @@ class ReplayTier {
 
   const std::unique_ptr<EvictionOrder> order_;
   const std::vector<uint32_t>* const parents_;
-  std::vector<uint32_t> children_;  // By block: of those that are there.
+  std::vector<uint32_t> children_;  // By block: how many of its children are there.
 };
 
 std::vector<uint32_t> ParentsOf(const ReplayTrace& trace) {
@@ -139,9 +139,9 @@ class OrderPolicy : public ReplayPolicy {
   size_t requests_ = 0;
 };
 
-// DRAM above NVMe. A block's copy on NVMe stays when it is brought up again. With LRU everything is
-// written when it is stored; with the learned order what leaves DRAM, if it is likely enough to
-// return and NVMe would not give it up at once.
+// DRAM above NVMe. A block's copy on NVMe stays when the block is brought to DRAM again. With LRU
+// every block is written when it is stored. The learned order writes a block when it leaves DRAM,
+// if it is likely enough to return and NVMe would not evict it at once.
 class TwoTierPolicy final : public OrderPolicy {
  public:
   TwoTierPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
@@ -164,7 +164,7 @@ class TwoTierPolicy final : public OrderPolicy {
     AskOrder(request, blocks, hits, &nvme_.order());
     if (write_through_ || blocks.empty()) return;
     const EvictionStats after = nvme_.order().stats();
-    // What the order takes for a request that it knows already counts for nobody.
+    // A request that the order takes for one that it knows already counts for no tier.
     if (after.asked_blocks > before.asked_blocks) {
       share_.NoteRequest({.blocks = blocks.size(),
                           .hits = hits,
@@ -185,7 +185,7 @@ class TwoTierPolicy final : public OrderPolicy {
 
   void LeaveDram(uint32_t block, int64_t now) override {
     if (write_through_) {
-      // The others of its request are on NVMe by now, too.
+      // The other blocks of its request are on NVMe by now, too.
       while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
       return;
     }
@@ -198,11 +198,11 @@ class TwoTierPolicy final : public OrderPolicy {
       double& above = left_[parents_[block]].reuse;
       above = std::max(above, left.reuse);
     }
-    // What is below it is of no use without it.
+    // The blocks below it are of no use without it.
     if (!nvme_.HasBelow(block) && !share_.Writes(left.rank)) return;
     Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) {
-      if (nvme_.EvictOne() == block) --writes_;  // That is not written in the first place.
+      if (nvme_.EvictOne() == block) --writes_;  // Such a block is not written in the first place.
     }
   }
 
@@ -211,10 +211,11 @@ class TwoTierPolicy final : public OrderPolicy {
     ++writes_;
   }
 
-  // Of a block since it was asked for last.
+  // The state of a block since it was last requested.
   struct Left {
-    double reuse = 0;  // The likeliest to return of it and what left from below it.
-    uint8_t rank = 0;  // WriteShare's, when it left DRAM; 0: it did not.
+    // The highest reuse estimate of the block and of blocks that left from below it.
+    double reuse = 0;
+    uint8_t rank = 0;  // WriteShare's rank when the block left DRAM; 0: it did not leave.
   };
 
   ReplayTier nvme_;
@@ -245,7 +246,7 @@ Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
     return std::unique_ptr<ReplayPolicy>(
         std::make_unique<OrderPolicy>(trace, std::move(options), std::move(dram)));
   }
-  // LRU fills it sooner than who does not write everything.
+  // LRU fills NVMe sooner than an order that does not write everything.
   AQ_ASSIGN_OR_RETURN(
       auto nvme,
       NewOrder(learned, trace.distinct, uint64_t{options.nvme_blocks} * BlockHistory::kPageBytes));

@@ -1,5 +1,5 @@
-// A trace against the product's own eviction orders, told of it as a cache would tell them: a chain
-// is asked for, then used tail first and stored, then room is made. One tier, or DRAM above NVMe.
+// Runs a trace against the product's own eviction orders, in the same steps as a cache. A chain is
+// requested, then used tail first and stored, then room is made. One tier, or DRAM above NVMe.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace aquifer {
 struct ReplayOrderOptions {
   uint32_t capacity_blocks = 0;
   uint32_t nvme_blocks = 0;  // 0: there is no second tier.
-  // By request, what the caller says of it; empty: nothing.
+  // For each request, the caller's hint; empty: no hints.
   std::vector<SessionHint> hints;
 };
 
-// "lru-leaf" or "learned", and with two tiers "lru", which is the same as "lru-leaf"; null when it
-// is none of these. The trace outlives it.
+// Takes "lru-leaf" or "learned"; with two tiers also "lru", which is the same as "lru-leaf".
+// Returns null for other names. The trace outlives the policy.
 Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
                                                      const ReplayTrace& trace,
                                                      ReplayOrderOptions options);

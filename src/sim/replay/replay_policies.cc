@@ -1,6 +1,6 @@
-// The policies of others, from their papers: LRU; LRU-2 (O'Neil, 1993); ARC (Megiddo and Modha,
-// 2003); LIRS (Jiang and Zhang, 2002); S3-FIFO (Yang and others, 2023); and Belady's optimum, which
-// knows the future. They see blocks, not chains: a request's blocks are used from the first on.
+// Policies from papers: LRU; LRU-2 (O'Neil, 1993); ARC (Megiddo and Modha, 2003); LIRS (Jiang and
+// Zhang, 2002); S3-FIFO (Yang and others, 2023); and Belady's optimum, which knows the future. They
+// see blocks, not chains: a request's blocks are used from the first on.
 #include <algorithm>
 #include <queue>
 #include <set>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Lists over the same blocks: a block is in one of them at most.
+// Lists over the same blocks; a block is in at most one of them.
 class Links {
  public:
   explicit Links(uint32_t blocks) : nodes_(blocks) {}
@@ -95,8 +95,8 @@ class Lru final : public BlockPolicy {
   Links::List list_;
 };
 
-// What was used once goes first; of the rest, what was used twice longest ago. Uses are remembered
-// also of what is not there.
+// Blocks that were used once go first. Of the rest, the block whose second-last use is oldest goes
+// first. Uses of absent blocks are remembered too.
 class LruTwo final : public BlockPolicy {
  public:
   LruTwo(uint32_t blocks, uint32_t capacity) : BlockPolicy(capacity), uses_(blocks) {}
@@ -104,7 +104,7 @@ class LruTwo final : public BlockPolicy {
  private:
   struct Uses {
     uint64_t last = 0;
-    uint64_t before = 0;  // 0: it was used once at most.
+    uint64_t before = 0;  // 0: the block was used once at most.
     bool there = false;
   };
   using Rank = std::pair<std::pair<uint64_t, uint64_t>, uint32_t>;
@@ -129,7 +129,7 @@ class LruTwo final : public BlockPolicy {
   std::set<Rank> order_;
 };
 
-// A small queue sorts out what is used once; ghosts of it go straight to the main queue.
+// A small queue holds new blocks. Blocks whose ghosts are hit go straight to the main queue.
 class S3Fifo final : public BlockPolicy {
  public:
   S3Fifo(uint32_t blocks, uint32_t capacity)
@@ -195,7 +195,7 @@ class S3Fifo final : public BlockPolicy {
   Links::List ghosts_;
 };
 
-// Recency and frequency share the room as their ghosts' hits tell.
+// Recency and frequency share the room, as hits of their ghosts suggest.
 class Arc final : public BlockPolicy {
  public:
   Arc(uint32_t blocks, uint32_t capacity) : BlockPolicy(capacity), links_(blocks) {}
@@ -328,7 +328,7 @@ class Lirs final : public BlockPolicy {
     Prune();
   }
 
-  // The oldest of the stack is always a hot one.
+  // The oldest block of the stack is always a hot one.
   void Prune() {
     while (stack_.size > 0 && state_[stack_.oldest] != State::kHot) stack_links_.PopOldest(&stack_);
   }
@@ -337,12 +337,14 @@ class Lirs final : public BlockPolicy {
   Links stack_links_;
   Links queue_links_;
   std::vector<State> state_;
-  Links::List stack_;  // By recency: hot ones, and others that were used since the oldest hot one.
-  Links::List queue_;  // Cold ones that are there.
+  // By recency: hot blocks, and others that were used since the oldest hot one.
+  Links::List stack_;
+  Links::List queue_;  // Cold blocks that are there.
   uint32_t hot_ = 0;
 };
 
-// Keeps what is used soonest, and does not store what is used later than all that is there.
+// Keeps the blocks that are used soonest. A block whose next use is later than all of theirs is not
+// stored.
 class Belady final : public ReplayPolicy {
  public:
   Belady(const ReplayTrace& trace, uint32_t capacity)
@@ -379,7 +381,7 @@ class Belady final : public ReplayPolicy {
   static constexpr uint32_t kNever = UINT32_MAX - 1;
   static constexpr uint32_t kAbsent = UINT32_MAX;
 
-  // Of those used at the same time the deepest goes first: the others serve without it.
+  // Of blocks used at the same time the deepest goes first: the others are of use without it.
   struct Later {
     uint32_t next = 0;
     uint32_t position = 0;
@@ -387,12 +389,13 @@ class Belady final : public ReplayPolicy {
     auto operator<=>(const Later&) const = default;
   };
 
-  // For a block that is used next at `next`. False: all others are used before that.
+  // Makes room for a block whose next use is at `next`. Returns false if all others are used before
+  // that.
   bool MakeRoom(uint32_t next) {
     if (size_ < capacity_) return true;
     while (true) {
       const Later top = latest_.top();
-      if (use_[top.block] != top.next) {  // Of an earlier use.
+      if (use_[top.block] != top.next) {  // The entry is of an earlier use.
         latest_.pop();
         continue;
       }

@@ -1,5 +1,5 @@
-// What decides which blocks of a trace are kept, at a fixed number of blocks. The product's own
-// orders run here as they do in a node (replay_order.h); the others are there to be compared with.
+// A ReplayPolicy decides which blocks of a trace are kept, in a fixed number of blocks. The
+// product's own orders run here as in a node (replay_order.h). The others are for comparison.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class ReplayPolicy {
  public:
   virtual ~ReplayPolicy() = default;
 
-  // Requests come in the order of the trace. Returns how many blocks from the first on were there;
-  // then all of them are used, and those that were not are stored.
+  // Takes the requests in the order of the trace. Returns how many blocks were there, from the
+  // first on. Then all blocks of the request are used, and the missing ones stored.
   virtual uint32_t Use(const ReplayRequest& request, std::span<const uint32_t> blocks) = 0;
 
-  // Blocks written to the lower tier; 0 where there is none.
+  // Blocks written to the lower tier; 0 if there is none.
   virtual uint64_t writes() const { return 0; }
 };
 
-// "lru", "lru-2", "s3-fifo", "arc", "lirs" and "belady"; null when it is none of these. The trace
-// outlives the policy: belady looks ahead in it.
+// Takes "lru", "lru-2", "s3-fifo", "arc", "lirs" and "belady"; returns null for other names. The
+// trace outlives the policy: belady looks ahead in it.
 std::unique_ptr<ReplayPolicy> NewComparisonPolicy(std::string_view name, const ReplayTrace& trace,
                                                   uint32_t capacity_blocks);
 

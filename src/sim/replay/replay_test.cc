@@ -44,7 +44,7 @@ TEST(ReplayTest, NumbersBlocksAndFindsTheirSize) {
   EXPECT_EQ(trace.requests[0].full_blocks, 1u);
   EXPECT_EQ(trace.requests[1].full_blocks, 3u);
   EXPECT_EQ(trace.requests[2].full_blocks, 1u);
-  // Where the lengths fit no size, every block counts as full.
+  // If the lengths fit no block size, every block counts as full.
   EXPECT_EQ(FromText(Line(0, 1000, "1") + Line(0, 10, "2, 3")).tokens_per_block, 0u);
 }
 
@@ -53,7 +53,7 @@ TEST(ReplayTest, AHitIsABlockWithAllBeforeIt) {
   for (const char* policy : {"lru", "lru-leaf", "learned", "belady"}) {
     EXPECT_EQ(Hits(FromText(text), policy, 6), 4u) << policy;
   }
-  // Plain LRU lost the head, and with it everything; leaf-first the tail alone.
+  // Plain LRU lost the head, and with it everything; leaf-first lost only the tail.
   EXPECT_EQ(Hits(FromText(text), "lru", 5), 0u);
   EXPECT_EQ(Hits(FromText(text), "lru-leaf", 5), 3u);
   EXPECT_EQ(Hits(FromText(text), "belady", 5), 4u);  // It does not store 7 and 8.
@@ -70,7 +70,7 @@ TEST(ReplayTest, KnowsWhichRequestsGoOn) {
       ElementsAre(2'000'000, 0, 0, 0));
 }
 
-TEST(ReplayTest, RefusesWhatItCannotDo) {
+TEST(ReplayTest, ImpossibleSetupsAreRefused) {
   const ReplayTrace trace = FromText(Line(0, 1, "1"));
   EXPECT_THAT(Replay(trace, {.policy = "none", .capacity_blocks = 1}, {}).status().message(),
               HasSubstr("there is no policy 'none'"));
@@ -82,7 +82,7 @@ TEST(ReplayTest, RefusesWhatItCannotDo) {
             Code::kInvalid);
 }
 
-// Blocks that come twice in a request, requests of nothing, a capacity of one: no policy minds.
+// Blocks that come twice in a request, empty requests, a capacity of one: no policy fails.
 TEST(ReplayTest, OddTracesHarmNoPolicy) {
   std::string text = Line(0, 0, "");
   for (int i = 0; i < 300; ++i) {

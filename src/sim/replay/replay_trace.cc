@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kRequestsBetweenProgress = 4096;
 
-// A request of k blocks has more tokens than k - 1 of them hold and at most what k do.
+// A request of k blocks has more tokens than k - 1 blocks hold, and at most as many as k hold.
 class BlockSize {
  public:
   void Add(uint64_t tokens, uint64_t blocks) {
@@ -19,7 +19,7 @@ class BlockSize {
       most_ = std::min(most_, (tokens - std::min<uint64_t>(tokens, 1)) / (blocks - 1));
   }
 
-  // 0: none fits them all. Of several, the one that people choose.
+  // Returns 0 if no size fits all requests. Of several sizes, the one that people choose.
   uint32_t Find() const {
     if (least_ == 0 || least_ > most_ || least_ > UINT32_MAX / 2) return 0;
     const uint64_t round = std::bit_ceil(least_);
@@ -75,7 +75,7 @@ Result<ReplayTrace> LoadReplayTrace(TraceReader* reader, const std::function<boo
 std::vector<int64_t> NanosToContinuation(const ReplayTrace& trace) {
   constexpr uint32_t kNobody = UINT32_MAX;
   std::vector<int64_t> nanos(trace.requests.size(), 0);
-  std::vector<uint32_t> last(trace.distinct, kNobody);  // By block: who used it last.
+  std::vector<uint32_t> last(trace.distinct, kNobody);  // By block: the request that used it last.
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     const auto blocks = trace.BlocksOf(trace.requests[i]);
     size_t known = 0;

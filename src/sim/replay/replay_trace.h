@@ -1,5 +1,5 @@
-// A whole trace in memory, as policies are judged on it: blocks are numbered 0, 1, 2... in the
-// order in which they first come.
+// A whole trace in memory, for judging policies. Blocks are numbered 0, 1, 2... in the order in
+// which they first come.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ struct ReplayRequest {
   int64_t at_nanos = 0;
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
-  uint32_t full_blocks = 0;  // The last one may be partly filled.
-  uint64_t first = 0;        // Its blocks lie here in ReplayTrace::blocks.
+  uint32_t full_blocks = 0;  // The last block may be partly filled.
+  uint64_t first = 0;        // Where its blocks begin in ReplayTrace::blocks.
   uint32_t blocks = 0;
 };
 
 struct ReplayTrace {
   std::vector<ReplayRequest> requests;
-  std::vector<uint32_t> blocks;  // Of all requests, one after the other.
+  std::vector<uint32_t> blocks;  // Blocks of all requests, one request after the other.
   uint32_t distinct = 0;
   uint32_t tokens_per_block = 0;  // 0: the lengths fit no size, and every block counts as full.
 
@@ -34,12 +34,13 @@ struct ReplayTrace {
   }
 };
 
-// Reads to the end, or until `on_progress`, called now and then, says false: then it is kLate.
-// kNoSpace: more than 2^32 - 2 different blocks.
+// Reads to the end, or returns kLate if `on_progress`, which is called now and then, returned
+// false. Returns kNoSpace for more than 2^32 - 2 different blocks.
 Result<ReplayTrace> LoadReplayTrace(TraceReader* reader, const std::function<bool()>& on_progress);
 
-// Which requests are gone on from, and after how long, at least 1: a later one begins with all of
-// their full blocks, and no other request came between that went the same way further. 0: none.
+// For each request, the time to the request that continues it, at least 1; 0: none. A request
+// continues an earlier one if it begins with all full blocks of that one. No request between them
+// may go further along the same way.
 std::vector<int64_t> NanosToContinuation(const ReplayTrace& trace);
 
 }  // namespace aquifer

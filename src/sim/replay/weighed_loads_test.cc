@@ -1,6 +1,6 @@
 // Two models on one node: one with small blocks that take long to compute, one with large blocks
-// that do not; and long contexts, whose tails take longer than their heads. What counts is the time
-// that is saved in a tier of so many bytes.
+// that do not. Contexts are long, and their tails take longer than their heads. The measure is the
+// time saved in a tier of so many bytes.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -32,10 +32,10 @@ struct Talk {
   std::vector<uint32_t> blocks;  // Refs, used once.
 };
 
-// A tier of so many bytes, told of requests as a cache does.
+// A tier of so many bytes, which gets requests as from a cache.
 class WeighedTier {
  public:
-  // `told`: what blocks save is.
+  // With `told`, the order learns how much time blocks save.
   WeighedTier(std::unique_ptr<EvictionOrder> order, bool told)
       : order_(std::move(order)), told_(told) {}
 
@@ -97,7 +97,7 @@ class WeighedTier {
     const uint32_t victim = order_->Victim([](uint16_t) { return true; });
     ASSERT_NE(victim, kNoVictim);
     const Block block = blocks_[victim];
-    ASSERT_EQ(block.children, 0u);  // Whole prefixes stay.
+    ASSERT_EQ(block.children, 0u);  // Only whole prefixes stay.
     order_->Remove(victim);
     used_bytes_ -= block.bytes;
     if (block.parent == kNone || --blocks_[block.parent].children > 0) return;
@@ -111,7 +111,7 @@ class WeighedTier {
   double saved_ms_ = 0;
 };
 
-// Conversations of both models, that go on after a while or do not.
+// Conversations of both models, some of which go on after a while.
 void AskAll(uint64_t seed, WeighedTier* tier) {
   SeededRandom random(seed);
   std::vector<Talk> talks;

@@ -30,7 +30,7 @@ AdvisedLoads LoadsOf(double prefill_ms_per_token) {
   AdvisedLoads sum;
   const auto seeds = ByTestLevel<uint64_t>(60, 120, 500);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    const Outcome outcome = RunScenario(CalmScenario(seed, prefill_ms_per_token));
+    const RunOutcome outcome = RunScenario(CalmScenario(seed, prefill_ms_per_token));
     EXPECT_TRUE(outcome.ok()) << seed << ": " << outcome.violation;
     sum = sum + outcome.counts.advised;
   }

@@ -22,7 +22,7 @@ class Auditor final : private ClientSink {
   // Runs the world until it holds; false: it never did.
   using RunUntil = std::function<bool(const std::function<bool()>&)>;
 
-  Auditor(Node* node, Truth* truth, const Conversations* conversations, Trace* trace,
+  Auditor(SimulatedNode* node, Truth* truth, const Conversations* conversations, Trace* trace,
           RunUntil run_until)
       : node_(node),
         truth_(truth),
@@ -48,7 +48,7 @@ class Auditor final : private ClientSink {
   void Leave() { node_->core()->Detach(client_, nullptr); }
   ChainSlice SliceOf(const Conversation& conversation);
 
-  Node* const node_;
+  SimulatedNode* const node_;
   Truth* const truth_;
   const Conversations* const conversations_;
   Trace* const trace_;

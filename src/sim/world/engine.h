@@ -68,7 +68,7 @@ struct EngineCounts {
 // What the world lends to its engines.
 struct EngineWorld {
   Scheduler* scheduler = nullptr;
-  Node* node = nullptr;
+  SimulatedNode* node = nullptr;
   Truth* truth = nullptr;
   Conversations* conversations = nullptr;
   Trace* trace = nullptr;

@@ -29,7 +29,7 @@ std::vector<TenantFloors> FloorsOf(const CacheOptions& cache) {
 
 }  // namespace
 
-Host::Host(Node* node, const HostWorld& world)
+Host::Host(SimulatedNode* node, const HostWorld& world)
     : world_(world),
       node_(node),
       available_bytes_(node->extents()->AvailableBytes()),

@@ -36,9 +36,9 @@ struct HostWorld {
 class Host {
  public:
   // The node outlives it.
-  Host(Node* node, const HostWorld& world);
+  Host(SimulatedNode* node, const HostWorld& world);
 
-  Node* node() { return node_; }
+  SimulatedNode* node() { return node_; }
   uint32_t number() const { return node_->number(); }
   Auditor* auditor() { return &auditor_; }
   Inspector* inspector() { return &inspector_; }
@@ -76,7 +76,7 @@ class Host {
   void EndLater(FaultKind kind, int64_t nanos, Task end);
 
   const HostWorld world_;
-  Node* const node_;
+  SimulatedNode* const node_;
   const uint64_t available_bytes_;
   Inspector inspector_;
   FloorWatch floor_watch_;

@@ -35,7 +35,7 @@ std::string FindLeftovers(const std::vector<Accounts>& tenants);
 
 class Inspector final : private ClientSink {
  public:
-  Inspector(Node* node, Truth* truth) : node_(node), truth_(truth) {}
+  Inspector(SimulatedNode* node, Truth* truth) : node_(node), truth_(truth) {}
 
   // Cheap, and after every step.
   void CheckStep();
@@ -50,7 +50,7 @@ class Inspector final : private ClientSink {
   void OnProgress(Request*, size_t, bool) override {}
   std::vector<Accounts> TakeAccounts();
 
-  Node* const node_;
+  SimulatedNode* const node_;
   Truth* const truth_;
   uint32_t life_ = 0;                  // Of the node, in which it has these clients.
   std::vector<ClientNumber> clients_;  // One for each tenant.

@@ -9,9 +9,9 @@
 namespace aquifer {
 
 // A MemoryDisk that the node hears of when the cache closes it.
-class Node::Mount final : public Disk {
+class SimulatedNode::Mount final : public Disk {
  public:
-  Mount(Node* node, size_t drive, std::unique_ptr<MemoryDisk> disk)
+  Mount(SimulatedNode* node, size_t drive, std::unique_ptr<MemoryDisk> disk)
       : node_(node), drive_(drive), disk_(std::move(disk)) {
     node_->mounted_[drive_] = this;
   }
@@ -29,13 +29,13 @@ class Node::Mount final : public Disk {
   MemoryDisk* disk() { return disk_.get(); }
 
  private:
-  Node* const node_;
+  SimulatedNode* const node_;
   const size_t drive_;
   const std::unique_ptr<MemoryDisk> disk_;
 };
 
 // An extent that is listed while it lives.
-class Node::TrackedExtent final : public Extent {
+class SimulatedNode::TrackedExtent final : public Extent {
  public:
   using List = std::map<const std::byte*, std::pair<uint64_t, uint64_t>>;  // To name and bytes.
 
@@ -55,7 +55,7 @@ class Node::TrackedExtent final : public Extent {
   const std::shared_ptr<List> list_;  // Shared: an extent may outlive its source.
 };
 
-class Node::TrackedExtents final : public ExtentSource {
+class SimulatedNode::TrackedExtents final : public ExtentSource {
  public:
   TrackedExtents(ExtentSource* source, uint32_t node)
       : source_(source), names_(uint64_t{node} << 32) {}
@@ -80,7 +80,8 @@ class Node::TrackedExtents final : public ExtentSource {
   const std::shared_ptr<TrackedExtent::List> list_ = std::make_shared<TrackedExtent::List>();
 };
 
-Node::Node(const NodeOptions& options, Scheduler* scheduler, SharedStores* stores)
+SimulatedNode::SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler,
+                             SharedStores* stores)
     : options_(options),
       scheduler_(scheduler),
       stores_(stores),
@@ -93,7 +94,7 @@ Node::Node(const NodeOptions& options, Scheduler* scheduler, SharedStores* store
   ReplaceDrives();
 }
 
-void Node::ReplaceDrives() {
+void SimulatedNode::ReplaceDrives() {
   AQ_CHECK(!alive());
   media_.clear();
   for (size_t i = 0; i < drives(); ++i) {
@@ -102,11 +103,11 @@ void Node::ReplaceDrives() {
   }
 }
 
-Node::~Node() {
+SimulatedNode::~SimulatedNode() {
   if (alive()) Die(Death::kProcess);
 }
 
-void Node::Start(std::function<void()> on_ready) {
+void SimulatedNode::Start(std::function<void()> on_ready) {
   AQ_CHECK(!alive());
   ++life_;
   party_ = scheduler_->NewParty();
@@ -143,7 +144,7 @@ void Node::Start(std::function<void()> on_ready) {
   });
 }
 
-Result<std::unique_ptr<Disk>> Node::OpenDrive(const std::string& directory) {
+Result<std::unique_ptr<Disk>> SimulatedNode::OpenDrive(const std::string& directory) {
   if (fail_opening_) return Status(Code::kUnavailable, "injected");
   const auto& names = options().nvme_directories;
   const auto drive =
@@ -156,7 +157,7 @@ Result<std::unique_ptr<Disk>> Node::OpenDrive(const std::string& directory) {
       std::make_unique<MemoryDisk>(media_[drive], disk, drive_lanes_[drive].get(), &clock_)));
 }
 
-uint64_t Node::Die(Death death) {
+uint64_t SimulatedNode::Die(Death death) {
   uint64_t pending = 0;
   std::vector<IoGroup*> groups;
   for (size_t i = 0; i < drives(); ++i) {
@@ -180,17 +181,17 @@ uint64_t Node::Die(Death death) {
   return pending;
 }
 
-MemoryDisk* Node::disk(size_t drive) {
+MemoryDisk* SimulatedNode::disk(size_t drive) {
   return mounted_[drive] == nullptr ? nullptr : mounted_[drive]->disk();
 }
 
-void Node::SetSlow(size_t drive, int64_t nanos) { drive_lanes_[drive]->SetSlow(nanos); }
+void SimulatedNode::SetSlow(size_t drive, int64_t nanos) { drive_lanes_[drive]->SetSlow(nanos); }
 
-uint64_t Node::ExtentOf(const std::byte* address) const {
+uint64_t SimulatedNode::ExtentOf(const std::byte* address) const {
   return tracked_extents_->NameOf(address);
 }
 
-bool Node::DrivesUse(IoKind kind, std::span<const std::byte> memory) const {
+bool SimulatedNode::DrivesUse(IoKind kind, std::span<const std::byte> memory) const {
   return std::any_of(mounted_.begin(), mounted_.end(), [&](Mount* mount) {
     return mount != nullptr && mount->disk()->Uses(kind, memory);
   });

@@ -23,7 +23,7 @@
 
 namespace aquifer {
 
-struct NodeOptions {
+struct SimulatedNodeOptions {
   CoreOptions core;
   MemoryDiskOptions disk;            // Its random is the node's own.
   bool reorder_until_sync = false;   // What a power loss finds unsynced may be lost in any order.
@@ -52,13 +52,14 @@ class HostClock final : public Clock {
 
 enum class Death : uint8_t { kProcess, kPower };
 
-class Node {
+class SimulatedNode {
  public:
   // `stores` may be null, and outlives it.
-  Node(const NodeOptions& options, Scheduler* scheduler, SharedStores* stores = nullptr);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
+  SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler,
+                SharedStores* stores = nullptr);
+  ~SimulatedNode();
+  SimulatedNode(const SimulatedNode&) = delete;
+  SimulatedNode& operator=(const SimulatedNode&) = delete;
 
   // Opens the cache; `on_ready` when it serves.
   void Start(std::function<void()> on_ready);
@@ -102,7 +103,7 @@ class Node {
   class TrackedExtents;
   Result<std::unique_ptr<Disk>> OpenDrive(const std::string& directory);
 
-  const NodeOptions options_;
+  const SimulatedNodeOptions options_;
   Scheduler* const scheduler_;
   SharedStores* const stores_;
   HostClock clock_;

@@ -76,8 +76,8 @@ class SimulatedSide final : private ClientSink {
   double Milliseconds() const { return static_cast<double>(scheduler_.now()) / 1e6; }
 
  private:
-  static NodeOptions OptionsOfNode() {
-    NodeOptions options;
+  static SimulatedNodeOptions OptionsOfNode() {
+    SimulatedNodeOptions options;
     options.core.cache = Options("drive");
     options.core.extent_bytes = kExtentBytes;
     options.disk.latency_nanos = 100'000;
@@ -95,7 +95,7 @@ class SimulatedSide final : private ClientSink {
   }
 
   Scheduler scheduler_;
-  Node node_;
+  SimulatedNode node_;
   ClientNumber client_ = 0;
 };
 

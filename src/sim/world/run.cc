@@ -31,14 +31,14 @@ class TracedRun final : public Running {
 
 const Running* RunUnderWay() { return run_under_way; }
 
-Outcome RunScenario(const Scenario& scenario,
-                    const std::function<void(const std::string&)>& on_line) {
+RunOutcome RunScenario(const Scenario& scenario,
+                       const std::function<void(const std::string&)>& on_line) {
   Trace trace;
   trace.on_line = on_line;
   const TracedRun running(scenario.seed, &trace);
   World world(scenario, &trace);
   world.Run();
-  Outcome outcome;
+  RunOutcome outcome;
   outcome.violation = world.violation();
   if (!outcome.ok()) outcome.trace = trace.Last(kShownLines);
   outcome.digest = trace.digest();

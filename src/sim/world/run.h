@@ -13,7 +13,7 @@
 
 namespace aquifer {
 
-struct Outcome {
+struct RunOutcome {
   std::string violation;           // Empty: all is well.
   std::vector<std::string> trace;  // Its last lines, if something is wrong.
   uint64_t digest = 0;             // Of the whole trace.
@@ -25,8 +25,8 @@ struct Outcome {
   bool ok() const { return violation.empty(); }
 };
 
-Outcome RunScenario(const Scenario& scenario,
-                    const std::function<void(const std::string&)>& on_line = {});
+RunOutcome RunScenario(const Scenario& scenario,
+                       const std::function<void(const std::string&)>& on_line = {});
 
 // The run that is under way, for who must tell of it before the process ends.
 class Running {

@@ -64,8 +64,8 @@ void MakeTenants(SeededRandom* random, bool roomy, CacheOptions* cache) {
   }
 }
 
-NodeOptions MakeNode(SeededRandom* random, bool roomy) {
-  NodeOptions node;
+SimulatedNodeOptions MakeNode(SeededRandom* random, bool roomy) {
+  SimulatedNodeOptions node;
   CacheOptions& cache = node.core.cache;
   node.core.extent_bytes = OneOf<uint64_t>(random, {32, 64, 64, 128}) << 10;
   cache.dram_bytes =

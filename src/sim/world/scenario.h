@@ -24,11 +24,11 @@ struct EnginePlan {
 
 struct Scenario {
   uint64_t seed = 0;
-  NodeOptions node;
+  SimulatedNodeOptions node;
   // Of every fifth seed (scenario_stores.cc): durable tiers, and in most of these another node
   // that shares them.
   StoresPlan stores;
-  std::optional<NodeOptions> second_node;
+  std::optional<SimulatedNodeOptions> second_node;
   std::vector<Layout> layouts;
   std::vector<EnginePlan> engines;
   int64_t think_nanos = 0;     // An engine's usual pause between two things it does.

@@ -59,7 +59,7 @@ StorePlan MakeStore(SeededRandom* random, size_t number) {
 
 // Each tenant has an engine on both nodes.
 void AddSecondNode(SeededRandom* random, Scenario* scenario) {
-  NodeOptions second = scenario->node;
+  SimulatedNodeOptions second = scenario->node;
   second.seed = random->Next();
   second.number = 1;
   if (OneIn(random, 3)) {

@@ -30,11 +30,11 @@ TEST(ScenarioTest, EveryNodeThatASeedMakesCanBeMade) {
     const Scenario scenario = MakeScenario(seed);
     Scheduler scheduler;
     SharedStores stores(scenario.stores, &scheduler);
-    Node node(scenario.node, &scheduler, &stores);
+    SimulatedNode node(scenario.node, &scheduler, &stores);
     node.Start([] {});  // Wrong options would end the process.
     if (scenario.second_node.has_value()) {
       two_nodes = true;
-      Node second(*scenario.second_node, &scheduler, &stores);
+      SimulatedNode second(*scenario.second_node, &scheduler, &stores);
       second.Start([] {});
     }
     for (const Fault& fault : scenario.faults) {

@@ -16,7 +16,7 @@ namespace aquifer {
 
 class TenantDeletions final : private ClientSink {
  public:
-  TenantDeletions(Node* node, Truth* truth) : node_(node), truth_(truth) {}
+  TenantDeletions(SimulatedNode* node, Truth* truth) : node_(node), truth_(truth) {}
 
   // The node was started: what was destroyed before is not to be seen in this life.
   void OnStart();
@@ -42,7 +42,7 @@ class TenantDeletions final : private ClientSink {
   void End(uint64_t number);
   TenantId IdOf(uint32_t tenant) const;
 
-  Node* const node_;
+  SimulatedNode* const node_;
   Truth* const truth_;
   std::map<uint32_t, uint64_t> destroyed_;  // By tenant: the moment of the last time.
   std::map<uint64_t, std::unique_ptr<Drop>> drops_;

@@ -38,9 +38,10 @@ World::World(const Scenario& scenario, Trace* trace) : scenario_(scenario), trac
   if (!scenario.stores.stores.empty()) {
     stores_ = std::make_unique<SharedStores>(scenario.stores, &scheduler_);
   }
-  nodes_.push_back(std::make_unique<Node>(scenario.node, &scheduler_, stores_.get()));
+  nodes_.push_back(std::make_unique<SimulatedNode>(scenario.node, &scheduler_, stores_.get()));
   if (scenario.second_node.has_value()) {
-    nodes_.push_back(std::make_unique<Node>(*scenario.second_node, &scheduler_, stores_.get()));
+    nodes_.push_back(
+        std::make_unique<SimulatedNode>(*scenario.second_node, &scheduler_, stores_.get()));
   }
   std::vector<const Clock*> clocks;
   for (const auto& node : nodes_) clocks.push_back(node->clock());
@@ -67,7 +68,7 @@ World::~World() {
   }
 }
 
-void World::MakeHost(Node* node) {
+void World::MakeHost(SimulatedNode* node) {
   hosts_.push_back(std::make_unique<Host>(
       node, HostWorld{.scheduler = &scheduler_,
                       .truth = truth_.get(),

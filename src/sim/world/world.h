@@ -40,7 +40,7 @@ class World {
 
  private:
   bool failed() const { return !truth_->violation().empty(); }
-  void MakeHost(Node* node);
+  void MakeHost(SimulatedNode* node);
   void MakeEngine(uint32_t number);
   bool Step();
 
@@ -62,7 +62,7 @@ class World {
   Trace* const trace_;
   Scheduler scheduler_;
   std::unique_ptr<SharedStores> stores_;  // Null: there are none.
-  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::unique_ptr<SimulatedNode>> nodes_;
   std::unique_ptr<Truth> truth_;
   std::unique_ptr<Conversations> conversations_;
   std::unique_ptr<StoreFaults> store_faults_;

@@ -14,11 +14,12 @@ namespace {
 using Kind = RespReply::Kind;
 
 constexpr int kMostRounds = 8;
-// Pieces that nobody has published go by themselves: their writer is dead.
+// Pieces that no manifest names expire by themselves: their writer has died.
 constexpr std::string_view kLooseSeconds = "600";
 
-// KEYS: the manifest's, the pieces'. ARGV: the manifest; "1" to leave one that is there; seconds to
-// live, or "0". Answers 1: done; 0: there is one; -1: a piece is gone; or the manifest replaced.
+// Publishes a blob. KEYS: the manifest's, the pieces'. ARGV: the manifest; "1" to leave an existing
+// blob; seconds to live, or "0". Answers 1 if done, 0 if there is a blob, -1 if a piece is gone. If
+// it replaced a manifest, it answers with that.
 constexpr std::string_view kPublishScript = R"(
 local there = redis.call('getrange', KEYS[1], 0, 63)
 if there ~= '' and string.sub(there, 1, 24) == string.sub(ARGV[1], 1, 24) then return 1 end
@@ -34,8 +35,8 @@ end
 if there ~= '' then return there end
 return 1)";
 
-// KEYS: the manifest's, the pieces'. ARGV: how the manifest begins. Answers how many manifests
-// went.
+// Removes a blob. KEYS: the manifest's, the pieces'. ARGV: how the manifest begins. Answers how
+// many manifests it removed.
 constexpr std::string_view kRemoveScript = R"(
 if redis.call('getrange', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
 redis.call('unlink', unpack(KEYS))
@@ -45,7 +46,7 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// EVAL of a script with its keys and arguments.
+// An EVAL command of a script with its keys and arguments.
 std::string Eval(std::string_view script, const std::vector<std::string>& keys,
                  const std::vector<std::string_view>& arguments) {
   std::string text;
@@ -83,16 +84,16 @@ void RedisBlob::StartWrite() {
   if (own_.pieces() == 0) {
     WriteSmall();
   } else if (request_->if_absent) {
-    AskManifest();  // Before all the pieces are sent for nothing.
+    AskManifest();  // Ask before all the pieces are sent in vain.
   } else {
     WritePieces();
   }
 }
 
-// Something else was there in the meantime.
+// The key changed between two steps: begins the request again.
 void RedisBlob::Again() {
   if (++rounds_ >= kMostRounds) {
-    return FinishWith(Status(Code::kBusy, "others write and remove this blob all the time"));
+    return FinishWith(Status(Code::kBusy, "other clients keep writing and removing this blob"));
   }
   if (request_->kind == BlobKind::kWrite) {
     WritePieces();
@@ -127,7 +128,8 @@ uint64_t RedisBlob::WantedBytes() const {
 
 std::string RedisBlob::TimeToLive() const {
   if (request_->expiry_unix_seconds == 0) return "0";
-  // A server counts milliseconds in 64 bits from its own now, and refuses what does not fit.
+  // A server counts milliseconds in 64 bits from its own clock, and refuses a time that does not
+  // fit.
   constexpr int64_t kFarAhead = int64_t{1} << 40;
   const int64_t seconds =
       std::min(request_->expiry_unix_seconds - options_.clock->UnixSeconds(), kFarAhead);
@@ -162,11 +164,11 @@ void RedisBlob::HearAnswer(uint64_t tag, const RedisAddress& /*from*/, RespReply
 }
 
 void RedisBlob::GiveUp(Status status) {
-  // Whoever reads need not be allowed to take away.
+  // A reader of the cache may lack the right to remove.
   if (stage_ == Stage::kForget && request_->kind != BlobKind::kWrite) {
     return FinishWith(Status(Code::kNotFound));
   }
-  // The script that publishes ends at its first write, so no manifest names the pieces.
+  // The publishing script stops at its first write, so no manifest names the pieces.
   if (stage_ == Stage::kPublish && status.code() == Code::kNoSpace) {
     pieces_are_loose_ = own_.pieces() > 0;
   }
@@ -243,7 +245,7 @@ void RedisBlob::AskPieces(uint64_t count) {
     RedisCommand command = NewCommand();
     command.text = RespCommand({"GET", PieceKey(key_, found_, piece)});
     command.aimed = true;
-    // Looking wants less than all of the last one; the reader drops the rest.
+    // A Look wants less than the whole last piece; the reader drops the rest.
     const uint64_t offset = found_.PieceOffset(piece);
     command.into = Place(offset, std::min(found_.PieceBytes(piece), WantedBytes() - offset));
     command.tag = found_.PieceBytes(piece);
@@ -341,7 +343,7 @@ void RedisBlob::WritePieces() {
 
 void RedisBlob::Publish() {
   stage_ = Stage::kPublish;
-  // From here on a manifest may name them, also if we never hear of it.
+  // From here on a manifest may name the pieces, even if its answer is lost.
   pieces_are_loose_ = false;
   const std::vector<std::string> pieces = PieceKeys(key_, own_);
   const RespReader::Target place = Place(0, own_.inline_bytes);
@@ -362,7 +364,7 @@ void RedisBlob::Publish() {
 }
 
 void RedisBlob::Published() {
-  if (answer_.kind == Kind::kBulk) {  // What was replaced; its pieces are of no use any more.
+  if (answer_.kind == Kind::kBulk) {  // The replaced manifest: its pieces are of no use any more.
     const auto old = DecodeManifest(std::as_bytes(std::span(answer_.text)));
     if (old.ok() && old->pieces() > 0) {
       found_ = *old;

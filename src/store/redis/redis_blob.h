@@ -1,8 +1,7 @@
-// One BlobRequest in Redis: read, look, write or remove, step by step. See redis_manifest.h for the
-// keys and values, docs/formats/redis.md for why the steps are safe beside other writers.
+// Carries out one BlobRequest in Redis, step by step: Read, Look, Write or Remove. redis_manifest.h
+// has the keys and values. docs/formats/redis.md says why the steps are safe beside other writers.
 //
-// What is found broken, because the server has evicted a piece, is taken away, so that it can be
-// written anew.
+// A blob that lost a piece to the server's eviction is removed, so that it can be written anew.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +34,14 @@ class RedisBlob final : public RedisOperation {
   bool piece_was_missing() const { return piece_was_missing_; }
 
  private:
-  // What the commands under way are.
+  // The purpose of the commands under way.
   enum class Stage : uint8_t {
-    kManifest,       // Is it there, and what is it?
-    kPieces,         // Its pieces, into the request's memory.
-    kPresence,       // Are its pieces all there?
-    kForget,         // Takes a broken one away, if it is still that one.
-    kRemove,         // The same, on request.
-    kRemoveUnknown,  // A value that is not ours.
+    kManifest,       // Reads the manifest, if there is one.
+    kPieces,         // Reads the pieces into the request's memory.
+    kPresence,       // Checks that all pieces are there.
+    kForget,         // Removes a broken blob, unless it was replaced meanwhile.
+    kRemove,         // Removes a blob on request.
+    kRemoveUnknown,  // Removes a value that we did not write.
     kWriteSmall,
     kWritePieces,
     kPublish,
@@ -68,7 +67,7 @@ class RedisBlob final : public RedisOperation {
   void Again();
 
   RedisCommand NewCommand() const;
-  // How much of the blob is wanted into memory.
+  // How many bytes of the blob the request wants.
   uint64_t WantedBytes() const;
   // The request's memory for a part of the blob.
   RespReader::Target Place(uint64_t offset, uint64_t bytes) const;
@@ -79,16 +78,16 @@ class RedisBlob final : public RedisOperation {
   const std::string key_;
   const uint16_t slot_;
   Stage stage_ = Stage::kManifest;
-  int rounds_ = 0;  // How often it was begun again.
+  int rounds_ = 0;  // How often the request was begun again.
 
   RedisManifest::Bytes found_bytes_{};  // Of the manifest that was found.
   RedisManifest found_;
-  RedisManifest::Bytes own_bytes_{};  // Of what we write.
+  RedisManifest::Bytes own_bytes_{};  // Of the manifest that we write.
   RedisManifest own_;
-  bool pieces_are_loose_ = false;  // Ours may be there, and no manifest names them.
-  bool replaced_pieces_ = false;   // What found_ names has been replaced.
+  bool pieces_are_loose_ = false;  // Our pieces may be there, and no manifest names them.
+  bool replaced_pieces_ = false;   // The blob that found_ names has been replaced.
 
-  RespReply answer_;  // The last.
+  RespReply answer_;  // The last answer.
   bool piece_was_missing_ = false;
   bool piece_was_wrong_ = false;
 };

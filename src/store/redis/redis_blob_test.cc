@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// A write of three pieces, up to where only its manifest is missing.
+// A write of three pieces, up to the step that publishes its manifest.
 class PublishedBlobTest : public testing::Test {
  protected:
   PublishedBlobTest() {

@@ -1,5 +1,6 @@
-// The Redis store over a real cluster of three: the contract, slots that move under load, and the
-// same with TLS and a password. Starting a cluster takes longer than a test: each kind is shared.
+// Tests the Redis store over a real cluster of three servers: the contract, slots that move under
+// load, and the same with TLS and a password. Starting a cluster takes longer than a test, so tests
+// share one of each kind.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -84,8 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Redis, RedisClusterTest, testing::Values(Kind::kPlain, 
 TEST_P(RedisClusterTest, SlotsAreMovedUnderLoadAndNothingIsMissed) {
   RedisCluster& cluster = *cluster_;
   const auto store = Open(OptionsForCluster(cluster, GetParam()));
-  // All to the last server: nobody doubts its claims, and a slot that moved on too soon would
-  // confuse the servers themselves.
+  // All slots go to the last server: the others accept its claims. A slot that moves on too soon
+  // would confuse the servers themselves.
   constexpr size_t kTo = 2;
   std::vector<std::string> names;
   std::vector<uint16_t> slots;
@@ -129,7 +130,7 @@ TEST_P(RedisClusterTest, SlotsAreMovedUnderLoadAndNothingIsMissed) {
   }
 }
 
-TEST_P(RedisClusterTest, WhatHasMovedAheadOfItsSlotIsAskedForWhereItIs) {
+TEST_P(RedisClusterTest, AKeyThatMovedAheadOfItsSlotIsAskedForWhereItIs) {
   RedisCluster& cluster = *cluster_;
   const auto store = Open(OptionsForCluster(cluster, GetParam()));
   std::string name;
@@ -142,14 +143,14 @@ TEST_P(RedisClusterTest, WhatHasMovedAheadOfItsSlotIsAskedForWhereItIs) {
   cluster.MoveSlot(slot, 2, [&] {
     EXPECT_TRUE(Read(store.get(), name, 50'000, 1).ok());
     EXPECT_EQ(Look(store.get(), name), Code::kOk);
-    EXPECT_TRUE(Write(store.get(), name, 50'000, 2).ok());  // It is there.
+    EXPECT_TRUE(Write(store.get(), name, 50'000, 2).ok());  // The store is there.
     EXPECT_TRUE(Remove(store.get(), name).ok());
     EXPECT_TRUE(Write(store.get(), name, 100, 3).ok());
   });
   EXPECT_TRUE(Read(store.get(), name, 100, 3).ok());
 }
 
-// Every server of a cluster is asked for its password, and proves who it is.
+// Every server of a cluster asks for the password, and shows its certificate.
 TEST_P(RedisClusterTest, OnlyWhoMayComesInAndOnlyToTheRightServers) {
   if (GetParam() == Kind::kPlain) GTEST_SKIP() << "anybody may";
   const RedisStoreOptions right = OptionsForCluster(*cluster_, GetParam());

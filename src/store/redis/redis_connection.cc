@@ -10,13 +10,13 @@
 namespace aquifer {
 namespace {
 
-constexpr size_t kMostParts = 64;  // Of one system call.
-// What one connection moves before others have their turn.
+constexpr size_t kMostParts = 64;  // In one system call.
+// How many bytes one connection moves before the others have their turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
-// Payload that is sent, or asked for, ahead of answers. A server puts all answers that it is asked
-// for into memory of its own before they are sent: with 64 MiB ahead it needed twice the time for
-// each. What is sent to it waits in its socket, and with as much there as fits it needed two fifths
-// more time for each value.
+// How many bytes of payload may be sent, or asked for, ahead of answers. A server puts all its
+// answers into memory of its own before it sends them: with 64 MiB ahead, each took twice as long.
+// Payload for the server waits in its socket: with a full socket, each value took two fifths
+// longer.
 constexpr uint64_t kMostUnderWayBytes = uint64_t{1} << 20;
 
 std::string AuthCommand(const RedisLogin& login) {
@@ -62,7 +62,7 @@ Status RedisConnection::Pump(int64_t now_nanos) {
   }
   AQ_RETURN_IF_ERROR(PumpOut(now_nanos));
   AQ_RETURN_IF_ERROR(PumpIn(now_nanos));
-  return PumpOut(now_nanos);  // What the answers led to.
+  return PumpOut(now_nanos);  // Commands that the answers led to.
 }
 
 bool RedisConnection::WantsRoom() const {
@@ -82,11 +82,11 @@ size_t RedisConnection::NextParts(std::span<iovec> parts) const {
       skip -= skipped;
       if (skipped == part.size()) continue;
       if (used == parts.size()) return used;
-      // Only read, whatever iovec says.
+      // sendmsg() only reads it, whatever iovec's type says.
       parts[used++] = {.iov_base = const_cast<std::byte*>(part.data() + skipped),
                        .iov_len = part.size() - skipped};
     }
-    if (state_ == State::kLogin) break;  // A server that refuses us should not hear the rest.
+    if (state_ == State::kLogin) break;  // A server that refuses the login should not get the rest.
   }
   return used;
 }
@@ -106,7 +106,7 @@ Status RedisConnection::PumpOut(int64_t now_nanos) {
   uint64_t moved = 0;
   std::array<iovec, kMostParts> parts;
   while (moved < kTurnBytes) {
-    // While logging in, only that is sent, and only once.
+    // During the login, only its commands are sent, and only once.
     const bool waits = unsent_.empty() || (state_ == State::kLogin && !sent_.empty());
     const size_t count = waits ? 0 : NextParts(parts);
     AQ_ASSIGN_OR_RETURN(const size_t sent, stream_->Send(std::span(parts).first(count)));
@@ -154,7 +154,8 @@ Status RedisConnection::HearAnswers() {
     AQ_ASSIGN_OR_RETURN(const bool whole, reader_.Next(&reply));
     if (!whole) return Status();
     if (sent_.empty()) {
-      return Status(Code::kUnavailable, fmt::format("the server says, unasked: {}", reply.text));
+      return Status(Code::kUnavailable,
+                    fmt::format("the server sent an answer to no command: {}", reply.text));
     }
     RedisCommand command = std::move(sent_.front());
     sent_.pop_front();
@@ -191,7 +192,7 @@ bool RedisConnection::Abandon(uint64_t operation) {
     if (!is_its(command)) continue;
     const bool first = &command == &sent_.front();
     command.operation = 0;
-    command.aimed = true;  // At nothing: it is not kept.
+    command.aimed = true;  // Aimed at no memory, so the answer is dropped.
     command.into = {};
     if (first && aimed_) reader_.Drop();
   }

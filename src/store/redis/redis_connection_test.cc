@@ -54,7 +54,7 @@ class RedisConnectionTest : public testing::Test {
     }
   }
 
-  // How many bytes the server gets until nothing more is sent.
+  // How many bytes reach the server until nothing more is sent.
   size_t Sent() {
     size_t sent = 0;
     while (true) {

@@ -57,7 +57,7 @@ void RedisListing::HearAnswer(uint64_t tag, const RedisAddress& from, RespReply 
     case Stage::kSizes: {
       const auto manifest = DecodeManifest(std::as_bytes(std::span(reply.text)));
       if (manifest.ok()) chunk_[tag].bytes = manifest->blob_bytes;
-      // What is there and is not ours is still there.
+      // A key whose value is no manifest of ours is still listed.
       if (reply.text.empty()) chunk_[tag].name.clear();
       return;
     }
@@ -74,7 +74,8 @@ void RedisListing::GoOn() {
     case Stage::kScan: {
       std::vector<std::string>& names = names_->names;
       std::sort(names.begin(), names.end());
-      names.erase(std::unique(names.begin(), names.end()), names.end());  // SCAN repeats some.
+      // SCAN repeats some names.
+      names.erase(std::unique(names.begin(), names.end()), names.end());
       return AskSizes();
     }
     case Stage::kSizes:
@@ -82,8 +83,8 @@ void RedisListing::GoOn() {
   }
 }
 
-// The server leaves out what begins otherwise than all of them; what begins like none of them is
-// left out here.
+// The server filters by what all prefixes have in common; this code drops names that match none of
+// them.
 std::string RedisListing::Pattern() const {
   const std::string& first = call_.prefixes.front();
   const auto differs = std::ranges::mismatch(first, call_.prefixes.back()).in1;
@@ -105,7 +106,7 @@ void RedisListing::Scan(size_t server, const std::string& cursor) {
 
 void RedisListing::HearScan(size_t server, const RespReply& reply) {
   if (reply.items.size() != 2) {
-    trouble_ = Status(Code::kUnavailable, "the server's answer to SCAN is not understood");
+    trouble_ = Status(Code::kUnavailable, "the server's answer to SCAN cannot be parsed");
     return;
   }
   for (const RespReply& key : reply.items[1].items) {
@@ -135,13 +136,14 @@ void RedisListing::AskSizes() {
     Send(std::move(command));
     chunk_.push_back({.name = *next, .bytes = 0});
   }
-  if (chunk_.empty()) return FinishWith(Status());  // That was all.
+  if (chunk_.empty()) return FinishWith(Status());  // All names were listed.
   last_ = chunk_.back().name;
 }
 
 void RedisListing::SizesCame() {
   std::erase_if(chunk_, [](const BlobName& blob) { return blob.name.empty(); });
-  if (chunk_.empty()) return AskSizes();  // They have all gone meanwhile; empty would be the end.
+  // These keys are all gone meanwhile. An empty chunk would mean the end.
+  if (chunk_.empty()) return AskSizes();
   FinishWith(Status());
 }
 

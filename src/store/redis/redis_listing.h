@@ -1,5 +1,6 @@
-// One List() in Redis. Servers name their keys in no order, so all of them are asked for all names
-// (SCAN), which are sorted and kept for the calls that go on from there.
+// Carries out one List() in Redis. Servers return their keys in no order. The listing therefore
+// asks each server for all its names (SCAN), sorts them, and keeps them for the calls that continue
+// from there.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 namespace aquifer {
 
-// The names that one walk has found, sorted.
+// The names that one scan has found, sorted.
 struct RedisNames {
   std::vector<std::string> prefixes;
   std::vector<std::string> names;
@@ -26,20 +27,20 @@ struct RedisNames {
 class RedisListing final : public RedisOperation {
  public:
   struct Call {
-    std::vector<std::string> prefixes;  // In order; at least one.
+    std::vector<std::string> prefixes;  // Sorted; at least one.
     std::string after;
     size_t max = 0;
     std::function<void(Result<BlobStore::Names>)> on_done;
   };
 
-  // `known`: names to go on with; none: the servers are asked. Shared with the loop, which keeps
-  // them for the next call.
+  // `known`: the names of an earlier scan, to go on with. If null, the servers are asked. Shared
+  // with the loop, which keeps the names for the next call.
   RedisListing(std::string key_prefix, Call call, std::shared_ptr<RedisNames> known);
 
   void Start() override;
   void Deliver(const Status& status) override;
 
-  // The names to go on with, when there are more.
+  // The names to go on with, if there are more.
   std::shared_ptr<RedisNames> names() const { return names_; }
 
  private:
@@ -60,8 +61,8 @@ class RedisListing final : public RedisOperation {
   const Call call_;
   std::shared_ptr<RedisNames> names_;
   Stage stage_ = Stage::kTopology;
-  std::vector<std::optional<RedisAddress>> servers_;  // None: the only one.
-  std::vector<BlobName> chunk_;                       // Its sizes are being asked for.
+  std::vector<std::optional<RedisAddress>> servers_;  // None: the only server.
+  std::vector<BlobName> chunk_;                       // Names whose sizes are being asked for.
   std::string last_;                                  // The last name that was looked at.
   Status trouble_;
 };

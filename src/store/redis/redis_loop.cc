@@ -17,8 +17,9 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kListingNanos = 60'000 * kMillisecond;
-constexpr int64_t kNamesNanos = 60'000 * kMillisecond;  // How long a walk's names are gone on with.
-constexpr int kMostWaitMillis = 100;                    // Also where the clock is not the system's.
+// How long the names of a scan may be used for further calls.
+constexpr int64_t kNamesNanos = 60'000 * kMillisecond;
+constexpr int kMostWaitMillis = 100;  // A bound for clocks that are not the system's.
 constexpr uint64_t kMailboxNumber = 0;
 
 Status Closing() { return Status(Code::kUnavailable, "the store is being closed"); }
@@ -33,7 +34,7 @@ bool RedisMailbox::Post(Note note) {
   const MutexLock lock(&mutex_);
   if (closed_) return false;
   notes_.push_back(std::move(note));
-  if (notes_.size() > 1) return true;  // It has been woken for the first.
+  if (notes_.size() > 1) return true;  // The first note has woken the loop.
   const uint64_t one = 1;
   AQ_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one));
   return true;
@@ -92,7 +93,7 @@ bool RedisLoop::PostListing(RedisListing::Call call) {
 }
 
 void RedisLoop::Cancel(BlobRequest* request) {
-  // Not taken any more: it ends anyway.
+  // A closed mailbox refuses this note: the operation ends anyway.
   [[maybe_unused]] const bool posted = mailbox_->Post([this, request] { CancelNow(request); });
 }
 
@@ -100,7 +101,7 @@ void RedisLoop::Run() {
   NameThisThread("aq-redis");
   while (true) {
     HearEvents(WaitMillis(Now()));
-    const bool closed = mailbox_->closed();  // Asked first: then no note comes after these.
+    const bool closed = mailbox_->closed();  // Asked first: no note can follow these then.
     for (const RedisMailbox::Note& note : mailbox_->Take()) note();
     if (closed) break;
     PumpAll();
@@ -114,7 +115,7 @@ int RedisLoop::WaitMillis(int64_t now) const {
     if (connection->stirred || connection->doomed) return 0;
   }
   if (active_.empty() && delayed_.empty() && !map_wanted_) {
-    // Only a connection that is being made, or a stall, could need a look.
+    // Only a connection that is being made, or a stall, could need attention.
     for (const auto& [address, server] : servers_) {
       for (const auto& connection : server->connections) {
         if (connection != nullptr && connection->link->WaitingSince() != INT64_MAX) {
@@ -147,7 +148,7 @@ void RedisLoop::PumpAll() {
     if (connection->stirred) stirred.push_back(number);
   }
   for (const uint64_t number : stirred) {
-    const auto found = watched_.find(number);  // Another may have ended it.
+    const auto found = watched_.find(number);  // An earlier event may have ended this connection.
     if (found != watched_.end()) Pump(found->second);
   }
 }
@@ -234,7 +235,7 @@ void RedisLoop::AfterStep(uint64_t id) {
   for (RedisCommand& command : commands) {
     command.operation = id;
     Route(std::move(command));
-    if (!active_.contains(id)) return;  // None could be sent, and that was its end.
+    if (!active_.contains(id)) return;  // No command could be sent, and that ended the operation.
   }
   if (operation->done()) Finish(id, operation->status());
 }
@@ -244,7 +245,7 @@ void RedisLoop::Count(const BlobRequest& request, const Status& status) {
   counters_->blobs.Count(request, status);
 }
 
-// The status may be the operation's own, which lives until the end of this.
+// The status may be the operation's own, which lives until the end of this function.
 void RedisLoop::Finish(uint64_t id, const Status& status) {
   const auto found = active_.find(id);
   if (found == active_.end()) return;

@@ -1,9 +1,9 @@
-// The thread that talks to Redis servers: it owns connections, knows which server has which slot,
-// follows redirections, sends again what a lost connection swallowed, and holds deadlines. What is
-// sent is decided by operations (redis_operation.h).
+// RedisLoop is the thread that talks to Redis servers. It owns connections and knows which server
+// has which slot. It follows redirections, repeats commands that a lost connection swallowed, and
+// keeps deadlines. Operations decide which commands to send (redis_operation.h).
 //
-// A store has several of these, which share nothing. Post*(), Cancel() and counters are for any
-// thread; all else runs on the loop's own.
+// A store has several loops, which share nothing. Any thread may call Post*(), Cancel() and the
+// counters. All other functions run on the loop's own thread.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,10 @@
 
 namespace aquifer {
 
-// What all loops of a store count together.
+// Counters that all loops of a store share.
 struct RedisCounters {
-  std::atomic<uint64_t> queued = 0;  // Requests under way; who submits adds, a loop takes off.
+  // Requests under way. The submitter adds one; a loop subtracts it.
+  std::atomic<uint64_t> queued = 0;
   BlobCounters blobs;
   std::atomic<uint64_t> connections_opened = 0;
   std::atomic<uint64_t> connections_lost = 0;
@@ -50,7 +51,7 @@ class RedisMailbox {
 
   RedisMailbox();
 
-  // False: the loop takes no more.
+  // Returns false if the loop takes no more notes.
   [[nodiscard]] bool Post(Note note) AQ_EXCLUDES(mutex_);
   std::vector<Note> Take() AQ_EXCLUDES(mutex_);
   void Close() AQ_EXCLUDES(mutex_);
@@ -66,55 +67,55 @@ class RedisMailbox {
 
 class RedisLoop {
  public:
-  // `options` and `counters` outlive it. `seeds` are the options' servers.
+  // `options` and `counters` outlive the loop. `seeds` are the options' servers.
   RedisLoop(const RedisStoreOptions& options, std::vector<RedisAddress> seeds,
             std::shared_ptr<const TlsContext> tls, RedisCounters* counters);
   ~RedisLoop() { Stop(); }
   RedisLoop(const RedisLoop&) = delete;
   RedisLoop& operator=(const RedisLoop&) = delete;
 
-  // Everything under way ends as kUnavailable before it returns.
+  // Completes every request under way as kUnavailable before it returns.
   void Stop();
 
-  // False: it is going away.
+  // Returns false if the loop is ending.
   [[nodiscard]] bool PostBlob(BlobRequest* request);
   [[nodiscard]] bool PostListing(RedisListing::Call call);
   void Cancel(BlobRequest* request);
 
-  // As far as the servers have told.
+  // Used memory, as far as the servers have reported it.
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t capacity_bytes() const { return capacity_bytes_; }
 
  private:
-  // Commands of the loop itself have these in place of an operation.
+  // The loop's own commands have these in place of an operation.
   static constexpr uint64_t kMapOperation = 1;
   static constexpr uint64_t kMemoryOperation = 2;
   static constexpr uint64_t kFirstOperation = 16;
 
   struct Server;
   struct Connection {
-    uint64_t number = 0;  // In epoll.
+    uint64_t number = 0;  // Its number in epoll.
     Server* server = nullptr;
     std::unique_ptr<RedisConnection> link;
     uint32_t watched_events = 0;
-    bool stirred = false;  // It has something to do.
-    bool doomed = false;   // Nothing more can be sent on it.
+    bool stirred = false;  // It has work for Pump().
+    bool doomed = false;   // No further command can be sent on it.
   };
   struct Server {
     RedisAddress address;
-    std::vector<std::unique_ptr<Connection>> connections;  // Null where there is none.
-    size_t next = 0;                                       // Of connections, in turn.
+    std::vector<std::unique_ptr<Connection>> connections;  // Null where there is no connection.
+    size_t next = 0;                                       // Index of the next connection to use.
     std::vector<SocketAddress> addresses;
     size_t next_address = 0;
     bool resolving = false;
     int64_t pause_until_nanos = INT64_MIN;
     int64_t pause_nanos = 0;
-    Status trouble;  // Why there is a pause.
+    Status trouble;  // Why the server is paused.
   };
   struct Active {
     std::unique_ptr<RedisOperation> operation;
     int64_t deadline_nanos = INT64_MAX;
-    const BlobRequest* request = nullptr;  // None: a listing.
+    const BlobRequest* request = nullptr;  // Null: the operation is a listing.
   };
   struct Delayed {
     int64_t at_nanos = 0;
@@ -132,7 +133,7 @@ class RedisLoop {
   void StartBlob(BlobRequest* request);
   void StartListing(RedisListing::Call call);
   void CancelNow(BlobRequest* request);
-  // After an operation was told something: sends what it wants, and ends it when it is done.
+  // After an operation got an answer: sends its next commands, and ends it if it is done.
   void AfterStep(uint64_t operation);
   void Finish(uint64_t operation, const Status& status);
   void Count(const BlobRequest& request, const Status& status);
@@ -140,13 +141,14 @@ class RedisLoop {
   void Route(RedisCommand command);
   RedisAddress AddressFor(const RedisCommand& command);
   Server* ServerAt(const RedisAddress& address);
-  // The one to send on; none: the server cannot be had now, and its trouble says why.
+  // Returns the connection to send on. Returns null if the server cannot be reached now; its
+  // `trouble` says why.
   Connection* ConnectionTo(Server* server);
   void OpenConnection(Server* server, Connection* connection);
   void Resolve(Server* server);
   void Resolved(const RedisAddress& address, const Result<std::vector<SocketAddress>>& found);
-  // A connection could not be made: others wait a while before they try.
-  // `trouble`: what those hear who want something of it meanwhile.
+  // A connection could not be made: pauses the server before the next try. Commands for it fail
+  // with `trouble` meanwhile.
   void Pause(Server* server, const Status& trouble);
   std::string Silence(const RedisConnection& link) const;
 
@@ -175,7 +177,7 @@ class RedisLoop {
   RedisCounters* const counters_;
   const RedisBlob::Options blob_options_;
   const Descriptor epoll_;
-  // Shared with threads that resolve names, which nobody waits for.
+  // Shared with threads that resolve names, which the loop does not wait for.
   const std::shared_ptr<RedisMailbox> mailbox_ = std::make_shared<RedisMailbox>();
   std::atomic<uint64_t> used_bytes_ = 0;
   std::atomic<uint64_t> capacity_bytes_ = 0;
@@ -187,18 +189,18 @@ class RedisLoop {
   std::vector<Delayed> delayed_;
 
   std::map<RedisAddress, std::unique_ptr<Server>> servers_;
-  std::map<uint64_t, Connection*> watched_;  // By the number that epoll knows.
+  std::map<uint64_t, Connection*> watched_;  // By the number that epoll reports.
   uint64_t next_connection_ = 1;
-  size_t seed_ = 0;  // The one that is asked while there is no map.
+  size_t seed_ = 0;  // The server that is asked while there is no map.
 
-  std::unique_ptr<RedisSlotMap> map_;  // None: one server, as far as known.
+  std::unique_ptr<RedisSlotMap> map_;  // Null: there is one server, as far as known.
   bool map_wanted_ = false;
   bool map_asked_ = false;
-  int64_t map_after_nanos_ = INT64_MIN;  // Not again before this.
-  size_t map_turn_ = 0;                  // Whom to ask next.
+  int64_t map_after_nanos_ = INT64_MIN;  // Do not read the map again before this time.
+  size_t map_turn_ = 0;                  // The server to ask for the map next.
 
   int64_t memory_after_nanos_ = INT64_MIN;
-  std::map<RedisAddress, std::pair<uint64_t, uint64_t>> memory_;  // Used, and the most.
+  std::map<RedisAddress, std::pair<uint64_t, uint64_t>> memory_;  // Used memory, and the limit.
   std::shared_ptr<RedisNames> names_;                             // For a listing that goes on.
 
   std::thread thread_;

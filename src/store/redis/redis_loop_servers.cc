@@ -1,5 +1,5 @@
-// The half of RedisLoop that knows servers: which one a command goes to, how it is connected to,
-// and what its answers say about where things are.
+// The half of RedisLoop that knows servers: which one gets a command, how to connect to it, and
+// what its answers say about the places of slots.
 #include <fmt/format.h>
 #include <sys/epoll.h>
 
@@ -18,17 +18,17 @@ constexpr int64_t kFirstPauseNanos = 50 * kMillisecond;
 constexpr int64_t kMostPauseNanos = 2000 * kMillisecond;
 constexpr int64_t kMapPauseNanos = 200 * kMillisecond;
 constexpr int64_t kMemoryPauseNanos = 10'000 * kMillisecond;
-constexpr uint32_t kMostSendings = 3;  // Over connections that were lost.
-// While a slot moves, servers may disagree for a moment about who has it, or have a part of a blob
-// each. After a few detours a command waits a little before each, for five seconds in all: slots of
-// many large blobs move slowly.
+constexpr uint32_t kMostSendings = 3;  // After connections were lost.
+// While a slot moves, servers may disagree for a moment about its owner, or each have a part of a
+// blob. After a few redirections a command waits a little before each further one, for five seconds
+// in all. Slots of many large blobs move slowly.
 constexpr int64_t kDetourNanos = 20 * kMillisecond;
 constexpr uint32_t kQuickDetours = 4;
 constexpr uint32_t kMostDetours = 250;
 
 using Stage = RedisConnection::Stage;
 
-// Behind why a connection is of no use, where that does not say it itself.
+// Advice to add to an error message that does not give any itself.
 std::string_view NextStepAfter(std::string_view why, Stage stage, bool tls) {
   if (why.find("; next step: ") != std::string_view::npos) return "";
   if (why.find("certificate") != std::string_view::npos) {
@@ -50,7 +50,8 @@ std::string_view NextStepAfter(std::string_view why, Stage stage, bool tls) {
   return "; next step: see that the server runs and that this host may reach it";
 }
 
-// "used_memory:1234\r\n" in what INFO says.
+// Finds a number in INFO's answer, such as "used_memory:1234\r
+// ".
 uint64_t InfoNumber(const std::string& text, std::string_view name) {
   const size_t at = text.find(fmt::format("\n{}:", name));
   uint64_t value = 0;
@@ -68,7 +69,7 @@ RedisAddress RedisLoop::AddressFor(const RedisCommand& command) {
     if (std::optional<RedisAddress> owner = map_->Find(command.slot)) return *owner;
     map_wanted_ = true;
   }
-  // The first that is not in trouble stands in for the others.
+  // The first server that has no trouble stands in for the others.
   for (size_t i = 0; i < seeds_.size(); ++i) {
     const RedisAddress& seed = seeds_[(seed_ + i) % seeds_.size()];
     if (ServerAt(seed)->pause_until_nanos <= Now()) return seed;
@@ -113,7 +114,7 @@ RedisLoop::Connection* RedisLoop::ConnectionTo(Server* server) {
           [this, server](RedisCommand command, RespReply reply) {
             HearReply(server->address, std::move(command), std::move(reply));
           });
-      OpenConnection(server, slot.get());  // May lose it at once.
+      OpenConnection(server, slot.get());  // This may lose the connection at once.
     }
     return slot.get();
   }
@@ -211,16 +212,16 @@ std::string RedisLoop::Silence(const RedisConnection& link) const {
 
 void RedisLoop::Pause(Server* server, const Status& trouble) {
   server->trouble = trouble;
-  if (++server->next_address < server->addresses.size()) return;  // The name has another one.
+  if (++server->next_address < server->addresses.size()) return;  // The name has another address.
   server->next_address = 0;
-  // A name may have moved; a number has not.
+  // A name may resolve to new addresses; a numeric address stays.
   if (server->addresses.size() != 1) server->addresses.clear();
   server->pause_nanos = std::clamp(2 * server->pause_nanos, kFirstPauseNanos, kMostPauseNanos);
-  // Up to a quarter less, so that many clients do not come back as one.
+  // Up to a quarter less, so that many clients do not return at the same moment.
   const auto jitter = static_cast<int64_t>(options_.random->Next64() %
                                            static_cast<uint64_t>(server->pause_nanos / 4));
   server->pause_until_nanos = Now() + server->pause_nanos - jitter;
-  if (map_ != nullptr) map_wanted_ = true;  // Another may have taken its place.
+  if (map_ != nullptr) map_wanted_ = true;  // Another server may have taken its place.
 }
 
 void RedisLoop::Pump(Connection* connection) {
@@ -260,7 +261,8 @@ void RedisLoop::Lose(Connection* connection, const Status& why, bool send_again)
 }
 
 void RedisLoop::SendAgain(RedisCommand command, const Status& why) {
-  // Of one that has ended, the memory may be gone; and what nobody waits for is not worth it.
+  // If the operation has ended, its memory may be gone. A command that nobody waits for is not
+  // repeated.
   if (command.operation >= kFirstOperation && !active_.contains(command.operation)) return;
   if (command.operation == 0) return;
   if (++command.losses >= kMostSendings) return FailCommand(command, why);
@@ -307,7 +309,7 @@ void RedisLoop::HearError(const RedisAddress& from, RedisCommand command, const 
   if (text.starts_with("CLUSTERDOWN") || (map_ != nullptr && text.starts_with("READONLY"))) {
     map_wanted_ = true;
   } else if (text.starts_with("READONLY")) {
-    seed_ = (seed_ + 1) % seeds_.size();  // Another one may be the master now.
+    seed_ = (seed_ + 1) % seeds_.size();  // Another server may be the master now.
   }
   FailCommand(command, StatusOfRedisError(text, from));
 }
@@ -354,7 +356,7 @@ void RedisLoop::HearMap(const RedisAddress& from, const RespReply& reply) {
   map_asked_ = false;
   map_after_nanos_ = Now() + kMapPauseNanos;
   auto map = RedisSlotMap::Parse(reply, from);
-  if (!map.ok()) return;  // Somebody else is asked.
+  if (!map.ok()) return;  // The next server is asked.
   map_wanted_ = false;
   map_ = std::make_unique<RedisSlotMap>(*std::move(map));
   ++counters_->slot_maps_read;

@@ -15,9 +15,9 @@ constexpr uint32_t kMagic = 0x42525141;  // "AQRB"
 constexpr uint32_t kVersion = 1;
 constexpr size_t kSummedBytes = 48;
 constexpr uint32_t kMostInlineHead = uint32_t{64} << 10;
-// A rest up to this part of a piece stays with the manifest.
+// If the last bytes are at most this part of a piece, they stay with the manifest.
 constexpr uint32_t kRestPart = 128;
-// All pieces are named in one command when they are published.
+// Publishing names all pieces in one command.
 constexpr uint64_t kMostPieces = 4096;
 constexpr uint32_t kMostPieceBytes = uint32_t{64} << 20;
 

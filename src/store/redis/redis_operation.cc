@@ -26,8 +26,8 @@ void RedisOperation::Fail(Status status) {
   Step();
 }
 
-// An error waits for the other answers: what is being sent cannot be stopped without losing the
-// connection.
+// After an error the operation waits for its other answers: stopping a command that is being sent
+// would lose the connection.
 void RedisOperation::Step() {
   AQ_CHECK(outstanding_ > 0);
   if (--outstanding_ > 0 || done_) return;
@@ -68,7 +68,7 @@ Status StatusOfRedisError(std::string_view text, const RedisAddress& from) {
        "give it the rights that docs/operating/redis.md lists, for keys with our prefix"},
   };
   for (const Meaning& meaning : kMeanings) {
-    // Servers before 7.0 wrap what a script ran into.
+    // Servers before 7.0 wrap an error that a script ran into.
     const bool in_script = text.starts_with("ERR Error running script") &&
                            text.find(fmt::format("-{} ", meaning.begins)) != std::string_view::npos;
     if (text.starts_with(meaning.begins) || in_script) {

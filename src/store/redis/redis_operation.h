@@ -1,6 +1,6 @@
-// What is under way in a RedisLoop: a state machine that is told answers and says what to send
-// next. It knows no sockets, no time and no servers; redirections, lost connections and deadlines
-// are the loop's. Runs on the loop's thread.
+// An operation is the work of a RedisLoop for one call: a state machine that gets answers and
+// decides which commands to send next. It knows no sockets, no time and no servers. Redirections,
+// lost connections and deadlines are the loop's work. Runs on the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -22,26 +22,26 @@ class RedisOperation {
 
   virtual void Start() = 0;
 
-  // The answer to one of the commands, or why there is none; `reply` is no error.
+  // Takes the answer to one of the commands, which is no error, or the reason why there is none.
   void Hear(uint64_t tag, const RedisAddress& from, RespReply reply);
   void Fail(Status status);
 
-  // What is to be sent now.
+  // The commands to send now.
   std::vector<RedisCommand> TakeCommands() { return std::exchange(outbox_, {}); }
   bool waiting() const { return outstanding_ > 0; }
 
   bool done() const { return done_; }
   const Status& status() const { return status_; }
-  // What should be sent after the end, whatever that was; nobody hears the answers.
+  // Commands to send after the operation's end, whatever its outcome. Their answers are ignored.
   virtual std::vector<RedisCommand> Afterwards() { return {}; }
-  // The last call: tells the caller.
+  // The last call: completes the caller's request.
   virtual void Deliver(const Status& status) = 0;
 
  protected:
   virtual void HearAnswer(uint64_t tag, const RedisAddress& from, RespReply reply) = 0;
-  // Every command has been answered, none of them by an error.
+  // Every command has been answered, and none of the answers was an error.
   virtual void GoOn() = 0;
-  // Every command has been answered, and this was the first error.
+  // Every command has been answered; `status` is the first error.
   virtual void GiveUp(Status status) { FinishWith(std::move(status)); }
 
   void Send(RedisCommand command);
@@ -57,7 +57,7 @@ class RedisOperation {
   Status status_;
 };
 
-// What an error that a server answered with means for a caller.
+// Translates a server's error for the caller.
 Status StatusOfRedisError(std::string_view text, const RedisAddress& from);
 
 }  // namespace aquifer

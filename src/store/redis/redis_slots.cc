@@ -15,7 +15,7 @@ namespace {
 constexpr uint16_t kDefaultPort = 6379;
 constexpr size_t kMostServers = 4096;  // Redis advises against more than 1000.
 
-// CRC-16/XMODEM, which is what the cluster's specification names.
+// CRC-16/XMODEM, as the cluster's specification demands.
 constexpr std::array<uint16_t, 256> kCrcTable = [] {
   std::array<uint16_t, 256> table{};
   for (unsigned i = 0; i < table.size(); ++i) {
@@ -43,7 +43,7 @@ std::optional<uint16_t> SmallNumber(std::string_view text) {
   return value;
 }
 
-// One of the answer's ranges: its first slot, its last, and the servers, the master first.
+// One range of the answer: its first slot, its last, and its servers, the master first.
 struct SlotRange {
   uint16_t first = 0;
   uint16_t last = 0;
@@ -121,14 +121,14 @@ Result<RedisSlotMap> RedisSlotMap::Parse(const RespReply& reply, const RedisAddr
   for (const RespReply& item : reply.items) {
     const std::optional<SlotRange> range = ParseRange(item, from);
     if (!range.has_value() || map.masters_.size() >= kMostServers) {
-      return Status(Code::kUnavailable, "the cluster's map of slots is not understood");
+      return Status(Code::kUnavailable, "the cluster's map of slots cannot be parsed");
     }
     std::fill(map.owners_.begin() + range->first, map.owners_.begin() + range->last + 1,
               map.Number(range->master));
   }
   if (map.masters_.empty())
     return Status(Code::kUnavailable,
-                  "nobody has the cluster's slots yet; next step: redis-cli --cluster check");
+                  "no server has the cluster's slots yet; next step: redis-cli --cluster check");
   return map;
 }
 

@@ -1,5 +1,6 @@
-// Where keys live in a Redis Cluster: its 16384 slots, which server has each, and what servers say
-// when one of them has moved. Plain values; whoever owns the map decides when to read it again.
+// Where keys live in a Redis Cluster: its 16384 slots, the server of each, and the redirections
+// that servers send when a slot has moved. Plain values; the map's owner decides when to read it
+// again.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,14 @@ Result<RedisAddress> ParseRedisAddress(std::string_view text);
 
 inline constexpr uint16_t kRedisSlots = 16384;
 
-// By what is in the first pair of braces, if anything; otherwise by the whole key.
+// The slot follows from the text in the first pair of braces, if there is any; otherwise from the
+// whole key.
 uint16_t RedisSlotOf(std::string_view key);
 
-// "MOVED 3999 127.0.0.1:6381" and "ASK ..."; without a host it is the one that said so.
+// An answer "MOVED 3999 127.0.0.1:6381" or "ASK ...". Without a host it means the server that sent
+// it.
 struct RedisRedirect {
-  bool once = false;  // ASK: only this command, and the next time ask here again.
+  bool once = false;  // ASK: this command goes there, and the next one comes here again.
   uint16_t slot = 0;
   RedisAddress to;
 };
@@ -39,10 +42,10 @@ std::optional<RedisRedirect> ParseRedirect(std::string_view error, const RedisAd
 
 class RedisSlotMap {
  public:
-  // Of what CLUSTER SLOTS answers. kUnavailable: it is not that.
+  // Parses the answer to CLUSTER SLOTS. Returns kUnavailable for another answer.
   static Result<RedisSlotMap> Parse(const RespReply& reply, const RedisAddress& from);
 
-  // None: nobody has the slot, as far as known.
+  // Returns nothing if no known server has the slot.
   std::optional<RedisAddress> Find(uint16_t slot) const;
   void Move(uint16_t slot, const RedisAddress& to);
 
@@ -54,7 +57,8 @@ class RedisSlotMap {
   static constexpr uint16_t kNobody = UINT16_MAX;
 
   std::vector<RedisAddress> masters_;
-  std::vector<uint16_t> owners_ = std::vector<uint16_t>(kRedisSlots, kNobody);  // In masters_.
+  // Indexes into masters_.
+  std::vector<uint16_t> owners_ = std::vector<uint16_t>(kRedisSlots, kNobody);
 };
 
 }  // namespace aquifer

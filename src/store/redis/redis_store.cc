@@ -38,7 +38,7 @@ class RedisStore final : public BlobStore {
     request->existed = false;
     request->blob_bytes = 0;
     request->status = Status();
-    Status taken = TakeIn(request);  // If it was, the request may be gone by now.
+    Status taken = TakeIn(request);  // If the request was taken, it may be gone by now.
     if (!taken.ok()) Complete(request, std::move(taken));
   }
 
@@ -61,7 +61,7 @@ class RedisStore final : public BlobStore {
 
   BlobUsage Usage() const override {
     BlobUsage usage;
-    for (const auto& loop : loops_) {  // The same servers have told all of them.
+    for (const auto& loop : loops_) {  // All loops asked the same servers.
       usage.used_bytes = std::max(usage.used_bytes, loop->used_bytes());
       usage.capacity_bytes = std::max(usage.capacity_bytes, loop->capacity_bytes());
     }

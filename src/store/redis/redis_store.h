@@ -1,15 +1,15 @@
-// A BlobStore in Redis or Valkey: one server, or a Redis Cluster, which it notices by itself when a
-// server says that a key is elsewhere.
+// A BlobStore in Redis or Valkey: one server, or a Redis Cluster. The store notices a cluster when
+// a server says that a key is on another one.
 //
-// A small blob is one value. A large one is cut into pieces, so that no command keeps the server
-// busy for long, and a manifest, written last, says which pieces are its own; docs/formats/redis.md
-// has the bytes. Pieces that the server has evicted make the blob a miss. Payload goes from the
-// request's memory to the socket and back with no copy in between, but for what TLS does.
+// A small blob is one value. A large blob is cut into pieces, so that no command keeps the server
+// busy for long. Its manifest is written last and names its pieces; docs/formats/redis.md has the
+// bytes. If the server has evicted a piece, the blob is a miss. Payload goes between the request's
+// memory and the socket without a copy in between, except for TLS.
 //
-// Has threads of its own, each with its own connections; a name always goes to the same one, and
-// its on_done runs there. A server that cannot be reached, or refuses us, is asked again after a
-// pause that grows to two seconds; until then requests fail at once. Nothing is retried beyond a
-// request's deadline.
+// The store has threads of its own, each with its own connections. A name always goes to the same
+// thread, and its on_done runs there. If a server cannot be reached, or refuses us, the store asks
+// it again after a pause that grows to two seconds. Until then, requests fail at once. Nothing is
+// repeated beyond a request's deadline.
 #pragma once
 
 #include <cstddef>
@@ -26,36 +26,36 @@
 namespace aquifer {
 
 struct RedisStoreOptions {
-  // "host:port" each; one is enough. Of a cluster, any that are likely to be there; otherwise one
-  // server and those that stand in for it.
+  // "host:port" each; one is enough. For a cluster: any servers that are likely to be up.
+  // Otherwise: one server and its stand-ins.
   std::vector<std::string> servers;
-  std::string user;      // Of the server's ACL; empty: its default user.
-  std::string password;  // Empty: none is sent. Never shown.
+  std::string user;      // A user of the server's ACL; empty: its default user.
+  std::string password;  // Empty: no password is sent. Never shown.
 
   bool tls = false;
   std::string ca_file;           // Empty: the authorities that the system trusts.
-  std::string certificate_file;  // Ours, where the server wants one; with key_file.
+  std::string certificate_file;  // Our certificate, if the server wants one; with key_file.
   std::string key_file;
-  std::string tls_name;  // What the server's certificate must be for; empty: the host asked.
+  std::string tls_name;  // The name in the server's certificate; empty: the host that was asked.
 
   // Begins every key. Any characters but braces; up to 128.
   std::string prefix = "aquifer:";
 
-  // 4 KiB to 64 MiB. 64 bytes less than a power of two: with its header a value then fits the size
-  // class of that power in the server's allocator (jemalloc); the next class is a quarter larger.
-  // And the server reads a value that has no spare room to where it stays; with spare room it would
-  // also read what follows, and copy.
+  // 4 KiB to 64 MiB. The default is 64 bytes less than a power of two: with its header a value then
+  // fits that size class of the server's allocator (jemalloc). The next class is a quarter larger.
+  // The server also reads such a value straight to its place. With room to spare it would read
+  // beyond the value, and copy.
   uint32_t piece_bytes = (uint32_t{512} << 10) - 64;
   uint32_t threads = 2;
-  uint32_t connections = 2;               // To each server, of each thread.
-  size_t most_queued = 1024;              // Requests under way; more are kBusy.
-  int64_t timeout_nanos = 5'000'000'000;  // A server that says nothing for so long is given up.
+  uint32_t connections = 2;               // To each server, from each thread.
+  size_t most_queued = 1024;              // Requests under way; further ones are kBusy.
+  int64_t timeout_nanos = 5'000'000'000;  // A server that is silent for so long is given up.
 
   const Clock* clock = SystemClock();
   Random* random = SystemRandom();
 };
 
-// Does not connect yet. kInvalid: an option is wrong, or a file of TLS cannot be read.
+// Does not connect yet. Returns kInvalid if an option is wrong, or a TLS file cannot be read.
 Result<std::unique_ptr<BlobStore>> NewRedisStore(RedisStoreOptions options);
 
 }  // namespace aquifer

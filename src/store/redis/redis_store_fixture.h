@@ -1,4 +1,4 @@
-// What tests of the Redis store share: a store over a real server, and blobs made from a seed.
+// Shared by the tests of the Redis store: a store over a real server, and blobs made from a seed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace aquifer {
 
 inline constexpr size_t kHeadBytes = 4096;
 inline constexpr uint32_t kPieceBytes = uint32_t{16}
-                                        << 10;  // Small, so that most blobs have several.
+                                        << 10;  // Small, so that most blobs have several pieces.
 inline constexpr int64_t kSecond = 1'000'000'000;
 
 inline bool RunUntil(const std::function<bool()>& done) {
@@ -87,7 +87,7 @@ inline Status Write(BlobStore* store, const std::string& name, size_t body_bytes
   return Do(store, &request);
 }
 
-// Ok only if that very blob came back.
+// Returns ok only if that very blob came back.
 inline Status Read(BlobStore* store, const std::string& name, size_t body_bytes, uint64_t seed,
                    int64_t deadline_nanos = INT64_MAX) {
   const Blob expected(body_bytes, seed);

@@ -1,5 +1,5 @@
-// The Redis store over one real server: the contract, and what only Redis has. The server is shared
-// by the tests and emptied in between. Clusters: redis_cluster_test.cc.
+// Tests the Redis store over one real server: the contract, and behaviour that only Redis has. The
+// tests share the server and empty it in between. redis_cluster_test.cc tests clusters.
 #include "store/redis/redis_store.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Comes and goes with the program, since starting it takes longer than a test.
+// Starts and ends with the program, since starting it takes longer than a test.
 RedisServer& SharedServer() {
   static RedisServer server;
   return server;
@@ -94,7 +94,7 @@ TEST(RedisManifestTest, AnyFlippedBitIsFound) {
   EXPECT_EQ(DecodeManifest(std::span(bytes).first(63)).status().code(), Code::kCorrupt);
 }
 
-// What a server's allocator rounds up costs its memory: see RedisStoreOptions::piece_bytes.
+// Rounding up by the server's allocator costs its memory: see RedisStoreOptions::piece_bytes.
 TEST(RedisManifestTest, ABlockIsCutIntoPiecesThatFillAServersMemoryWithNoSmallOneBehindThem) {
   SeededRandom random(1);
   const uint32_t piece_bytes = RedisStoreOptions().piece_bytes;
@@ -145,7 +145,7 @@ TEST_F(RedisStoreTest, APieceCostsTheServerNoMoreMemoryThanItHas) {
   }
 }
 
-TEST_F(RedisStoreTest, NothingIsLeftOfWhatWasRemovedOrReplaced) {
+TEST_F(RedisStoreTest, ARemovedOrReplacedBlobLeavesNothing) {
   const auto store = Open(OptionsFor(server_.address()));
   ASSERT_TRUE(Write(store.get(), "a", 100'000, 1).ok());
   EXPECT_EQ(KeysOf(server_), 1 + 7);
@@ -159,7 +159,7 @@ TEST_F(RedisStoreTest, NothingIsLeftOfWhatWasRemovedOrReplaced) {
   EXPECT_EQ(KeysOf(server_), 0);
 }
 
-// The contract has this for small ones.
+// The contract suite tests this for small blobs.
 TEST_F(RedisStoreTest, OfManyWhoWriteALargeBlobThatMustBeAbsentOneDoes) {
   const auto store = Open(OptionsFor(server_.address()));
   constexpr size_t kWriters = 8;
@@ -187,7 +187,7 @@ TEST_F(RedisStoreTest, OfManyWhoWriteALargeBlobThatMustBeAbsentOneDoes) {
     EXPECT_TRUE(Read(store.get(), "a", kBytes, i).ok());
   }
   EXPECT_EQ(winners, 1u);
-  EXPECT_TRUE(RunUntil([&] { return KeysOf(server_) == 1 + 7; }));  // The losers' are gone.
+  EXPECT_TRUE(RunUntil([&] { return KeysOf(server_) == 1 + 7; }));  // The losers' pieces are gone.
 }
 
 TEST_F(RedisStoreTest, ABlobOfWhichTheServerLostAPieceIsAMissAndCanBeWrittenAgain) {
@@ -239,7 +239,7 @@ TEST_F(RedisStoreTest, TheServerForgetsABlobAndItsPiecesWhenItExpires) {
   }
 }
 
-// One that may not publish is as one that died before it did.
+// A writer that may not publish is like one that died before it did.
 TEST_F(RedisStoreTest, PiecesThatNobodyPublishesGoByThemselves) {
   server_.Ask({"ACL", "SETUSER", "dormouse", "on", ">asleep", "~*", "+@all", "-eval"});
   RedisStoreOptions options = OptionsFor(server_.address());
@@ -252,7 +252,7 @@ TEST_F(RedisStoreTest, PiecesThatNobodyPublishesGoByThemselves) {
   EXPECT_EQ(Look(Open(OptionsFor(server_.address())).get(), "a"), Code::kNotFound);
 }
 
-TEST_F(RedisStoreTest, ACutConnectionIsMadeAnewAndWhatItSwallowedIsSentAgain) {
+TEST_F(RedisStoreTest, ACutConnectionIsReopenedAndItsCommandsAreSentAgain) {
   FaultProxy proxy(server_.port());
   const auto store = Open(OptionsFor(fmt::format("127.0.0.1:{}", proxy.port())));
   ASSERT_TRUE(Write(store.get(), "a", 100'000, 1).ok());
@@ -267,7 +267,7 @@ TEST_F(RedisStoreTest, ACutConnectionIsMadeAnewAndWhatItSwallowedIsSentAgain) {
     EXPECT_TRUE(Read(store.get(), fmt::format("b{}", after), 100'000, after).ok()) << after;
   }
   EXPECT_GT(Counter(*store, "commands_sent_again"), 0u);
-  // A network that always cuts is not tried for ever.
+  // The store gives up on a network that cuts every answer.
   proxy.Set({.cut_answers_after = 5000});
   EXPECT_EQ(Read(store.get(), "a", 100'000, 1).code(), Code::kUnavailable);
   proxy.Set({});
@@ -279,7 +279,7 @@ TEST_F(RedisStoreTest, AWriteThatEndsWhileItIsBeingSentIsNotSentAgainButItsNeigh
   RedisStoreOptions options = OptionsFor(fmt::format("127.0.0.1:{}", proxy.port()));
   options.threads = 1;
   options.connections = 1;
-  options.piece_bytes = uint32_t{16} << 20;  // More than sockets take.
+  options.piece_bytes = uint32_t{16} << 20;  // More bytes than sockets take.
   const auto store = Open(options);
   ASSERT_TRUE(Write(store.get(), "neighbour", 5000, 1).ok());
   proxy.Set({.stall = true});
@@ -300,20 +300,21 @@ TEST_F(RedisStoreTest, AWriteThatEndsWhileItIsBeingSentIsNotSentAgainButItsNeigh
                       .deadline_nanos = In(kSecond / 2),
                       .on_done = [&](BlobRequest&) { write_done = true; }};
     store->Submit(&write);
-    store->Submit(&read);  // Behind it, on the same connection.
+    store->Submit(&read);  // Queued behind the write, on the same connection.
     EXPECT_TRUE(RunUntil([&] { return write_done.load(); }));
     EXPECT_EQ(write.status.code(), Code::kLate);
   }
   proxy.Set({});
   EXPECT_TRUE(RunUntil([&] { return read_done.load(); }));
   EXPECT_TRUE(read.status.ok()) << read.status.ToString();
-  // The read, and perhaps a question of the loop's own; not the pieces.
+  // The read is sent again, and perhaps a question of the loop's own; the pieces are not.
   EXPECT_GE(Counter(*store, "commands_sent_again"), 1u);
   EXPECT_LE(Counter(*store, "commands_sent_again"), 2u);
   EXPECT_EQ(Look(store.get(), "large"), Code::kNotFound);
 }
 
-// Only lengths and framing are the store's to see; a flipped byte of the payload is found above.
+// The store sees only lengths and framing. Flipped bytes of the payload are found by the layers
+// above.
 TEST_F(RedisStoreTest, AFlippedBitNeverHangsOrBreaksIt) {
   FaultProxy proxy(server_.port());
   RedisStoreOptions options = OptionsFor(fmt::format("127.0.0.1:{}", proxy.port()));
@@ -408,7 +409,7 @@ TEST_F(RedisStoreTest, AServerThatIsFullSaysSo) {
   }
   EXPECT_EQ(status.code(), Code::kNoSpace) << status.ToString();
   EXPECT_GT(written, 5);
-  // What did not fit has left nothing behind.
+  // A write that did not fit has left nothing behind.
   EXPECT_TRUE(RunUntil([&] { return KeysOf(server) == written * (1 + 19); }));
   Status small;
   for (int i = 0; i < 10'000 && small.ok(); ++i) {
@@ -425,7 +426,7 @@ TEST_F(RedisStoreTest, AServerThatIsFullSaysSo) {
   EXPECT_TRUE(RunUntil([&] { return Write(store.get(), "b", 300'000, 1).ok(); }));
 }
 
-TEST_F(RedisStoreTest, WhatTheServerEvictsIsAMiss) {
+TEST_F(RedisStoreTest, AnEvictedBlobIsAMiss) {
   RedisServer::Options server_options;
   server_options.arguments = {"--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"};
   RedisServer server(server_options);
@@ -442,15 +443,15 @@ TEST_F(RedisStoreTest, WhatTheServerEvictsIsAMiss) {
     if (status.ok()) ++hits;
   }
   EXPECT_LT(hits, kBlobs);
-  // A server does not tell what is a second old from what is new, so that any blob may lose a piece
-  // to the next one; but not all of them to themselves.
+  // A server does not distinguish a key that is a second old from a new one. Any blob may therefore
+  // lose a piece to the next one. Blobs must not all lose pieces at once.
   EXPECT_TRUE(RunUntil([&] {
     std::ignore = Write(store.get(), "last", 300'000, 1);
     return Read(store.get(), "last", 300'000, 1).ok();
   }));
 }
 
-TEST_F(RedisStoreTest, ItTellsWhatTheServerHasAndMayHave) {
+TEST_F(RedisStoreTest, ItReportsTheServersUsedMemoryAndLimit) {
   server_.Ask({"CONFIG", "SET", "maxmemory", "123456789"});
   const auto store = Open(OptionsFor(server_.address()));
   ASSERT_TRUE(Write(store.get(), "a", 50'000, 1).ok());
@@ -504,7 +505,7 @@ constexpr const char* kRights[] = {
     "~aquifer:*", "+get",    "+getrange", "+set",  "+exists",        "+unlink", "+eval",
     "+persist",   "+expire", "+scan",     "+info", "+cluster|slots", "+asking"};
 
-TEST_F(RedisStoreTest, AUserOfTheAclNeedsOnlyWhatIsWrittenDown) {
+TEST_F(RedisStoreTest, AUserOfTheAclNeedsOnlyTheDocumentedRights) {
   std::vector<std::string> words = {"ACL", "SETUSER", "alice", "on", ">wonder", "resetkeys"};
   words.insert(words.end(), std::begin(kRights), std::end(kRights));
   ASSERT_EQ(server_.Ask(words).text, "OK");
@@ -539,7 +540,7 @@ TEST_F(RedisStoreTest, WrongCredentialsAreSaidToBeThat) {
   options.user = "bob";
   options.password = "not-the-builder";
   const auto store = Open(options);
-  for (int i = 0; i < 2; ++i) {  // Also while it waits before it tries again.
+  for (int i = 0; i < 2; ++i) {  // Also while the store pauses before it tries again.
     BlobRequest look{.kind = BlobKind::kLook, .name = "a"};
     const Status status = Do(store.get(), &look);
     EXPECT_EQ(status.code(), Code::kUnavailable);
@@ -589,7 +590,7 @@ TEST_F(RedisStoreTest, TlsCarriesAnySizeAndBelievesOnlyTheRightCertificate) {
     return status.message();
   };
   RedisStoreOptions strange = options;
-  strange.ca_file = "";  // The system does not know it.
+  strange.ca_file = "";  // The system does not know the authority.
   EXPECT_NE(refusal(strange).find("certificate is not accepted"), std::string::npos);
   EXPECT_NE(refusal(strange).find("; next step: name the authority"), std::string::npos);
   RedisStoreOptions misnamed = options;
@@ -598,7 +599,7 @@ TEST_F(RedisStoreTest, TlsCarriesAnySizeAndBelievesOnlyTheRightCertificate) {
   RedisStoreOptions named = options;
   named.tls_name = "localhost";
   EXPECT_EQ(Look(Open(named).get(), "none"), Code::kNotFound);
-  // A server that does not speak TLS, which waits for more, and a client that does not.
+  // A server without TLS, which waits for more bytes; then a client without TLS.
   RedisStoreOptions plain_server = options;
   plain_server.servers = {server_.address()};
   plain_server.timeout_nanos = kSecond / 2;
@@ -614,7 +615,7 @@ TEST_F(RedisStoreTest, TlsCarriesAnySizeAndBelievesOnlyTheRightCertificate) {
   EXPECT_THAT(refusal(plain_client), HasSubstr("write tls = true"));
 }
 
-// Answers whatever it is sent with a line, until it goes.
+// A server that answers everything with one line, until it ends.
 class Babbler {
  public:
   Babbler() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -666,8 +667,8 @@ TEST_F(RedisStoreTest, AServerOfAnotherKindIsToldWithAndWithoutTls) {
               AllOf(HasSubstr("the server does not speak TLS"), HasSubstr("write tls = false")));
 }
 
-// What each of many processes does at the same time: they all write the same blobs, each its own
-// bytes, read them and remove some. Whatever is read was written by one of them, whole.
+// The work of each of many processes at the same time. All write the same blobs, each with bytes of
+// its own, read them and remove some. Every blob that is read was written by one process, whole.
 constexpr uint64_t kSharedBlobs = 12;
 constexpr size_t kSharedBytes = 60'000;
 
@@ -683,7 +684,7 @@ int ChildMain(const std::string& address, uint64_t self, uint64_t rounds) {
     Blob target(kSharedBytes, 0);
     BlobRequest read{.name = name, .head = target.head(), .body = target.body()};
     const Status status = Do(store.get(), &read);
-    bool known = status.code() == Code::kNotFound;  // Another has removed it.
+    bool known = status.code() == Code::kNotFound;  // Another process has removed it.
     for (uint64_t writer = 0; writer < 8 && status.ok() && !known; ++writer) {
       known = Blob(kSharedBytes, which * 100 + writer).bytes == target.bytes;
     }

@@ -14,8 +14,8 @@ namespace aquifer {
 namespace {
 
 constexpr size_t kFirstBufferBytes = size_t{16} << 10;
-constexpr size_t kMostBufferBytes = size_t{8} << 20;    // Of an answer that is kept.
-constexpr int64_t kMostBulkBytes = int64_t{512} << 20;  // Redis has no longer ones.
+constexpr size_t kMostBufferBytes = size_t{8} << 20;    // For answers that are kept.
+constexpr int64_t kMostBulkBytes = int64_t{512} << 20;  // The longest that Redis has.
 constexpr int64_t kMostItems = int64_t{1} << 20;
 constexpr size_t kMostLineBytes = size_t{64} << 10;
 constexpr int kMostDepth = 8;
@@ -94,7 +94,7 @@ void RespReader::MakeRoom() {
 size_t RespReader::Room(std::span<iovec, kMostTargets + 1> room) {
   MakeRoom();
   size_t used = 0;
-  // What is in the buffer comes before what is on its way.
+  // Bytes in the buffer come before bytes from the connection.
   if (in_bulk_ && start_ == end_) used = TargetParts(room.first<kMostTargets>());
   room[used] = {.iov_base = buffer_.data() + end_, .iov_len = buffer_.size() - end_};
   return used + 1;
@@ -136,7 +136,7 @@ Result<bool> RespReader::Next(RespReply* reply) {
   return true;
 }
 
-// Leaves what is not a bulk string, and nil, to ParseValue().
+// Leaves values other than bulk strings, and nil, to ParseValue().
 RespReader::Parsed RespReader::BeginBulk() {
   if (start_ == end_ || buffer_[start_] != std::byte{'$'}) return Parsed::kPart;
   size_t at = start_ + 1;
@@ -161,7 +161,7 @@ RespReader::Parsed RespReader::ContinueBulk(RespReply* reply) {
     start_ += taken;
     bulk_got_ += taken;
   }
-  // What now is left of it has no place.
+  // The rest of the answer is dropped.
   const size_t dropped = std::min<uint64_t>(end_ - start_, bulk_bytes_ - bulk_got_);
   start_ += dropped;
   bulk_got_ += dropped;

@@ -1,7 +1,7 @@
-// RESP2, the protocol of Redis and Valkey: commands as text, and a reader of answers that puts a
-// long answer where it is wanted, straight from the socket.
+// RESP2, the protocol of Redis and Valkey: commands as text, and a reader of answers. The reader
+// puts a long answer straight from the socket into the caller's memory.
 //
-// The server is not trusted: lengths, nesting and what is kept of an answer have bounds. One thread
+// The server is not trusted: lengths, nesting and kept bytes of an answer have bounds. One thread
 // at a time.
 #pragma once
 
@@ -22,8 +22,8 @@ namespace aquifer {
 
 // "*3\r\n$3\r\nGET..." for all of the arguments.
 std::string RespCommand(std::initializer_list<std::string_view> arguments);
-// The same in steps, for an argument that is elsewhere: its length here, then its bytes, then
-// "\r\n".
+// The same in steps, for an argument in other memory: its length here, then its bytes, then "\r
+// ".
 void AppendRespCount(std::string* text, size_t arguments);
 void AppendRespLength(std::string* text, size_t bytes);
 void AppendRespArgument(std::string* text, std::string_view argument);
@@ -33,8 +33,8 @@ struct RespReply {
 
   Kind kind = Kind::kNil;
   int64_t integer = 0;
-  std::string text;    // Of kText, kError, and a kBulk that nobody aimed.
-  uint64_t bytes = 0;  // Of a kBulk: how long it is, wherever it went.
+  std::string text;    // For kText, kError, and a kBulk without a target.
+  uint64_t bytes = 0;  // Length of a kBulk, wherever it went.
   std::vector<RespReply> items;
 };
 
@@ -45,22 +45,23 @@ class RespReader {
 
   RespReader();
 
-  // Where the next answer goes if it is a bulk string: from the first span on, and what does not
-  // fit is dropped. Without it, or for other answers, it is in the reply.
+  // Sets the target of the next answer, if that is a bulk string. It fills the first span first;
+  // bytes that do not fit are dropped. Other answers, and answers without a target, are in the
+  // reply.
   void Aim(const Target& target);
-  // The rest of the answer that was aimed is dropped: the memory may be gone.
+  // Drops the rest of the answer that has a target: its memory may be gone.
   void Drop();
 
-  // Where bytes from the connection are to be put next; the count of parts used, one at the least.
+  // Where to put the next bytes from the connection. Returns how many parts are used, at least one.
   size_t Room(std::span<iovec, kMostTargets + 1> room);
-  // So many have been put there.
+  // Reports that so many bytes were put there.
   void Arrived(size_t bytes);
 
-  // Takes the next answer out of what has arrived. False: more must arrive first. kUnavailable:
-  // this is not RESP, and the connection cannot be used any more.
+  // Takes the next answer from the bytes that arrived. Returns false if more must arrive first.
+  // Returns kUnavailable if the bytes are not RESP; the connection cannot be used any more.
   Result<bool> Next(RespReply* reply);
 
-  // Whether a part of an answer is here.
+  // Returns true if a part of an answer has arrived.
   bool InAnswer() const { return in_bulk_ || start_ != end_; }
 
  private:
@@ -70,19 +71,19 @@ class RespReader {
   Parsed ParseLine(size_t* at, std::string_view* line) const;
   Parsed ParseBulk(size_t* at, std::string_view length, RespReply* reply) const;
   Parsed ParseArray(size_t* at, std::string_view count, int depth, RespReply* reply) const;
-  // An aimed bulk string begins here.
+  // Begins a bulk string that has a target.
   Parsed BeginBulk();
   Parsed ContinueBulk(RespReply* reply);
-  // The part of the target from `bulk_got_` on, at most what is to come.
+  // The part of the target from `bulk_got_` on, at most the bytes that are still to come.
   size_t TargetParts(std::span<iovec, kMostTargets> parts) const;
   void MakeRoom();
 
-  std::vector<std::byte> buffer_;  // Arrived and not taken: from start_ to end_.
+  std::vector<std::byte> buffer_;  // Bytes that arrived and were not taken: from start_ to end_.
   size_t start_ = 0;
   size_t end_ = 0;
   Target target_{};
   bool aimed_ = false;
-  bool in_bulk_ = false;  // In the middle of an aimed one.
+  bool in_bulk_ = false;  // In the middle of a bulk string that has a target.
   uint64_t bulk_bytes_ = 0;
   uint64_t bulk_got_ = 0;
 };

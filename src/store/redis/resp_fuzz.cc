@@ -1,5 +1,5 @@
 // Whatever a server answers, the reader stays within its target and its bounds, and ends. The first
-// byte says how the rest is cut and what is aimed.
+// byte chooses how the rest is cut and which answers have a target.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t step = 1 + data[0] % 61;
   std::span<const uint8_t> left(data + 1, size - 1);
   std::array<std::byte, 48> memory{};
-  constexpr size_t kGuard = 16;  // Nothing may be written beyond the target.
+  constexpr size_t kGuard = 16;  // No byte may be written beyond the target.
   const std::span<std::byte> target = std::span(memory).first(memory.size() - kGuard);
   RespReader reader;
   aquifer::RespReply reply;

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = RespReply::Kind;
 
-// Gives the reader the text, so many bytes at a time, and takes what comes out.
+// Gives the reader the text, so many bytes at a time, and returns its answers.
 std::vector<RespReply> ReadAll(RespReader* reader, std::string_view text, size_t step,
                                Status* status) {
   std::vector<RespReply> replies;
@@ -108,7 +108,7 @@ TEST(RespTest, AnErrorOrNothingInPlaceOfAnAimedAnswerIsInTheReply) {
   }
 }
 
-TEST(RespTest, WhatIsNotRespIsRefused) {
+TEST(RespTest, BytesThatAreNotRespAreRefused) {
   for (const std::string text :
        {"hello\r\n", "$x\r\n", "$3\r\nabcd\r\n", ":1x\r\n", "*9999999999\r\n", "$-2\r\n",
         "$99999999999\r\n", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"}) {

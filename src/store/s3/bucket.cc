@@ -26,28 +26,29 @@ constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1000 * kMilli;
 constexpr int64_t kFirstRestNanos = 50 * kMilli;  // Doubles with each attempt.
 constexpr int64_t kLongestRestNanos = 5 * kSecond;
-constexpr int64_t kSlowDownNanos = 200 * kMilli;  // Answers within it are one request to slow down.
-// Servers refuse signatures that are 15 minutes off; less than this is no reason to correct.
+constexpr int64_t kSlowDownNanos = 200 * kMilli;  // Refusals within this time count as one.
+// Servers refuse signatures whose time is off by 15 minutes. A smaller difference than this is not
+// corrected.
 constexpr int64_t kSkewSeconds = 300;
 
 using Queue = std::list<struct Pending*>;
 
-// A request from when the thread takes it until its on_done.
+// A request, from when the thread takes it until its on_done.
 struct Pending {
   S3Request* request = nullptr;
   HttpExchange exchange{};
-  std::string payload_sha256{};  // Made once, where it is needed.
+  std::string payload_sha256{};  // Computed once, when it is needed.
   int64_t deadline_nanos = 0;
   int64_t signed_unix_seconds = 0;
   size_t endpoint = 0;
   int attempts = 0;
   bool clock_corrected = false;
   bool credentials_refused = false;
-  Status failure{};  // Of the last attempt.
+  Status failure{};  // The last attempt's failure.
 
   enum class State : uint8_t { kQueued, kActive, kAnswered, kResting } state = State::kQueued;
-  Queue::iterator place{};  // kQueued.
-  HttpLoop::Timer rest{};   // kResting.
+  Queue::iterator place{};  // While kQueued.
+  HttpLoop::Timer rest{};   // While kResting.
   HttpLoop::Timer deadline{};
 };
 
@@ -61,7 +62,7 @@ std::string Sha256Text(const std::array<std::span<const std::byte>, 2>& parts) {
   return text;
 }
 
-// `http_status`: what the server said before that; 0: nothing.
+// `http_status`: the status that the server sent before the connection failed; 0: none.
 Status ExplainTransport(HttpFailure failure, const std::string& words, const std::string& url,
                         int http_status) {
   const auto say = [&](std::string_view what, std::string_view next) {
@@ -87,7 +88,7 @@ Status ExplainTransport(HttpFailure failure, const std::string& words, const std
     case HttpFailure::kBroken:
       break;
   }
-  // A port for TLS ends a plain request without a word, or with 400 and without hearing it out.
+  // A TLS port ends a plain request without an answer, or with 400 before it has read it.
   const bool maybe_tls = (http_status == 0 || http_status == 400) && url.starts_with("http://");
   return say("broke the connection", maybe_tls
                                          ? "if that port is for TLS, write https://; else look "
@@ -95,7 +96,7 @@ Status ExplainTransport(HttpFailure failure, const std::string& words, const std
                                          : "look into the server's log");
 }
 
-// An answer to HEAD has no room for the code.
+// Returns true if the server asks for fewer requests. An answer to HEAD has no room for a code.
 bool AsksToSlowDown(int http_status, const std::string& code) {
   return http_status == 429 || code.starts_with("SlowDown") || (http_status == 503 && code.empty());
 }
@@ -111,14 +112,14 @@ bool RefusesCredentials(const std::string& code) {
          code == "TokenRefreshRequired";
 }
 
-// When it answered, by its own clock.
+// When the server answered, by its own clock.
 std::optional<int64_t> DateOf(const S3Request& answered) {
   const auto date = answered.answer_headers.find("date");
   if (date == answered.answer_headers.end()) return std::nullopt;
   return ParseHttpDate(date->second);
 }
 
-// An answer that ends among its headers looks like one that has nothing to say.
+// Returns true if the answer ended among its headers, and so only looks like an empty one.
 bool LostItsHeaders(const S3Request& answered) {
   const auto& headers = answered.answer_headers;
   return answered.http_status / 100 == 2 &&
@@ -126,7 +127,7 @@ bool LostItsHeaders(const S3Request& answered) {
          !headers.contains("content-length") && !headers.contains("transfer-encoding");
 }
 
-// The keeper has them, and wipes them.
+// The keeper has the credentials, and wipes them.
 BucketOptions WithoutCredentials(BucketOptions options) {
   WipeCredentials(&options.credentials.given);
   return options;
@@ -229,7 +230,7 @@ class S3Bucket final : public Bucket {
     pending->place = queue.insert(first ? queue.begin() : queue.end(), pending);
   }
 
-  // Sends what may be sent now.
+  // Sends every request that may be sent now.
   void Dispatch() {
     while (!ending_ && active_ < static_cast<size_t>(allowed_)) {
       Pending* const next = PickNext();
@@ -247,7 +248,7 @@ class S3Bucket final : public Bucket {
     }
   }
 
-  // What waits in the background leaves a quarter of the connections to the rest.
+  // Background requests leave a quarter of the connections to the others.
   Pending* PickNext() {
     if (!foreground_.empty()) return foreground_.front();
     const size_t most =
@@ -347,7 +348,7 @@ class S3Bucket final : public Bucket {
       clock_ahead_seconds_.store(*theirs - clock_->UnixSeconds());
     }
     request->error = exchange.http_status >= 300 ? ParseS3Error(request->text) : S3Error{};
-    // A server that says our secrets back to us does not get them into a log.
+    // Some servers repeat our secrets in their answers. The log must not contain them.
     const std::string& token = keeper_.current().session_token;
     if (!token.empty() && request->error.message.find(token) != std::string::npos) {
       request->error.message.clear();
@@ -360,7 +361,7 @@ class S3Bucket final : public Bucket {
 
   void OnSuccess(Pending* pending) {
     endpoints_.Worked(pending->endpoint);
-    // Back to full speed by one connection each time that all of them have been used.
+    // Back to full speed: one more connection each time that all of them have been used.
     allowed_ = std::min(static_cast<double>(options_.max_connections), allowed_ + 1 / allowed_);
     const auto& send = pending->request->send;
     sent_bytes_.fetch_add(send[0].size() + send[1].size());
@@ -410,8 +411,9 @@ class S3Bucket final : public Bucket {
     }
   }
 
-  // Whether the server's time is so far from ours that it refused for that, and is taken from now
-  // on. Some do not say why, and an answer to HEAD has no room for it: the date tells.
+  // Returns true if the server refused because its clock is far from ours. Its time is used from
+  // now on. Some servers do not say why they refuse, and an answer to HEAD has no room for it: the
+  // Date header tells.
   bool CorrectsClock(Pending* pending) {
     const S3Request& request = *pending->request;
     if (request.http_status != 403 || pending->clock_corrected) return false;
@@ -425,7 +427,7 @@ class S3Bucket final : public Bucket {
     return true;
   }
 
-  // For everybody: half as many at once, and none for a moment.
+  // For all requests: half as many at once, and none for a moment.
   void SlowDown(const S3Request& request) {
     slow_downs_.fetch_add(1);
     const int64_t now = clock_->NowNanos();
@@ -443,7 +445,8 @@ class S3Bucket final : public Bucket {
     slow_until_nanos_ = now + pause;
   }
 
-  // After a rest of a random length, so that those who failed together do not come back together.
+  // Tries again after a random time, so that requests that failed together do not come back
+  // together.
   void TryLater(Pending* pending, Status status, int64_t first_rest_nanos) {
     const int64_t longest =
         std::min(kLongestRestNanos, first_rest_nanos << std::min(pending->attempts - 1, 10));
@@ -479,7 +482,7 @@ class S3Bucket final : public Bucket {
     pending_.erase(request);
     queued_.fetch_sub(1);
     request->status = std::move(status);
-    const auto on_done = std::move(request->on_done);  // It may destroy the request.
+    const auto on_done = std::move(request->on_done);  // on_done may destroy the request.
     on_done(*request);
   }
 
@@ -488,7 +491,7 @@ class S3Bucket final : public Bucket {
   Random* const random_;
   const std::unique_ptr<HttpLoop> loop_;
 
-  // The thread's alone, from here.
+  // Only the thread touches the fields from here on.
   S3Endpoints endpoints_;
   CredentialKeeper keeper_;
   std::unordered_map<S3Request*, std::unique_ptr<Pending>> pending_;
@@ -496,7 +499,8 @@ class S3Bucket final : public Bucket {
   Queue background_;
   size_t active_ = 0;
   size_t active_background_ = 0;
-  double allowed_;  // At once: fewer after the server asked for it.
+  // How many connections may be used at once: fewer after the server asked for it.
+  double allowed_;
   int64_t slowed_nanos_ = INT64_MIN / 2;
   int64_t slow_until_nanos_ = INT64_MIN;
   bool wake_armed_ = false;
@@ -504,7 +508,7 @@ class S3Bucket final : public Bucket {
   bool ending_ = false;
 
   std::atomic<uint64_t> queued_{0};
-  std::atomic<int64_t> clock_offset_seconds_{0};  // By which signatures are corrected.
+  std::atomic<int64_t> clock_offset_seconds_{0};  // The correction of signatures' times.
   std::atomic<int64_t> clock_ahead_seconds_{0};
   std::atomic<uint64_t> requests_{0};
   std::atomic<uint64_t> retries_{0};

@@ -1,5 +1,5 @@
-// What real servers do rarely, said by a scripted one: slowing us down, sending us elsewhere,
-// ending our session, exchanging tokens; and how requests look on the wire.
+// Tests rare behaviour of real servers with a scripted one: a server that asks us to slow down,
+// redirects us, or ends our session; token exchanges; and requests as they look on the wire.
 #include "store/s3/bucket.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ std::atomic<bool> let_go = false;
 
 }  // namespace
 
-// In place of the C library's, in this program, libcurl included: a name server that hangs.
+// Replaces the C library's function in this program, libcurl included: a name server that hangs.
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
                            addrinfo** found) {
   static const auto real =
@@ -38,7 +38,7 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
     return real(name, service, hints, found);
   }
   ++hanging;
-  for (int i = 0; i < 3000 && !let_go; ++i) {  // Not for ever: a test should end.
+  for (int i = 0; i < 3000 && !let_go; ++i) {  // Not for ever, so that the test ends.
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   --hanging;
@@ -74,7 +74,8 @@ void WriteFile(const std::string& path, std::string_view text, mode_t mode = 060
   ASSERT_EQ(::chmod(path.c_str(), mode), 0);
 }
 
-// Its thread waits for nobody: neither when a request ends nor when the bucket does.
+// The bucket's thread does not wait for the name server, neither when a request ends nor when the
+// bucket does.
 TEST(BucketTest, ANameServerThatHangsHoldsNobodyUp) {
   const ScriptedHttp server([](const HttpQuestion&) -> HttpReply { return {.body = "fine"}; });
   const int64_t begun = SystemClock()->NowNanos();
@@ -115,7 +116,7 @@ TEST(BucketTest, PassingTroubleIsTriedAgainAndLastingTroubleIsTold) {
   EXPECT_EQ(asked, 5);
 }
 
-// libcurl leaves a handle whose name has no address in a state of its own.
+// libcurl leaves a handle whose name has no address in a special state.
 TEST(BucketTest, ANameWithoutAnAddressIsToldAndNamesThatHaveOneGoOn) {
   const auto nowhere = BucketAt("https://no-such-host.invalid");
   for (int i = 0; i < 3; ++i) {
@@ -174,7 +175,7 @@ TEST(BucketTest, SlowDownIsObeyedByAllAndOverSoon) {
   EXPECT_EQ(bucket->counters().slow_downs, 8u);
 }
 
-TEST(BucketTest, WhatWaitsInTheBackgroundLeavesConnectionsToTheRest) {
+TEST(BucketTest, BackgroundRequestsLeaveConnectionsToTheRest) {
   std::promise<void> gate;
   const std::shared_future<void> open = gate.get_future().share();
   std::mutex mutex;
@@ -246,7 +247,7 @@ TEST(BucketTest, PathsAndVirtualHostsArePutTogetherAndPayloadsSignedWithoutTls) 
   EXPECT_EQ(asked.headers["host"], "kv-cache." + local.substr(7));
 }
 
-// Gives out credentials for the token, each time others, and serves whoever has the last ones.
+// Exchanges the token for new credentials each time, and accepts the newest ones.
 class TokenServer {
  public:
   HttpReply Answer(const HttpQuestion& question) {
@@ -307,7 +308,7 @@ TEST(BucketCredentialsTest, AWebIdentityIsExchangedAndExchangedAgainWhenItsSessi
   EXPECT_TRUE(Get(bucket.get()).ok());
   EXPECT_TRUE(Get(bucket.get()).ok());
   EXPECT_EQ(tokens.exchanges(), 1);
-  // One exchange a second at most: whoever comes sooner is refused, and told so.
+  // One exchange a second at most: earlier requests are refused, with that reason.
   tokens.Expire();
   Status status;
   for (int i = 0; i < 200 && tokens.exchanges() == 1; ++i) {
@@ -388,7 +389,7 @@ TEST(BucketCredentialsTest, AFileThatOthersMayReadIsRefusedUntilItIsClosed) {
   EXPECT_TRUE(Get(bucket.get()).ok());
 }
 
-TEST(BucketCredentialsTest, AFileIsReadAgainWhenTheServerRefusesWhatWasInIt) {
+TEST(BucketCredentialsTest, AFileIsReadAgainWhenTheServerRefusesItsCredentials) {
   const ScratchDirectory directory;
   const ScriptedHttp server([&](const HttpQuestion& question) -> HttpReply {
     const bool good =

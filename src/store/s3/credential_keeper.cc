@@ -21,14 +21,16 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kFilePauseNanos = 5 * kSecond;
 constexpr int64_t kFailurePauseNanos = kSecond;
-constexpr int64_t kRenewalSeconds = 300;  // Before the end, or half of the time where that is less.
+// Renewed so long before the end, or at half of the time if that is less.
+constexpr int64_t kRenewalSeconds = 300;
 
 void WipeText(std::string* text) {
   WipeSecret(std::as_writable_bytes(std::span(*text)));
   text->clear();
 }
 
-// Not ReadSecretFile(): Kubernetes mounts tokens as it likes, and they end within the hour.
+// Not ReadSecretFile(): Kubernetes mounts tokens with permissions of its own, and they end within
+// the hour.
 Result<std::string> ReadTokenFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -40,8 +42,8 @@ Result<std::string> ReadTokenFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// What an STS server, or a proxy before it, says of a failure, in a word. Its message may repeat
-// the token, and a code that is none may be one.
+// One word for the failure of an STS server, or of a proxy before it. The server's message may
+// repeat the token. A code that is none may be the token itself.
 std::string StsWord(const HttpExchange& exchange) {
   constexpr size_t kMostLetters = 64;
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -51,7 +53,7 @@ std::string StsWord(const HttpExchange& exchange) {
   return word ? code : fmt::format("HTTP {}", exchange.http_status);
 }
 
-// 0: it is not there.
+// Returns 0 if the file is not there.
 int64_t ChangedNanos(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return 0;

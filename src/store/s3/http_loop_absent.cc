@@ -5,7 +5,7 @@ namespace aquifer {
 Result<std::unique_ptr<HttpLoop>> NewHttpLoop(const HttpLoopOptions& /*options*/,
                                               Clock* /*clock*/) {
   return Status(Code::kUnavailable,
-                "this build speaks to no S3 server, for it was made without libcurl; next step: "
+                "this build has no S3 support, because it was made without libcurl; next step: "
                 "apt-get install libcurl4-openssl-dev and build again");
 }
 

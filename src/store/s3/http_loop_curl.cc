@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kLongestWaitMillis = 1000;
-// The most that libcurl takes: a GiB costs 0.32 s of processor time, and 0.40 s with 64 KiB.
+// The most that libcurl takes. A GiB costs 0.32 s of processor time, and 0.40 s with 64 KiB.
 constexpr long kReceiveBytes = 512L << 10;  // NOLINT: libcurl's type.
 constexpr long kSendBytes = 1L << 20;       // NOLINT
 
@@ -35,7 +35,7 @@ size_t TotalBytes(const std::array<Bytes, 2>& parts) {
   return parts[0].size() + parts[1].size();
 }
 
-// What lies from `offset` on, of two parts that follow each other, and in one of them.
+// The bytes from `offset` on, of two parts that follow each other; all within one of the parts.
 template <class Bytes>
 Bytes Rest(const std::array<Bytes, 2>& parts, size_t offset) {
   return offset < parts[0].size() ? parts[0].subspan(offset)
@@ -65,7 +65,7 @@ size_t ReadBody(char* target, size_t /*one*/, size_t room, void* context) {
   return copied;
 }
 
-// A connection that was kept may turn out to be closed: the body is then sent again on another.
+// A kept connection may turn out to be closed: the body is then sent again on another one.
 int SeekBody(void* context, curl_off_t offset, int origin) {
   if (origin != SEEK_SET || offset < 0) return CURL_SEEKFUNC_CANTSEEK;
   static_cast<Transfer*>(context)->sent_bytes = static_cast<size_t>(offset);
@@ -100,14 +100,14 @@ size_t WriteBody(char* bytes, size_t /*one*/, size_t length, void* context) {
     exchange->received_bytes += now;
   }
   exchange->too_long = wanted < length;
-  return wanted;  // Fewer than there are end the transfer.
+  return wanted;  // A smaller count than `wanted` ends the transfer.
 }
 
 size_t WriteHeader(char* bytes, size_t /*one*/, size_t length, void* context) {
   auto& headers = static_cast<Transfer*>(context)->exchange->answer_headers;
   const std::string_view line(bytes, length);
   const size_t colon = line.find(':');
-  if (line.starts_with("HTTP/")) headers.clear();  // After "100 Continue" comes another answer.
+  if (line.starts_with("HTTP/")) headers.clear();  // Another answer follows "100 Continue".
   if (colon == std::string_view::npos || headers.size() >= 128) return length;
   std::string name(line.substr(0, colon));
   std::transform(name.begin(), name.end(), name.begin(),
@@ -119,14 +119,15 @@ size_t WriteHeader(char* bytes, size_t /*one*/, size_t length, void* context) {
   return length;
 }
 
-// Whether it ever had a connection, with TLS where that belongs to it.
+// Returns true if the transfer ever had a connection, with its TLS handshake if it uses TLS.
 bool WasConnected(CURL* easy) {
   curl_off_t micros = 0;
   curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &micros);
   return micros > 0;
 }
 
-// libcurl has one code for all that fails in a handshake, and OpenSSL's words.
+// Returns true if the message is that of a server without TLS. libcurl has one code for all
+// failures of a handshake, with OpenSSL's message.
 bool SpeaksNoTls(std::string_view words) {
   return words.find("wrong version number") != std::string_view::npos ||
          words.find("packet length too long") != std::string_view::npos;
@@ -223,7 +224,7 @@ class CurlLoop final : public HttpLoop {
     }
   }
 
-  // False: it is over, and everything that was posted has run.
+  // Runs the posted tasks. Returns false if the loop is over and all of them have run.
   bool RunPosted() {
     while (true) {
       std::vector<std::function<void()>> tasks;
@@ -266,7 +267,7 @@ class CurlLoop final : public HttpLoop {
       const CURLcode code = message->data.result;  // The message goes with the handle.
       Conclude(transfer, code);
       Remove(exchange, /*use_again=*/code == CURLE_OK);
-      const auto on_done = std::move(exchange->on_done);  // It may destroy the exchange.
+      const auto on_done = std::move(exchange->on_done);  // on_done may destroy the exchange.
       on_done(*exchange);
     }
   }
@@ -279,14 +280,14 @@ class CurlLoop final : public HttpLoop {
     exchange->connected_anew = connects > 0;
     if (exchange->too_long) return;
     exchange->failure = FailureOf(transfer->easy.get(), code, transfer->error.data());
-    // libcurl says so too where the server answered and did not want the rest of our body.
+    // libcurl reports a send error also if the server answered before it had read our whole body.
     if (code == CURLE_OK) return;
     exchange->failure_text =
         transfer->error[0] != '\0' ? transfer->error.data() : curl_easy_strerror(code);
   }
 
-  // A handle whose transfer ended before it had a connection (a name that has no address) keeps
-  // what libcurl then refuses to change: only those are used again that did what they were to do.
+  // Reuses only handles whose transfer succeeded. A handle that never had a connection (a name
+  // without an address) keeps state that libcurl then refuses to change.
   void Remove(HttpExchange* exchange, bool use_again) {
     const auto found = transfers_.find(exchange);
     AQ_CHECK(found != transfers_.end());
@@ -311,7 +312,7 @@ class CurlLoop final : public HttpLoop {
 
   template <class Value>
   static void Option(CURL* easy, CURLoption option, Value value) {
-    // What can fail here is memory, or a libcurl without what every Debian's has.
+    // This fails only without memory, or with a libcurl that lacks what every Debian's has.
     AQ_CHECK(curl_easy_setopt(easy, option, value) == CURLE_OK);
   }
 
@@ -325,7 +326,7 @@ class CurlLoop final : public HttpLoop {
     Option(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     Option(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);  // Many connections are faster.
     Option(easy, CURLOPT_NOSIGNAL, 1L);
-    Option(easy, CURLOPT_QUICK_EXIT, 1L);  // A name server that hangs holds up nobody else.
+    Option(easy, CURLOPT_QUICK_EXIT, 1L);  // A name server that hangs delays no other request.
     Option(easy, CURLOPT_PROXY, "");
     Option(easy, CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2);
     if (!options_.ca_file.empty()) Option(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
@@ -365,7 +366,8 @@ class CurlLoop final : public HttpLoop {
   }
 
   static void SetUpHeaders(Transfer* transfer) {
-    // No "Expect: 100-continue": it costs each write a round trip, to save one that is refused.
+    // No "Expect: 100-continue": it costs each write a round trip, and only saves the body of a
+    // refused one.
     curl_slist* list = curl_slist_append(nullptr, "Expect:");
     for (const auto& [name, value] : transfer->exchange->headers) {
       list = curl_slist_append(list, fmt::format("{}: {}", name, value).c_str());
@@ -378,7 +380,7 @@ class CurlLoop final : public HttpLoop {
   Clock* const clock_;
   CURLM* const multi_;
 
-  // The thread's alone.
+  // Only the thread touches the fields from here on.
   std::unordered_map<HttpExchange*, std::unique_ptr<Transfer>> transfers_;
   std::vector<EasyHandle> spare_;
   std::map<Timer, std::function<void()>> timers_;
@@ -394,7 +396,7 @@ class CurlLoop final : public HttpLoop {
 }  // namespace
 
 Result<std::unique_ptr<HttpLoop>> NewHttpLoop(const HttpLoopOptions& options, Clock* clock) {
-  // Once in a process; it counts its callers, and is not given back.
+  // Once in a process. libcurl counts these calls; this one is never undone.
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   if (ready != CURLE_OK) return Status(Code::kUnavailable, curl_easy_strerror(ready));
   return std::unique_ptr<HttpLoop>(std::make_unique<CurlLoop>(options, clock));

@@ -15,9 +15,9 @@
 namespace aquifer {
 namespace {
 
-constexpr size_t kMostListed = 1000;  // In one answer: no server gives more.
+constexpr size_t kMostListed = 1000;  // In one answer: no server returns more.
 
-// The number after the last `before` in the text; nothing where there is none.
+// The number behind the last `before` in the text; nothing if there is none.
 std::optional<uint64_t> NumberAfter(std::string_view text, char before) {
   const size_t at = text.rfind(before);
   if (at != std::string_view::npos) text.remove_prefix(at + 1);
@@ -34,7 +34,7 @@ std::string HeaderOf(const S3Request& request, const std::string& name) {
   return found == request.answer_headers.end() ? std::string() : found->second;
 }
 
-// How long the object is, which only a part of may have been asked for.
+// The object's length, even if the request asked only for a part.
 std::optional<uint64_t> ObjectBytes(const S3Request& answered) {
   const std::string range = HeaderOf(answered, "content-range");  // "bytes 0-4095/2101248"
   return range.empty() ? NumberAfter(HeaderOf(answered, "content-length"), ' ')
@@ -66,7 +66,7 @@ class ObjectStore final : public BlobStore {
   }
 
   void Cancel(BlobRequest* request) override {
-    // The lock keeps the operation from going, and another one from coming where it was.
+    // The lock keeps this operation from ending, and its place from being used by another one.
     const MutexLock lock(&mutex_);
     const auto found = live_.find(request);
     if (found == live_.end()) return;
@@ -113,9 +113,9 @@ class ObjectStore final : public BlobStore {
   }
 
  private:
-  // What an operation asks the server for now. Most need one step. S3 does not tell whether there
-  // was anything to delete, so that is looked at first, as is a write's name on a server without
-  // conditions.
+  // The next request to the server. Most operations need one step. S3 does not say whether there
+  // was an object to delete, so the store looks first. On a server without conditions it also looks
+  // before it writes.
   enum class Step : uint8_t {
     kGet,
     kRange,
@@ -127,16 +127,16 @@ class ObjectStore final : public BlobStore {
     kDelete
   };
 
-  static constexpr int kMostOthers = 4;  // Then it is deleted whatever is there.
+  static constexpr int kMostOthers = 4;  // After that, the object is deleted whatever it is.
 
   struct Operation {
     BlobRequest* blob = nullptr;
     Step step = Step::kGet;
     S3Request s3{};
-    std::byte first{};       // kRange of a look without a head.
-    std::string etag{};      // kDeleteIfSame.
-    int others = 0;          // Found in its place when it was to be deleted.
-    bool cancelled = false;  // Under the lock.
+    std::byte first{};       // For kRange of a look without a head.
+    std::string etag{};      // For kDeleteIfSame.
+    int others = 0;          // How often another object was found in its place.
+    bool cancelled = false;  // Guarded by the lock.
   };
 
   struct Listing {
@@ -176,7 +176,7 @@ class ObjectStore final : public BlobStore {
         s3.receive = {blob.head, blob.body};
         break;
       case Step::kRange:
-        // Never HEAD: its answer cannot say that it is the bucket that is missing.
+        // Never HEAD: its answer cannot say that the bucket itself is missing.
         s3.method = "GET";
         s3.receive = {blob.head.empty() ? std::span(&operation->first, 1) : blob.head};
         s3.headers = {{"range", fmt::format("bytes=0-{}", s3.receive[0].size() - 1)}};
@@ -234,7 +234,7 @@ class ObjectStore final : public BlobStore {
   void OnLooked(Operation* operation) {
     BlobRequest* const blob = operation->blob;
     const S3Request& s3 = operation->s3;
-    // A server that knows no ranges sends all of it, and is stopped after the head.
+    // A server without ranges sends the whole object, and is stopped after the head.
     if (s3.http_status / 100 != 2 || (!s3.status.ok() && s3.status.code() != Code::kCorrupt)) {
       return Done(operation, s3.status);
     }
@@ -279,8 +279,8 @@ class ObjectStore final : public BlobStore {
     Continue(operation, operation->etag.empty() ? Step::kDelete : Step::kDeleteIfSame);
   }
 
-  // Of two who delete at once, one did. What was written meanwhile goes too, unless another one was
-  // meant.
+  // If two callers delete at once, one of them deletes it. An object written meanwhile is deleted
+  // too, unless the caller meant a certain one.
   void OnDeleteIfSame(Operation* operation) {
     const S3Request& s3 = operation->s3;
     if (s3.http_status == 412) {
@@ -297,7 +297,8 @@ class ObjectStore final : public BlobStore {
     operation->step = step;
     Prepare(operation);
     bucket_->Submit(&operation->s3);
-    // It may be over by now. If not, a Cancel() that came between the steps has cancelled nothing.
+    // The operation may be over by now. If not, a Cancel() between two steps has cancelled no
+    // request yet.
     const MutexLock lock(&mutex_);
     const auto found = live_.find(blob);
     if (found != live_.end() && found->second->cancelled) bucket_->Cancel(&found->second->s3);
@@ -339,10 +340,10 @@ class ObjectStore final : public BlobStore {
     for (const S3Listing::Object& object : parsed->objects) {
       if (!object.key.starts_with(listing->prefix)) continue;
       std::string name = object.key.substr(prefix_.size());
-      // Others' objects are none of our business.
+      // Objects of other programs are skipped.
       if (CheckBlobName(name).ok()) names.push_back({std::move(name), object.bytes});
     }
-    // Empty would say that there are no more.
+    // An empty answer would say that there are no more.
     if (names.empty() && parsed->truncated && !parsed->objects.empty()) {
       listing->after = parsed->objects.back().key;
       return SendListing(listing);
@@ -362,7 +363,7 @@ class ObjectStore final : public BlobStore {
   Mutex mutex_;
   std::unordered_map<BlobRequest*, std::unique_ptr<Operation>> live_ AQ_GUARDED_BY(mutex_);
 
-  const std::unique_ptr<Bucket> bucket_;  // Goes first: it ends what is live.
+  const std::unique_ptr<Bucket> bucket_;  // Destroyed first: it ends the requests under way.
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A BlobStore in a bucket of any S3 server: one object for each blob, under the bucket's prefix and
-// the blob's name. Written with a condition, so that of two nodes one writes; where a server does
-// not know conditions it is asked first, and Describe() says so.
+// the blob's name. Objects are written with a condition, so that of two nodes one writes. A server
+// that does not know conditions is asked first, and Describe() says so.
 //
 // on_done runs on the bucket's thread.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace aquifer {
 
-// Fails where options are wrong (kInvalid), or in a build without libcurl (kUnavailable). A server
+// Fails if options are wrong (kInvalid), or in a build without libcurl (kUnavailable). A server
 // that cannot be reached shows in the requests.
 Result<std::unique_ptr<BlobStore>> NewObjectStore(const BucketOptions& options, Clock* clock,
                                                   Random* random);

@@ -1,5 +1,5 @@
-// The S3 store against a real server: the contract, and everything that goes wrong between the two.
-// What servers do rarely is said by a scripted one.
+// Tests the S3 store against a real server: the contract, and every failure between the two. A
+// scripted server plays what real ones do rarely.
 #include "store/s3/object_store.h"
 
 #include <fmt/format.h>
@@ -42,8 +42,8 @@ constexpr const char* kWriterFlag = "--write-blobs";
     GTEST_SKIP() << "versitygw is not installed; next step: tools/install-peers"; \
   }
 
-// One for the whole program: starting takes longer than most tests do. Tests that hurt it have
-// their own.
+// One server for the whole program: starting it takes longer than most tests. Tests that damage a
+// server have their own.
 S3Server& SharedServer(S3Program program) {
   static std::array<std::unique_ptr<S3Server>, 2> servers;
   auto& server = servers[static_cast<size_t>(program)];
@@ -123,7 +123,7 @@ TEST(ObjectStoreServersTest, TheServersAreInstalled) {
   }
 }
 
-// Blobs of one size, made from a seed; the store is asked and waited for.
+// Writes and reads blobs of one size, made from a seed, and waits for each answer.
 class Client {
  public:
   explicit Client(const BucketOptions& options, Clock* clock = SystemClock())
@@ -240,7 +240,7 @@ TEST(ObjectStoreFaultsTest, AConnectionThatIsCutOrEndsInMidBodyIsTriedAgain) {
   EXPECT_EQ(client.Read("cut-write", kBlobBytes).bytes, Client::Bytes(2, kBlobBytes));
 }
 
-TEST(ObjectStoreFaultsTest, WhatIsAlwaysCutIsNeverTakenForWhole) {
+TEST(ObjectStoreFaultsTest, ABodyThatIsAlwaysCutIsNeverTakenForWhole) {
   SKIP_WITHOUT_SERVER();
   S3Server& server = SharedServer(S3Program::kVersity);
   FaultProxy proxy(server.port());
@@ -351,7 +351,7 @@ TEST(ObjectStoreFaultsTest, AClockThatIsWrongIsCorrectedByTheServersAndTold) {
     EXPECT_NEAR(static_cast<double>(client.store()->ClockAheadSeconds()),
                 static_cast<double>(-seconds), 5);
   }
-  // Too little for the server to refuse it.
+  // The difference is too small for the server to refuse it.
   SkewedClock clock(120);
   Client client(options, &clock);
   EXPECT_EQ(client.Look("skew/slightly").code(), Code::kNotFound);
@@ -369,7 +369,7 @@ TEST(ObjectStoreFaultsTest, ABucketThatIsDeletedUnderneathIsSaidAndMayComeBack) 
   EXPECT_EQ(read.code(), Code::kUnavailable) << read.ToString();
   EXPECT_TRUE(Contains(read, "there is no bucket 'kv-cache'")) << read.ToString();
   EXPECT_EQ(client.Write("b", 1, kHeadBytes).status.code(), Code::kUnavailable);
-  // A look is how a tier finds out whether its store is there: a miss would say that it is.
+  // A tier looks for a blob to find out whether its store is there: a miss would say that it is.
   const Status look = client.Look("a");
   EXPECT_EQ(look.code(), Code::kUnavailable) << look.ToString();
   EXPECT_TRUE(Contains(look, "there is no bucket 'kv-cache'")) << look.ToString();
@@ -485,7 +485,7 @@ TEST(ObjectStoreConditionsTest, AServerWithoutConditionsIsAskedFirst) {
   EXPECT_NE(client.store()->Describe().find("conditional"), std::string::npos);
 }
 
-// An answer to HEAD is 404 for both, and nothing else.
+// An answer to HEAD is a bare 404 in both cases.
 TEST(ObjectStoreLooksTest, ALookTellsAMissingBucketFromAMissingObject) {
   std::atomic<bool> bucket = false;
   std::atomic<bool> object = false;
@@ -512,7 +512,7 @@ TEST(ObjectStoreLooksTest, ALookTellsAMissingBucketFromAMissingObject) {
   EXPECT_EQ(look.blob_bytes, 2'101'248u);
 }
 
-// It is stopped after the first byte, and tells the length all the same.
+// The server is stopped after the first byte, and the length is known all the same.
 TEST(ObjectStoreLooksTest, AServerWithoutRangesIsLookedAtToo) {
   const ScriptedHttp server(
       [](const HttpQuestion&) -> HttpReply { return {.body = std::string(100'000, 'x')}; });
@@ -522,8 +522,8 @@ TEST(ObjectStoreLooksTest, AServerWithoutRangesIsLookedAtToo) {
   EXPECT_EQ(look.blob_bytes, 100'000u);
 }
 
-// What was put in its place while it was looked at is removed too, unless one of them was meant.
-TEST(ObjectStoreConditionsTest, WhatIsReplacedMeanwhileIsRemovedUnlessTheOtherWasMeant) {
+// An object that replaced it during the look is removed too, unless the caller meant a certain one.
+TEST(ObjectStoreConditionsTest, AnObjectReplacedMeanwhileIsRemovedUnlessTheOtherWasMeant) {
   std::atomic<int> version = 1;
   std::atomic<int> deletes = 0;
   std::atomic<bool> there = true;
@@ -570,7 +570,7 @@ uint64_t ContestSeed(int writer, int number) {
   return static_cast<uint64_t>(writer) * 1000 + static_cast<uint64_t>(number);
 }
 
-// In a process of its own: tells which names it was the one to write, and which to remove.
+// Runs in a process of its own: prints which names it was the one to write, and which to remove.
 int RunWriter(const std::string& port, int writer) {
   DieWithParent();
   BucketOptions options = S3Server::OptionsFor(fmt::format("http://127.0.0.1:{}", port));

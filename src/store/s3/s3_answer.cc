@@ -32,7 +32,7 @@ void AppendUtf8(uint32_t code, std::string* text) {
   }
 }
 
-// False: there is no such character.
+// Returns false if there is no such character.
 bool AppendEntity(std::string_view name, std::string* text) {
   static constexpr std::pair<std::string_view, char> kNamed[] = {
       {"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}};
@@ -67,8 +67,9 @@ bool AppendText(std::string_view raw, std::string* text) {
   return true;
 }
 
-// Walks over elements and tells of each, when it ends, its path ("Error/Code", without namespaces)
-// and the text in it. That is all that S3's answers need. False: it is no XML.
+// Walks over elements. For each one that ends, it reports its path ("Error/Code", without
+// namespaces) and its text, which is all that S3's answers need. Returns false if the text is no
+// XML.
 class XmlWalk {
  public:
   using OnElement = std::function<void(const std::string& path, const std::string& text)>;
@@ -88,7 +89,7 @@ class XmlWalk {
   }
 
  private:
-  // What stands before `end`, which is then behind us.
+  // Returns the text before `end`, and moves behind `end`.
   std::optional<std::string_view> Until(std::string_view end) {
     const size_t at = left_.find(end);
     if (at == std::string_view::npos) return std::nullopt;
@@ -108,7 +109,7 @@ class XmlWalk {
     const auto inside = Until(">");
     if (!inside.has_value() || inside->empty()) return false;
     if (inside->front() == '?') return true;
-    if (inside->front() == '!') return false;  // A DOCTYPE: no S3 server has one.
+    if (inside->front() == '!') return false;  // A DOCTYPE: no S3 server sends one.
     if (inside->front() == '/') return Close(inside->substr(1));
     const bool closed = inside->back() == '/';
     const std::string_view name = inside->substr(0, inside->find_first_of(" \t\r\n/"));
@@ -144,12 +145,12 @@ class XmlWalk {
   std::string_view left_;
   const OnElement on_element_;
   std::string path_;
-  std::vector<size_t> lengths_;  // Of path_, before each element that is open.
+  std::vector<size_t> lengths_;  // Lengths of path_ before each open element.
   std::string text_;
   bool seen_any_ = false;
 };
 
-// What a terminal can show, and not too much of it.
+// The printable characters, up to a bound.
 std::string Printable(std::string_view words) {
   std::string text(words.substr(0, kMostWords));
   std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
@@ -173,7 +174,7 @@ std::optional<int64_t> ParseDate(std::string_view text, const char* format, bool
 
 S3Error ParseS3Error(std::string_view xml) {
   S3Error error;
-  // STS wraps its errors once more.
+  // STS wraps its errors in one more element.
   XmlWalk walk(xml, [&](const std::string& path, const std::string& text) {
     if (path == "Error/Code" || path == "ErrorResponse/Error/Code") error.code = Printable(text);
     if (path == "Error/Message" || path == "ErrorResponse/Error/Message") {
@@ -245,7 +246,7 @@ Status Unavailable(const std::string& what, const std::string& next_step) {
   return {Code::kUnavailable, fmt::format("{}; next step: {}", what, next_step)};
 }
 
-// versitygw has a word of its own for it, and 404.
+// Returns true if the server does not know the access key. versitygw has a code of its own for it.
 bool IsUnknownKey(const std::string& code) {
   return code == "InvalidAccessKeyId" || code == "XAdminUserNotFound";
 }
@@ -275,7 +276,7 @@ Status ExplainRegion(const S3Error& error, const S3Context& context) {
                                    error.region, context.region),
                        fmt::format("region = \"{}\", and that region's endpoint", error.region));
   }
-  return Unavailable(fmt::format("bucket '{}' is not to be reached through {} in region '{}'{}",
+  return Unavailable(fmt::format("bucket '{}' cannot be reached through {} in region '{}'{}",
                                  context.bucket, context.endpoint, context.region,
                                  error.message.empty() ? "" : fmt::format(" ({})", error.message)),
                      "correct the region and the endpoint");
@@ -328,7 +329,8 @@ Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& 
   if (http_status == 409 || http_status == 412) {
     return {Code::kBusy, "another writer was there at the same time"};
   }
-  // Go's servers say so of plain requests to a port for TLS, and an answer to HEAD has no words.
+  // Servers written in Go answer so to plain requests on a TLS port. An answer to HEAD has no
+  // message.
   const bool maybe_tls =
       http_status == 400 && code.empty() && context.endpoint.starts_with("http://");
   return Unavailable(

@@ -1,7 +1,7 @@
-// What S3 servers answer: their XML, the little of it that we need, and what a failure means for a
-// person. Nothing of it is trusted: lengths and depths are bounded.
+// Parses the answers of S3 servers: the parts of their XML that we need, and messages for people
+// about failures. No answer is trusted: lengths and depths are bounded.
 //
-// Pure functions. Any thread.
+// Pure functions. Any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace aquifer {
 
-// Empty where the text is something else.
+// Returns an empty error if the text is something else.
 S3Error ParseS3Error(std::string_view xml);
 
 struct S3Listing {
@@ -25,19 +25,19 @@ struct S3Listing {
     uint64_t bytes = 0;
   };
   std::vector<Object> objects;
-  bool truncated = false;  // There are more, after the last one.
+  bool truncated = false;  // More names follow after the last one.
 };
-// kCorrupt.
+// Returns kCorrupt for another text.
 Result<S3Listing> ParseS3Listing(std::string_view xml);
 
 struct StsAnswer {
   AwsCredentials credentials;
   int64_t expiry_unix_seconds = 0;
 };
-// Of AssumeRoleWithWebIdentity. kCorrupt.
+// Parses the answer to AssumeRoleWithWebIdentity. Returns kCorrupt for another text.
 Result<StsAnswer> ParseStsAnswer(std::string_view xml);
 
-// Whether the bucket keeps old versions, or has kept some: the answer to GET ?versioning.
+// Returns true if the bucket keeps old versions, or has kept some: the answer to GET ?versioning.
 bool SaysVersioned(std::string_view xml);
 
 // "Mon, 16 Nov 2026 03:01:04 GMT", as servers date their answers.
@@ -45,7 +45,7 @@ std::optional<int64_t> ParseHttpDate(std::string_view text);
 // "2026-11-16T03:01:04Z", with or without a fraction.
 std::optional<int64_t> ParseIsoDate(std::string_view text);
 
-// Where and what was asked, for the words about it.
+// Where and what was asked, for the message.
 struct S3Context {
   std::string_view endpoint;
   std::string_view bucket;
@@ -53,8 +53,8 @@ struct S3Context {
   std::string_view method;
 };
 
-// For an answer that is no success: a code as blob_store.h means it, and what to do next. A plain
-// miss has no words.
+// Explains an answer that is no success: a code as in blob_store.h, and what to do next. A plain
+// miss has no message.
 Status ExplainS3Failure(int http_status, const S3Error& error, const S3Context& context);
 
 }  // namespace aquifer

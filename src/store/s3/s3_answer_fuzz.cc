@@ -1,5 +1,5 @@
-// Every parser of what S3 servers answer, on the same text. None of them may fall over it, and what
-// they make of it keeps to their bounds.
+// Runs every parser of S3 servers' answers on the same text. No parser may crash, and every result
+// keeps to its bounds.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
-// What S3 servers say and what people write, read without a server: answers, credentials,
-// endpoints, options.
+// Tests the parsing of servers' answers and of people's settings, without a server: answers,
+// credentials, endpoints, options.
 #include "store/s3/s3_answer.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(S3AnswerTest, AnErrorIsReadWithItsRegion) {
   EXPECT_EQ(error.region, "eu-west-1");
 }
 
-TEST(S3AnswerTest, WhatIsNoErrorIsEmptyAndControlCharactersAreNotPassedOn) {
+TEST(S3AnswerTest, ATextThatIsNoErrorIsEmptyAndControlCharactersAreDropped) {
   for (const char* text : {"", "no xml", "<html><body>502</body></html>", "<Error><Code>A</Code>",
                            "<Error><Code>&nothing;</Code></Error>", "<!DOCTYPE x><Error></Error>",
                            "<Error><Code>A</Wrong></Error>", "<>", "</Error>"}) {
@@ -79,7 +79,7 @@ TEST(S3AnswerTest, DatesAndVersioningAreRead) {
       "<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>"));
 }
 
-TEST(S3AnswerTest, EveryFailureSaysWhatToDo) {
+TEST(S3AnswerTest, EveryFailureNamesTheNextStep) {
   struct Case {
     int http_status;
     S3Error error;
@@ -112,7 +112,7 @@ TEST(S3AnswerTest, EveryFailureSaysWhatToDo) {
     const Status status = ExplainS3Failure(one.http_status, one.error, context);
     EXPECT_EQ(status.code(), one.code) << one.http_status << one.error.code;
     EXPECT_NE(status.message().find(one.words), std::string::npos) << status.message();
-    // A miss is no failure, and a damaged object is stored again by itself.
+    // A miss is no failure, and a damaged object is stored again without a person.
     const bool mendable = one.code != Code::kNotFound && one.code != Code::kCorrupt;
     EXPECT_EQ(status.message().find("; next step: ") != std::string::npos, mendable)
         << status.message();
@@ -209,13 +209,13 @@ TEST(S3EndpointsTest, AllTakeTurnsAndOneThatFailedIsLeftOutForAWhile) {
   EXPECT_EQ(endpoints.Next(2 * kSecond), 2u);
   EXPECT_EQ(endpoints.Next(3 * kSecond), 0u);
   endpoints.Worked(0);
-  // When all have failed, the one whose time is over first.
+  // When all have failed, the endpoint whose time is over first is next.
   for (const size_t i : {1, 0, 2})
     endpoints.Failed(i, static_cast<int64_t>(i) * 1000 + 3 * kSecond);
   EXPECT_EQ(endpoints.Next(3 * kSecond + 5000), 0u);
 }
 
-TEST(BucketOptionsTest, WhatIsWrongIsNamed) {
+TEST(BucketOptionsTest, AWrongOptionIsNamed) {
   BucketOptions good;
   good.endpoints = {"https://10.0.0.7:9000"};
   good.bucket = "kv-cache";
@@ -256,7 +256,7 @@ TEST(BucketOptionsTest, WhatIsWrongIsNamed) {
             "");
 }
 
-// What Go's servers answer on a port for TLS, where S3 has a code.
+// Servers written in Go answer so on a port for TLS, where S3 has a code.
 TEST(S3AnswerTest, APlainRequestThatIsAnsweredByNoS3ServerMayHaveMetTls) {
   const auto words = [](std::string_view endpoint, const std::string& code) {
     return ExplainS3Failure(400, {.code = code, .message = {}, .region = {}},

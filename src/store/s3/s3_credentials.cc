@@ -38,7 +38,7 @@ S3CredentialSettings S3CredentialsFromEnvironment(
   settings.given = {.access_key = value("AWS_ACCESS_KEY_ID"),
                     .secret_key = value("AWS_SECRET_ACCESS_KEY"),
                     .session_token = value("AWS_SESSION_TOKEN")};
-  if (!settings.given.access_key.empty()) return settings;  // As AWS's own tools choose.
+  if (!settings.given.access_key.empty()) return settings;  // The same choice as AWS's own tools.
   settings.file = value("AWS_SHARED_CREDENTIALS_FILE");
   if (const std::string profile = value("AWS_PROFILE"); !profile.empty()) {
     settings.profile = profile;

@@ -18,7 +18,7 @@ Status Wrong(std::string_view text, std::string_view why) {
   return {Code::kInvalid, fmt::format("'{}' is no endpoint: {}", text, why)};
 }
 
-// By its name alone: "127.example.com" is a name like any other.
+// Returns true if the host's name is a loopback address; "127.example.com" is none.
 bool IsLoopback(std::string_view host) {
   const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
   return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
@@ -42,7 +42,8 @@ Result<S3Endpoint> ParseS3Endpoint(std::string_view text) {
   if (!server.has_value()) {
     return Wrong(text, "it has a host and perhaps a port, and nothing else");
   }
-  // What is signed is what libcurl sends, which leaves these out.
+  // Default ports are left out: libcurl leaves them out, and the signature must match what it
+  // sends.
   if (server->port == (endpoint.tls ? 443 : 80)) server->port = 0;
   endpoint.host = server->ToString();
   endpoint.loopback = IsLoopback(server->host);
@@ -76,7 +77,7 @@ void S3Endpoints::Worked(size_t endpoint) {
 
 void S3Endpoints::Failed(size_t endpoint, int64_t now_nanos) {
   Entry& entry = entries_[endpoint];
-  // Many that were under way fail at once: that is one failure.
+  // Many requests that were under way fail at once: that is one failure.
   if (entry.avoided_until_nanos > now_nanos) return;
   entry.avoided_until_nanos = now_nanos + (kSecond << std::min(entry.failures, kMostDoublings));
   ++entry.failures;

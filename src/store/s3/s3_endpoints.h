@@ -1,5 +1,5 @@
-// The addresses of an S3 server, and which of them to ask next: all in turn, and one that failed
-// less and less often until it answers again. Pure: the time is the caller's. One thread.
+// The addresses of an S3 server, and which of them to ask next. All take turns; one that failed is
+// asked less and less often until it answers again. Pure: the caller gives the time. One thread.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace aquifer {
 
 struct S3Endpoint {
   bool tls = true;
-  std::string host;       // "10.0.0.7:9000", without a port that goes without saying.
-  bool loopback = false;  // By its name.
+  std::string host;       // "10.0.0.7:9000"; a default port is left out.
+  bool loopback = false;  // Judged by its name.
 
   std::string Url() const { return (tls ? "https://" : "http://") + host; }
 };
 
-// kInvalid, with what to correct.
+// Returns kInvalid, with the correction to make.
 Result<S3Endpoint> ParseS3Endpoint(std::string_view text);
 
 class S3Endpoints {
@@ -37,7 +37,7 @@ class S3Endpoints {
  private:
   struct Entry {
     S3Endpoint endpoint;
-    int failures = 0;  // One after the other.
+    int failures = 0;  // In a row.
     int64_t avoided_until_nanos = INT64_MIN;
   };
 

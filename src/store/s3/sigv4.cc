@@ -64,7 +64,7 @@ std::string NormalisedPath(std::string_view path) {
 
 char LowerCase(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Without spaces at the ends, and with one where there are several.
+// Without spaces at the ends; several spaces become one.
 std::string TrimmedValue(std::string_view value) {
   std::string trimmed;
   for (const char c : value) {
@@ -76,7 +76,7 @@ std::string TrimmedValue(std::string_view value) {
   return trimmed;
 }
 
-// Names in lower case and in order; the values of one name joined, in the order they came in.
+// Names in lower case and sorted. Values of one name are joined, in their order.
 Pairs CanonicalHeaders(std::span<const std::pair<std::string, std::string>> headers) {
   std::map<std::string, std::string> canonical;
   for (const auto& [name, value] : headers) {

@@ -257,7 +257,7 @@ TEST(SigV4Test, ReproducesTheTestSuite) {
   }
 }
 
-TEST(SigV4Test, TheHeaderIsWhatTheSuiteSends) {
+TEST(SigV4Test, TheHeaderIsThatOfTheSuite) {
   const Pairs headers = {{"Host", "example.amazonaws.com"}};
   const SignedRequest request{.method = "GET",
                               .path = "/",
@@ -362,7 +362,7 @@ TEST_F(S3ExampleTest, AnUnsignedPayloadIsSaidToBeOne) {
   EXPECT_NE(SignatureIn(added), SignatureIn(Sign("PUT", "/x", {}, {}, kEmptyPayload)));
 }
 
-TEST(SigV4Test, WhatIsSentIsWhatIsSigned) {
+TEST(SigV4Test, TheSentPathIsTheSignedPath) {
   EXPECT_EQ(EscapePath(""), "/");
   EXPECT_EQ(EscapePath("/a b/+\xc3\xa9~"), "/a%20b/%2B%C3%A9~");
   const Pairs query = {{"prefix", "a/b c"}, {"list-type", "2"}, {"versions", ""}};

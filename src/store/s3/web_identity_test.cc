@@ -1,5 +1,5 @@
-// Credentials by web identity from a real STS: MinIO's, which believes the tokens of a provider of
-// the test's own.
+// Tests credentials by web identity from a real STS: MinIO's, which trusts the tokens of the test's
+// own provider.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class WebIdentityTest : public testing::Test {
             .expiry_unix_seconds = SystemClock()->UnixSeconds() + 3600};
   }
   void GiveToken(const std::string& token) const { std::ofstream(token_file_) << token << "\n"; }
-  // That knows nothing but where its token is.
+  // Opens a store that knows only where its token is.
   std::unique_ptr<BlobStore> Open() const {
     BucketOptions options = server_->Options();
     options.credentials = {.token_file = token_file_,
@@ -74,7 +74,7 @@ class WebIdentityTest : public testing::Test {
   std::unique_ptr<S3Server> server_;
 };
 
-TEST_F(WebIdentityTest, WhatATokenAllowsIsDone) {
+TEST_F(WebIdentityTest, AnAllowedActionSucceeds) {
   GiveToken(provider_->Token(ClaimsOf("readwrite")));
   const auto store = Open();
   BlobCaller caller(store.get());
@@ -84,7 +84,7 @@ TEST_F(WebIdentityTest, WhatATokenAllowsIsDone) {
   EXPECT_EQ(caller.Read("a", 100'000, 1).code(), Code::kNotFound);
 }
 
-TEST_F(WebIdentityTest, WhatItDoesNotAllowIsNot) {
+TEST_F(WebIdentityTest, AnActionThatTheTokenDoesNotAllowFails) {
   GiveToken(provider_->Token(ClaimsOf("readonly")));
   const auto store = Open();
   BlobCaller caller(store.get());

@@ -20,11 +20,11 @@ constexpr uint32_t kMagic = 0x314b5141;  // "AQK1".
 constexpr uint16_t kVersion = 1;
 constexpr size_t kHeaderBytes = 56;
 constexpr size_t kMaxWrappedBytes = 4096;
-// A key that is destroyed while it is being made or read: begin again, but not for ever.
+// If a key is destroyed while it is being made or read, begin again, this many times at most.
 constexpr int kAttempts = 8;
 
-constexpr std::string_view kMarkPrefix = "gone";  // No tenant's key is called so.
-constexpr size_t kMostPast = 8;                   // Of a tenant.
+constexpr std::string_view kMarkPrefix = "gone";  // No tenant's key has this name.
+constexpr size_t kMostPast = 8;                   // For each tenant.
 
 using Header = std::array<std::byte, kHeaderBytes>;
 
@@ -34,7 +34,7 @@ struct KeyFile {
   MasterKeyId master{};
   std::vector<std::byte> wrapped;
 
-  // All but the wrapped key itself; its associated data.
+  // All fields but the wrapped key itself; the wrapper authenticates them.
   Header HeaderBytes() const {
     Header header{};
     std::byte* to = PutU32(header.data(), kMagic);
@@ -56,7 +56,7 @@ struct KeyFile {
 
 std::string NameOf(const TenantId& tenant) { return HexOf(tenant.bytes); }
 
-// Nothing when it is not the name of a tenant's key.
+// Returns nothing if this is not the name of a tenant's key.
 std::optional<TenantId> TenantOf(const std::string& name) {
   TenantId tenant;
   if (!FromHex(name, tenant.bytes)) return std::nullopt;
@@ -90,10 +90,10 @@ Result<KeyFile> DecodeKeyFile(std::span<const std::byte> bytes, const TenantId& 
   return file;
 }
 
-// What stands in the store for a key that was destroyed.
+// The name of the mark that a destroyed key leaves in the store.
 std::string MarkOf(const DataKeyId& id) { return std::string(kMarkPrefix) + HexOf(id); }
 
-// True when there was something to do.
+// Returns true if the key had to be wrapped anew.
 Result<bool> RewrapOne(KeyStore* store, KeyWrapper* wrapper, const TenantId& tenant) {
   const std::string name = NameOf(tenant);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -106,11 +106,11 @@ Result<bool> RewrapOne(KeyStore* store, KeyWrapper* wrapper, const TenantId& ten
                         wrapper->Unwrap(file.master, file.wrapped, file.HeaderBytes()));
     file.master = wrapper->current();
     AQ_ASSIGN_OR_RETURN(file.wrapped, wrapper->Wrap(secret, file.HeaderBytes()));
-    // Never a key that was deleted or made anew meanwhile.
+    // Replace() never touches a key that was deleted or made anew meanwhile.
     AQ_ASSIGN_OR_RETURN(const bool replaced, store->Replace(name, *bytes, file.Encode()));
     if (replaced) return true;
   }
-  return Status(Code::kBusy, "a data key changes all the time");
+  return Status(Code::kBusy, "a data key keeps changing");
 }
 
 }  // namespace
@@ -137,7 +137,7 @@ Result<bool> DataKeys::Make(const TenantId& tenant) {
 
 SharedDataKey DataKeys::Remember(const TenantId& tenant, SharedDataKey key, uint64_t destroyed) {
   const MutexLock lock(&mutex_);
-  if (destroyed != destroyed_) return nullptr;  // It may be the one that was destroyed.
+  if (destroyed != destroyed_) return nullptr;  // This key may be the one that was destroyed.
   return keys_.insert_or_assign(tenant, std::move(key)).first->second;
 }
 
@@ -148,24 +148,24 @@ Result<SharedDataKey> DataKeys::Get(const TenantId& tenant) {
       const MutexLock lock(&mutex_);
       if (const auto found = keys_.find(tenant); found != keys_.end()) return found->second;
       if (held_.contains(tenant)) {
-        return Status(Code::kBusy, "what its last data key sealed is still being dropped");
+        return Status(Code::kBusy, "blocks sealed with its last data key are still being dropped");
       }
       destroyed = destroyed_;
     }
     AQ_ASSIGN_OR_RETURN(SharedDataKey key, Read(tenant));
     if (SharedDataKey known = Remember(tenant, std::move(key), destroyed)) return known;
   }
-  return Status(Code::kBusy, "data keys are being destroyed all the time");
+  return Status(Code::kBusy, "data keys keep being destroyed");
 }
 
 Result<SharedDataKey> DataKeys::GetOrMake(const TenantId& tenant) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Result<SharedDataKey> found = Get(tenant);
     if (found.ok() || found.status().code() != Code::kNotFound) return found;
-    // Also when another node was first: what counts is what the store has then.
+    // Another node may have been first: the key in the store counts.
     if (const auto made = Make(tenant); !made.ok()) return made.status();
   }
-  return Status(Code::kBusy, "this data key is being destroyed all the time");
+  return Status(Code::kBusy, "this data key keeps being destroyed");
 }
 
 SharedDataKey DataKeys::Known(const TenantId& tenant) const {
@@ -196,7 +196,7 @@ DataKeys::Refreshed DataKeys::Refresh() {
     if (!missing && (*found)->id == key->id) continue;
     const MutexLock lock(&mutex_);
     const auto at = keys_.find(tenant);
-    if (at == keys_.end() || at->second != key) continue;  // Somebody else saw it first.
+    if (at == keys_.end() || at->second != key) continue;  // Another thread saw it first.
     AddPast(tenant, key->id);
     keys_.erase(at);
     held_.insert(tenant);
@@ -207,14 +207,15 @@ DataKeys::Refreshed DataKeys::Refresh() {
 }
 
 Status DataKeys::Destroy(const TenantId& tenant) {
-  // What the store has, and what is in memory: the store may not be readable just now, or somebody
-  // else has made another one since.
+  // The ids of the key in the store and of the key in memory: the store may not be readable just
+  // now, or another node has made a new key since.
   std::set<DataKeyId> ids;
   if (const std::optional<DataKeyId> id = IdInStore(tenant)) ids.insert(*id);
   if (const SharedDataKey known = Known(tenant)) ids.insert(known->id);
-  // Forgotten only when it is gone from the store: else it would be read again and seem to be back.
+  // A key leaves memory only after it has left the store. Otherwise it would be read again and seem
+  // to be back.
   AQ_RETURN_IF_ERROR(store_->Delete(NameOf(tenant)));
-  // Only now: what is marked is removed from stores.
+  // Only now, because blocks of marked keys are removed from stores.
   std::set<DataKeyId> unmarked = ids;
   std::erase_if(unmarked, [this](const DataKeyId& id) { return Mark(id); });
   const MutexLock lock(&mutex_);
@@ -314,7 +315,7 @@ Result<size_t> CountMissingKeys(KeyStore* from, KeyStore* to) {
     const std::optional<TenantId> tenant = TenantOf(name);
     if (!tenant) continue;
     const auto bytes = from->Read(name);
-    if (bytes.status().code() == Code::kNotFound) continue;  // Deleted by now.
+    if (bytes.status().code() == Code::kNotFound) continue;  // Deleted meanwhile.
     if (!bytes.ok()) return bytes.status();
     AQ_ASSIGN_OR_RETURN(const KeyFile file, DecodeKeyFile(*bytes, *tenant));
     const auto others = to == nullptr ? Status(Code::kNotFound) : to->Read(name);

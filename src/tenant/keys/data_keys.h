@@ -1,15 +1,15 @@
-// The keys that tenants' blocks are sealed with: one for each tenant, random, made by the node that
-// needs it first and read by all others from the key store, where it lies wrapped
-// (docs/formats/keys.md). A key's id is the tenant's generation: it changes with the key, and is in
-// the name of each object that is stored outside.
+// DataKeys holds the keys that tenants' blocks are sealed with: one random key for each tenant. The
+// node that needs a key first makes it, and all others read it from the key store, where it is
+// wrapped (docs/formats/keys.md). A key's id is the tenant's generation: it changes with the key,
+// and the name of each object in a store contains it.
 //
-// Whoever destroys a tenant's key makes everything that was sealed with it unreadable everywhere.
-// Other nodes learn of it by Refresh(), which is for every minute at the latest. A tenant whose key
-// was destroyed or found gone has no other one here until Release(): what is dropped and erased
-// until then is the old key's, and nothing of the next one's.
+// Destroying a tenant's key makes every block that was sealed with it unreadable everywhere. Other
+// nodes learn of it by Refresh(), which each node calls at least once a minute. When a tenant's key
+// was destroyed or is gone from the store, the tenant has no key on this node until Release().
+// Blocks that are dropped and erased until then are the old key's, and never the next one's.
 //
-// Any thread may call; all but Known() wait for the key store. Secrets are wiped when the last user
-// lets go, and stand in no message.
+// Any thread may call; all functions but Known() wait for the key store. A secret is wiped when its
+// last user lets go, and no message contains it.
 #pragma once
 
 #include <map>
@@ -31,66 +31,70 @@ namespace aquifer {
 
 class DataKeys {
  public:
-  // All outlive it.
+  // The store, the wrapper and the random source outlive this object.
   DataKeys(KeyStore* store, KeyWrapper* wrapper, Random* random)
       : store_(store), wrapper_(wrapper), random_(random) {}
 
-  // The tenant's key, out of memory or of the store; else it is made. kUnavailable: the store
-  // cannot be reached. kInvalid: its master key is not known. kCorrupt: it was changed. kBusy: it
-  // waits for Release(), or changes all the time.
+  // The tenant's key, from memory or from the store; makes one if there is none. kUnavailable: the
+  // store cannot be reached. kInvalid: its master key is not known. kCorrupt: it was changed.
+  // kBusy: the tenant waits for Release(), or the key changes all the time.
   Result<SharedDataKey> GetOrMake(const TenantId& tenant) AQ_EXCLUDES(mutex_);
-  // The same, but kNotFound instead of making one.
+  // As GetOrMake(), but returns kNotFound instead of making a key.
   Result<SharedDataKey> Get(const TenantId& tenant) AQ_EXCLUDES(mutex_);
 
-  // What is in memory; null when it is not. Waits for nothing.
+  // The key in memory, or null. Waits for nothing.
   SharedDataKey Known(const TenantId& tenant) const AQ_EXCLUDES(mutex_);
 
-  size_t known() const AQ_EXCLUDES(mutex_);  // How many are in memory.
+  size_t known() const AQ_EXCLUDES(mutex_);  // How many keys are in memory.
 
-  // The ids of the tenant's keys that were in memory and are gone from the store, the newest last:
-  // of as many as are remembered.
+  // The ids of the tenant's past keys, the newest last: keys that were in memory and are gone from
+  // the store. Only a bounded number is remembered.
   std::vector<DataKeyId> Past(const TenantId& tenant) const AQ_EXCLUDES(mutex_);
 
-  // Whether a key with this id was destroyed, here or, as far as ReadMarks() has read it,
-  // elsewhere.
+  // Returns true if the key with this id was destroyed on this node, or elsewhere as far as
+  // ReadMarks() has read.
   bool IsDestroyed(const DataKeyId& id) const AQ_EXCLUDES(mutex_);
   std::vector<DataKeyId> Destroyed() const AQ_EXCLUDES(mutex_);
-  // Whoever destroys a key leaves a mark in the store, so that nodes that were not there know. One
-  // that could not be left then is left now.
+  // Reads the marks that destroyed keys leave in the store for nodes that were not there. Also
+  // writes the marks of this node that the store has not taken yet.
   Status ReadMarks() AQ_EXCLUDES(mutex_);
 
   struct Refreshed {
-    // Their keys were forgotten, because the store has none any more or another one: everything of
-    // these tenants that was sealed is to be dropped, and then Release() called for each.
+    // Tenants whose keys were forgotten, because the store has none any more or another one. The
+    // caller drops every sealed block of each tenant, and then calls Release() for it.
     std::vector<TenantId> forgotten;
-    // The first trouble with a key that is still there or cannot be asked for; it stays known.
+    // The first error with a key that is still in the store, or that cannot be asked for. That key
+    // stays known.
     Status status;
   };
-  // Reads every key in memory again.
+  // Reads every key in memory again from the store.
   Refreshed Refresh() AQ_EXCLUDES(mutex_);
 
-  // For ever, and at once here. Fine when there is none. Its id stays in the store. If ok, it is
-  // for the caller to drop what it sealed, and to call Release().
+  // Destroys the key for ever, and on this node at once. Succeeds if there is none. Its id stays in
+  // the store as a mark. If ok, the caller drops the blocks that the key sealed, and calls
+  // Release().
   Status Destroy(const TenantId& tenant) AQ_EXCLUDES(mutex_);
 
-  // What a forgotten key sealed is dropped here: the tenant may have another one. Once for each
-  // time that it was forgotten.
+  // Call once for each time that a key was forgotten, when its blocks are dropped here. The tenant
+  // may then have another key.
   void Release(const TenantId& tenant) AQ_EXCLUDES(mutex_);
-  bool held(const TenantId& tenant) const AQ_EXCLUDES(mutex_);  // It waits for that.
+  // Returns true if the tenant waits for Release().
+  bool held(const TenantId& tenant) const AQ_EXCLUDES(mutex_);
 
-  // Wraps all keys in the store that an older master key has wrapped with the current one; nothing
-  // that was sealed changes. Returns how many, or the first trouble, after trying all.
+  // Wraps all keys in the store that an older master key has wrapped with the current one. Sealed
+  // blocks do not change. Returns how many keys were wrapped, or the first error, after trying all.
   Result<size_t> Rewrap();
 
  private:
   Result<SharedDataKey> Read(const TenantId& tenant);
   Result<bool> Make(const TenantId& tenant);
-  // Whether the store says from now on that this key was destroyed.
+  // Returns true if the store says from now on that this key was destroyed.
   bool Mark(const DataKeyId& id);
-  // Its id, as it stands in the store; none where there is no key that can be read.
+  // The key's id in the store; nothing if there is no readable key.
   std::optional<DataKeyId> IdInStore(const TenantId& tenant);
   void AddPast(const TenantId& tenant, const DataKeyId& id) AQ_REQUIRES(mutex_);
-  // What is then in memory; null when a key was destroyed since `destroyed` was counted.
+  // Keeps a key in memory and returns it. Returns null if a key was destroyed since `destroyed` was
+  // counted.
   SharedDataKey Remember(const TenantId& tenant, SharedDataKey key, uint64_t destroyed)
       AQ_EXCLUDES(mutex_);
 
@@ -104,11 +108,11 @@ class DataKeys {
   std::map<TenantId, std::vector<DataKeyId>> past_ AQ_GUARDED_BY(mutex_);
   std::multiset<TenantId> held_ AQ_GUARDED_BY(mutex_);
   std::set<DataKeyId> marks_ AQ_GUARDED_BY(mutex_);
-  std::set<DataKeyId> unmarked_ AQ_GUARDED_BY(mutex_);  // Of marks_: the store has not taken them.
+  std::set<DataKeyId> unmarked_ AQ_GUARDED_BY(mutex_);  // The marks that the store has not taken.
 };
 
-// Of how many tenants `from` has a key that `to` has not, or has another one in place of. A null
-// `to` has none.
+// How many tenants have a key in `from` that is missing or another one in `to`. A null `to` has
+// none.
 Result<size_t> CountMissingKeys(KeyStore* from, KeyStore* to);
 
 }  // namespace aquifer

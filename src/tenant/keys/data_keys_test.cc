@@ -46,7 +46,8 @@ Bytes FileBytes(const std::string& path) {
 }
 
 void WriteFile(const std::string& path, const Bytes& bytes) {
-  std::filesystem::remove(path);  // Some filesystems sync what was cut to nothing and written anew.
+  // Some filesystems sync a file that was truncated and written anew.
+  std::filesystem::remove(path);
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(bytes.data()),
              static_cast<std::streamsize>(bytes.size()));
@@ -102,7 +103,7 @@ TEST_F(DataKeysTest, AKeyIsMadeOnceAndFoundByEveryNode) {
   EXPECT_TRUE((*found)->secret == (*made)->secret);
 }
 
-TEST_F(DataKeysTest, WhatIsStoredIsWrappedAndForThisUserOnly) {
+TEST_F(DataKeysTest, StoredKeysAreWrappedAndForThisUserOnly) {
   const auto key = *keys_.GetOrMake(kAcme);
   const Bytes stored = FileBytes(FileOf(kAcme));
   EXPECT_EQ(stored.size(), 116u);
@@ -126,9 +127,9 @@ TEST_F(DataKeysTest, EveryBitOfAStoredKeyCounts) {
     DataKeys reader(store_.get(), wrapper_.get(), SystemRandom());
     const auto read = reader.GetOrMake(kAcme);
     ASSERT_FALSE(read.ok()) << bit;
-    // A version or a master key that nobody knows is for a person; the rest is damage.
+    // An unknown version or master key needs a person; the rest is damage.
     EXPECT_TRUE(read.status().code() == Code::kCorrupt || read.status().code() == Code::kInvalid);
-    EXPECT_TRUE(FileBytes(FileOf(kAcme)) == changed);  // Nothing was made in its place.
+    EXPECT_TRUE(FileBytes(FileOf(kAcme)) == changed);  // No key was made in its place.
   }
   for (const size_t bytes : {0, 7, 56, 115}) {
     WriteFile(FileOf(kAcme), Bytes(sound.begin(), sound.begin() + bytes));
@@ -143,7 +144,7 @@ TEST_F(DataKeysTest, AnotherTenantsKeyDoesNotUnwrap) {
   WriteFile(FileOf(kOther), bytes);
   EXPECT_EQ(keys_.Get(kOther).status().code(), Code::kCorrupt);
   std::memcpy(bytes.data() + 8, kOther.bytes.data(),
-              16);  // Not with the name changed inside, either.
+              16);  // Changing the name inside does not help either.
   WriteFile(FileOf(kOther), bytes);
   EXPECT_EQ(keys_.Get(kOther).status().code(), Code::kCorrupt);
 }
@@ -157,7 +158,7 @@ TEST_F(DataKeysTest, AMasterKeyIsChangedWithoutTouchingDataKeys) {
 
   const auto both = Wrapper({Secret(2), Secret(1)});
   DataKeys rotating(store_.get(), both.get(), SystemRandom());
-  EXPECT_TRUE(rotating.Get(kAcme).ok());  // Still under the old one.
+  EXPECT_TRUE(rotating.Get(kAcme).ok());  // Still wrapped with the old master key.
   EXPECT_EQ(*rotating.Rewrap(), 2u);
   EXPECT_EQ(*rotating.Rewrap(), 0u);
   EXPECT_TRUE(rotating.Refresh().forgotten.empty());
@@ -170,7 +171,7 @@ TEST_F(DataKeysTest, AMasterKeyIsChangedWithoutTouchingDataKeys) {
   EXPECT_EQ(old_one.Get(kAcme).status().code(), Code::kInvalid);
 }
 
-TEST_F(DataKeysTest, RewrappingDoesNotBringBackWhatWasDestroyed) {
+TEST_F(DataKeysTest, RewrappingDoesNotBringBackADestroyedKey) {
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   const Bytes old = FileBytes(FileOf(kAcme));
   ASSERT_TRUE(keys_.Destroy(kAcme).ok());
@@ -202,10 +203,10 @@ TEST_F(DataKeysTest, ADestroyedKeyIsForgottenByAllAndNothingOfItIsLeft) {
   for (const std::string& name : NamesIn(path())) {
     EXPECT_FALSE(Contains(FileBytes(path() + "/" + name), id)) << name;
   }
-  EXPECT_TRUE(keys_.Destroy(kAcme).ok());  // Once more is fine.
+  EXPECT_TRUE(keys_.Destroy(kAcme).ok());  // A second Destroy() succeeds.
 }
 
-// A store that can be told to make, or to show, nothing.
+// A store that can be told to make no value, or to show none.
 class SparingStore final : public KeyStore {
  public:
   explicit SparingStore(KeyStore* store) : store_(store) {}
@@ -248,7 +249,7 @@ TEST_F(DataKeysTest, AMarkThatCouldNotBeLeftIsLeftLater) {
   EXPECT_EQ(elsewhere.Destroyed(), std::vector<DataKeyId>{id});
 }
 
-TEST_F(DataKeysTest, AKeyThatCannotBeReadWhenItIsDestroyedIsMarkedByWhatIsKnownOfIt) {
+TEST_F(DataKeysTest, AnUnreadableKeyIsMarkedAsDestroyedByItsKnownId) {
   SparingStore store(store_.get());
   DataKeys keys(&store, wrapper_.get(), SystemRandom());
   const DataKeyId id = (*keys.GetOrMake(kAcme))->id;
@@ -279,7 +280,7 @@ TEST_F(DataKeysTest, ATenantHasNoOtherKeyBeforeWhatTheLastOneSealedIsDropped) {
   ASSERT_TRUE(elsewhere.GetOrMake(kAcme).ok());
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   ASSERT_TRUE(keys_.Destroy(kAcme).ok());
-  ASSERT_TRUE(keys_.Destroy(kAcme).ok());  // By two at once.
+  ASSERT_TRUE(keys_.Destroy(kAcme).ok());  // Two callers destroy it at once.
   EXPECT_EQ(keys_.GetOrMake(kAcme).status().code(), Code::kBusy);
   keys_.Release(kAcme);
   EXPECT_EQ(keys_.GetOrMake(kAcme).status().code(), Code::kBusy);
@@ -318,7 +319,7 @@ TEST_F(DataKeysTest, AStoreThatCannotBeReadIsNoReasonToForget) {
   EXPECT_EQ(keys_.Known(kAcme)->id, id);
 }
 
-// Wiping shows in a second name of the file.
+// A second name of the file shows that its bytes were wiped.
 TEST_F(DataKeysTest, ADeletedFileIsOverwritten) {
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   const std::string second = scratch_.Sub("second_name");
@@ -340,7 +341,8 @@ TEST_F(DataKeysTest, AReplacedFileIsOverwritten) {
 TEST_F(DataKeysTest, OpeningFinishesWhatADeadWriterLeft) {
   ASSERT_TRUE(keys_.GetOrMake(kAcme).ok());
   const std::string name = FileOf(kAcme).substr(path().size() + 1);
-  // It died after the link, before the temporary name was gone; another in mid-delete.
+  // One writer died after the link, before its temporary name was gone. Another one died in
+  // mid-delete.
   ASSERT_EQ(link(FileOf(kAcme).c_str(), (path() + "/." + name + ".new").c_str()), 0);
   WriteFile(path() + "/.0123.gone", Bytes(116, std::byte{1}));
   ASSERT_TRUE(OpenKeyDirectory(path()).ok());
@@ -407,7 +409,7 @@ TEST_F(DataKeysTest, WithoutLocksAKeyIsWholeAndNoneThatIsDeletedComesBack) {
   if (!ran) GTEST_SKIP() << "the host allows no filters of system calls";
 }
 
-// As processes, of which some are killed at any moment: whatever is there then can be read.
+// Runs writers as processes, and kills some at any moment: every key that is left can be read.
 TEST_F(DataKeysTest, AKilledWriterLeavesAKeyOrNone) {
   for (int round = 0; round < 10; ++round) {
     const TenantId tenant = TenantIdOf(std::to_string(round));
@@ -446,7 +448,7 @@ TEST(MountedKeysTest, AMountPointThatIsEmptyIsNoStoreThatLostItsKeys) {
   std::ofstream(mount + "/proof").put('1');
   ASSERT_TRUE(*store->Create("a", value));
 
-  // It is unmounted, and comes back; then another one comes in its place.
+  // The file system is unmounted and comes back; then another one comes in its place.
   std::filesystem::rename(mount, scratch.Sub("elsewhere"));
   std::filesystem::create_directory(mount);
   EXPECT_EQ(store->Read("a").status().code(), Code::kUnavailable);

@@ -91,7 +91,7 @@ class KeyBucket final : public KeyStore {
     request->on_done = [&](S3Request&) { done.set_value(); };
     bucket_->Submit(request);
     done.get_future().wait();
-    // Whoever is told that a key is not there forgets it: that is for a clear answer alone.
+    // A caller that gets kNotFound forgets the key. Only a clear answer may say so.
     const bool unclear =
         request->status.code() == Code::kNotFound && request->error.code != "NoSuchKey";
     if (unclear || request->status.code() == Code::kLate || request->status.code() == Code::kBusy) {
@@ -105,17 +105,18 @@ class KeyBucket final : public KeyStore {
   Result<Value> Get(const std::string& key) {
     S3Request get{.method = "GET", .key = key};
     AQ_RETURN_IF_ERROR(Do(&get));
-    if (get.text.size() > kMaxValueBytes) return Status(Code::kCorrupt, "a key is never so long");
+    if (get.text.size() > kMaxValueBytes)
+      return Status(Code::kCorrupt, "the value is too long to be a key");
     return Value{.bytes = BytesOf(get.text), .etag = get.answer_headers["etag"]};
   }
 
-  // False: the condition does not hold.
+  // Returns false if the condition does not hold.
   Result<bool> Put(const std::string& key, std::span<const std::byte> value,
                    std::pair<std::string, std::string> condition) {
     S3Request put{.method = "PUT", .key = key, .headers = {std::move(condition)}, .send = {value}};
     const Status status = Do(&put);
     if (put.http_status == 412 || put.http_status == 404) {
-      // The first attempt may have done it, and its answer been lost: then it is ours.
+      // The first attempt may have succeeded and its answer been lost: then the value is ours.
       const Result<Value> found = Get(key);
       if (found.status().code() == Code::kNotFound) return false;
       if (!found.ok()) return found.status();
@@ -131,9 +132,11 @@ class KeyBucket final : public KeyStore {
     return status.code() == Code::kNotFound ? Status() : status;
   }
 
-  // Whether keys can be made by one alone there, and destroyed. Asked before the first change.
+  // Checks that the server lets exactly one writer make a key, and that a key can be destroyed.
+  // Called before the first change.
   Status CheckServer() {
-    const MutexLock lock(&mutex_);  // Held while we ask: the others wait for the same answer.
+    // Held during the request: the other threads wait for the same answer.
+    const MutexLock lock(&mutex_);
     if (checked_) return {};
     AQ_RETURN_IF_ERROR(CheckVersions());
     AQ_RETURN_IF_ERROR(CheckConditions());
@@ -144,10 +147,11 @@ class KeyBucket final : public KeyStore {
   Status CheckVersions() {
     S3Request ask{.method = "GET", .query = {{"versioning", ""}}};
     const Status status = Do(&ask);
-    if (ask.http_status == 501 || ask.http_status == 405) return {};  // It does not know versions.
+    // The server does not know versions.
+    if (ask.http_status == 501 || ask.http_status == 405) return {};
     if (ask.http_status == 403) {
       return {Code::kUnavailable,
-              fmt::format("whether {} keeps old versions of keys is not to be seen; next step: "
+              fmt::format("cannot find out whether {} keeps old versions of keys; next step: "
                           "allow s3:GetBucketVersioning",
                           bucket_->Describe())};
     }

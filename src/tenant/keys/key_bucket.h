@@ -1,9 +1,8 @@
-// Wrapped data keys in a bucket, beside the blobs under the same prefix: "<prefix>_keys/<name>",
-// which no blob is called.
+// Wrapped data keys in a bucket, beside the blobs under the same prefix: "<prefix>_keys/<name>". No
+// blob has such a name.
 //
-// A bucket that keeps old versions of objects cannot forget a key, and a server that ignores
-// conditions lets two nodes make a tenant's key: both are found out before the first change, and
-// refused.
+// A bucket that keeps old versions of objects cannot forget a key. A server that ignores conditions
+// lets two nodes make a tenant's key. Both are found out before the first change, and refused.
 #pragma once
 
 #include <memory>
@@ -16,7 +15,7 @@
 
 namespace aquifer {
 
-// Reaches for nothing yet.
+// Does not contact the server yet.
 Result<std::unique_ptr<KeyStore>> OpenKeyBucket(const BucketOptions& options, Clock* clock,
                                                 Random* random);
 

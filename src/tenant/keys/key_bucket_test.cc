@@ -40,7 +40,7 @@ class KeyBucketTest : public testing::Test {
   std::unique_ptr<KeyStore> store_;
 };
 
-TEST_F(KeyBucketTest, ValuesAreMadeOnceReplacedWhereTheyAreWhatWasExpectedAndDeleted) {
+TEST_F(KeyBucketTest, ValuesAreMadeOnceReplacedIfAsExpectedAndDeleted) {
   EXPECT_EQ(store_->Read("a1").status().code(), Code::kNotFound);
   EXPECT_TRUE(*store_->Create("a1", Value("one")));
   EXPECT_FALSE(*store_->Create("a1", Value("two")));
@@ -70,7 +70,7 @@ TEST_F(KeyBucketTest, OfManyThatMakeOrReplaceAValueOneDoes) {
     threads.emplace_back([&, i] {
       const Bytes mine = Value("value-" + std::to_string(i));
       Result<Bytes> seen = Status(Code::kNotFound);
-      // The server may refuse all who come at once; who makes a key tries again then.
+      // The server may refuse all writers that come at once; each one tries again then.
       for (int attempt = 0; attempt < 100 && !seen.ok(); ++attempt) {
         const Result<bool> created = stores[i]->Create("contested", mine);
         made += created.ok() && *created ? 1 : 0;
@@ -84,7 +84,7 @@ TEST_F(KeyBucketTest, OfManyThatMakeOrReplaceAValueOneDoes) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(made, 1);
-  EXPECT_GE(replaced, 1);  // Several may have asked for the very same change.
+  EXPECT_GE(replaced, 1);  // Several writers may have asked for the very same change.
   const Result<Bytes> last = stores[0]->Read("contested");
   ASSERT_TRUE(last.ok()) << last.status().ToString();
   EXPECT_EQ(*last, Value("last"));

@@ -1,7 +1,8 @@
-// A file for each value, written beside its place and then linked to it: link() refuses to replace,
-// so the first of many writers wins also where locks do not reach all of them. Everything that
-// changes the directory holds its lock file besides; so what lies beside a value while we hold it
-// was left by a writer that died, or by one whom no lock reaches and who then begins again.
+// A file for each value. It is written beside its place and then linked to it. link() refuses to
+// replace a file, so the first of many writers wins, even on a filesystem whose locks do not reach
+// all of them. Every change also holds the directory's lock file. A leftover beside a value was
+// therefore written by a process that died, or by one that no lock reaches, which then begins
+// again.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMaxValueBytes = 64 << 10;
 constexpr const char* kLockName = ".lock";
-// Behind ".<name>". What is to become a value, and what is no value any more.
+// Suffixes behind ".<name>": a value that is being written, and a value that was deleted.
 constexpr std::string_view kNewSuffix = ".new";
 constexpr std::string_view kGoneSuffix = ".gone";
 
@@ -56,7 +57,7 @@ class KeyDirectory final : public KeyStore {
     AQ_RETURN_IF_ERROR(CheckKeyStoreName(name));
     const Descriptor file(
         openat(directory_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    // ESTALE: on a network filesystem, it was deleted between look-up and opening.
+    // ESTALE: on a network filesystem, the file was deleted between look-up and opening.
     if (!file.valid() && (errno == ENOENT || errno == ESTALE)) return Status(Code::kNotFound);
     if (!file.valid()) return Failed("open", name, errno);
     std::vector<std::byte> value(kMaxValueBytes + 1);
@@ -94,12 +95,12 @@ class KeyDirectory final : public KeyStore {
       return Failed("rename", name, errno);
     }
     AQ_RETURN_IF_ERROR(SyncDirectory());
-    AQ_RETURN_IF_ERROR(WipeFile(old.get(), name));  // As Delete() does, and for the same reason.
+    AQ_RETURN_IF_ERROR(WipeFile(old.get(), name));  // Wiped as in Delete(), for the same reason.
     return true;
   }
 
-  // Out of sight first, so that nobody reads it half wiped; then wiped, because a file that is only
-  // unlinked can be found on the disk.
+  // The file is renamed first, so that nobody reads it half wiped. It is then overwritten, because
+  // an unlinked file can be found on the disk.
   Status Delete(const std::string& name) override {
     AQ_RETURN_IF_ERROR(CheckKeyStoreName(name));
     AQ_ASSIGN_OR_RETURN(const Held held, Lock());
@@ -119,20 +120,20 @@ class KeyDirectory final : public KeyStore {
   }
 
  private:
-  // The lock, until it goes.
+  // Holds the directory's lock while it lives.
   class Held {
    public:
     Held(Descriptor file, bool excludes) : file_(std::move(file)), excludes_(excludes) {}
 
-    bool excludes() const { return excludes_; }  // False: the file system has no locks.
+    bool excludes() const { return excludes_; }  // Returns false if the file system has no locks.
 
    private:
     Descriptor file_;
     bool excludes_ = false;
   };
 
-  // Through an opening of its own: the lock belongs to that, so that threads exclude each other
-  // too.
+  // Opens the lock file anew for each lock: a lock belongs to an opening, so threads exclude each
+  // other too.
   Result<Held> Lock() {
     Descriptor file(
         openat(directory_.get(), kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -160,8 +161,8 @@ class KeyDirectory final : public KeyStore {
     return fsync(directory_.get()) == 0 ? Status() : Failed("sync", ".", errno);
   }
 
-  // Under a name of its own, which it returns: where locks do not reach all writers, none of them
-  // may link what another one is still writing.
+  // Writes the value under a temporary name of its own, and returns that. Locks may not reach all
+  // writers, so no writer may link a file that another one is still writing.
   Result<std::string> WriteBeside(const std::string& name, std::span<const std::byte> value) {
     AQ_RETURN_IF_ERROR(CheckKeyStoreName(name));
     if (value.size() > kMaxValueBytes) return Status(Code::kInvalid, "too long for a key store");
@@ -187,7 +188,8 @@ class KeyDirectory final : public KeyStore {
     return Status();
   }
 
-  // Some filesystems have no second names for a file; they may still refuse to replace one.
+  // Returns true if `from` became `to`, which was not there. A filesystem without second names for
+  // a file may still refuse to replace one.
   bool LinkOrMove(const std::string& from, const std::string& to) const {
     const int directory = directory_.get();
     if (linkat(directory, from.c_str(), directory, to.c_str(), 0) == 0) return true;
@@ -195,8 +197,8 @@ class KeyDirectory final : public KeyStore {
     return renameat2(directory, from.c_str(), directory, to.c_str(), RENAME_NOREPLACE) == 0;
   }
 
-  // Values that were deleted, of `name` or, where that is empty, of all; and what dead writers
-  // left, which may be a second name of a value that is deleted now.
+  // Removes deleted values of `name`, or of all names if it is empty. Also removes files of dead
+  // writers, which may be a second name of a value that is deleted now.
   Status SweepLeftovers(const std::string& name) {
     AQ_ASSIGN_OR_RETURN(const std::vector<std::string> names, AllNames());
     for (const std::string& found : names) {
@@ -224,7 +226,7 @@ class KeyDirectory final : public KeyStore {
     AQ_RETURN_IF_ERROR(WriteAll(file, std::vector<std::byte>(bytes), name));
     return fsync(file) == 0 ? Status() : Failed("sync", name, errno);
   }
-  // What a writer that died left may be a second name of what it wrote.
+  // Returns false if the file has a second name: a dead writer's leftover may be one of its value.
   bool IsOnlyName(const std::string& name) const {
     struct stat facts{};
     return fstatat(directory_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 &&

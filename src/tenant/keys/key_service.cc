@@ -13,13 +13,14 @@ namespace {
 
 constexpr int64_t kFirstPauseNanos = 200'000'000;
 constexpr int64_t kMostPauseNanos = 10'000'000'000;
-constexpr int64_t kAbsentNanos = 10'000'000'000;  // Who has no key may have one made elsewhere.
+// A tenant without a key may get one on another node.
+constexpr int64_t kAbsentNanos = 10'000'000'000;
 constexpr int64_t kReadMarksNanos = 600'000'000'000;
-constexpr size_t kMaxWanted = 65536;  // Whoever asks when there are more asks again.
+constexpr size_t kMaxWanted = 65536;  // Requests beyond this are dropped; their callers ask again.
 
 }  // namespace
 
-// Shared, because one that was exchanged may still be wrapping.
+// Shared, because a wrapper that was replaced may still be in use.
 class KeyService::Masters final : public KeyWrapper {
  public:
   explicit Masters(std::shared_ptr<KeyWrapper> wrapper) : wrapper_(std::move(wrapper)) {}
@@ -108,7 +109,7 @@ std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& te
 }
 
 void KeyService::Want(const TenantId& tenant, bool make) {
-  if (keys_.held(tenant)) return;  // Who asks, asks again.
+  if (keys_.held(tenant)) return;  // The caller asks again.
   const MutexLock lock(&mutex_);
   if (!make) {
     const auto absent = absent_.find(tenant);
@@ -133,7 +134,7 @@ Status KeyService::SetMasters(std::span<const SecretKey> masters) {
 void KeyService::SetWrapper(std::unique_ptr<KeyWrapper> wrapper) {
   masters_->Set(std::move(wrapper));
   const MutexLock lock(&mutex_);
-  // What was wrapped by one that was not known may be by one of these.
+  // Keys that an unknown master key had wrapped may be readable now.
   for (auto& [tenant, wanted] : wanted_) wanted.try_at = 0;
   changed_.NotifyAll();
 }
@@ -161,7 +162,7 @@ Status KeyService::Refresh() {
   return Status();
 }
 
-// Now and then: they matter to nobody but the sweeps of stores.
+// Read rarely: only the sweeps of stores need the marks.
 Status KeyService::ReadMarks() {
   const int64_t now = options_.clock->NowNanos();
   {
@@ -185,14 +186,14 @@ KeyFigures KeyService::figures() const {
 
 void KeyService::Run() {
   NameThisThread("aq-keys");
-  // What was deleted before this process began is still to be swept from stores.
+  // Keys destroyed before this process began may still have objects to sweep from stores.
   if (const Status read = ReadMarks(); !read.ok()) Heard(read);
   AllWanted wanted;
   while (!Await(&wanted)) {
     if (!wanted.empty()) {
       Find(wanted);
     } else {
-      [[maybe_unused]] const Status told = Refresh();  // Heard() has it.
+      [[maybe_unused]] const Status told = Refresh();  // Refresh() has passed it to Heard().
     }
   }
 }
@@ -223,7 +224,7 @@ void KeyService::Find(const AllWanted& tenants) {
   for (const auto& [tenant, wanted] : tenants) {
     const Status status = (wanted.make ? keys_.GetOrMake(tenant) : keys_.Get(tenant)).status();
     const bool none = !wanted.make && status.code() == Code::kNotFound;
-    const bool later = status.code() == Code::kBusy;  // No trouble of the store's.
+    const bool later = status.code() == Code::kBusy;  // kBusy is not the store's failure.
     if (!status.ok() && !none && !later && trouble.ok()) trouble = status;
     Found(tenant, wanted.make, status);
     const MutexLock lock(&mutex_);
@@ -239,7 +240,7 @@ void KeyService::Found(const TenantId& tenant, bool made, const Status& status) 
   if (none) absent_[tenant] = now + kAbsentNanos;
   if (status.ok()) absent_.erase(tenant);
   const auto found = wanted_.find(tenant);
-  // One that was only looked for may be wanted in earnest by now.
+  // A key that was only looked for may have to be made by now.
   if (status.ok() || (none && !found->second.make)) {
     wanted_.erase(found);
   } else if (!none) {
@@ -261,12 +262,12 @@ void KeyService::Forget(const TenantId& tenant) {
 void KeyService::Release(const TenantId& tenant) {
   keys_.Release(tenant);
   const MutexLock lock(&mutex_);
-  absent_.erase(tenant);  // Somebody else may have made one meanwhile.
+  absent_.erase(tenant);  // Another node may have made one meanwhile.
   if (const auto found = wanted_.find(tenant); found != wanted_.end()) found->second.try_at = 0;
   changed_.NotifyAll();
 }
 
-// Only what is new is worth a line.
+// Only a new error is logged.
 void KeyService::Heard(const Status& status) {
   std::string line;
   {

@@ -1,12 +1,13 @@
-// The tenants' data keys for those who may not wait: what is not known yet is read, or made, on a
-// thread of the service's own, which also reads all known keys again every 20 seconds. A key that
-// is gone from the store, or another one, is forgotten, and whoever was told of it drops what it
-// sealed. Until that is done the tenant has no other key here: what is erased meanwhile, by names
-// in which the key's id stands, must not be what the next one sealed.
+// KeyService gives tenants' data keys to callers that may not wait. A thread of the service reads
+// or makes the keys that are not known yet. It also reads all known keys again every 20 seconds. A
+// key that is gone from the store, or was replaced, is forgotten, and `on_forgotten` tells the node
+// to drop the blocks that it sealed. The tenant has no other key here until that is done. Blocks
+// are erased by names that contain the key's id, so an erasure must never meet a block of the next
+// key.
 //
-// A key store that cannot be reached changes nothing for keys that are known; those that are
-// wanted are asked for again, each after a pause of its own that grows to ten seconds. Where the
-// store hangs, so does the thread, and with it the destructor.
+// If the key store cannot be reached, known keys stay as they are. Wanted keys are asked for again,
+// each after a pause of its own that grows to ten seconds. If the store hangs, the thread hangs,
+// and the destructor with it.
 //
 // Any thread may call.
 #pragma once
@@ -36,21 +37,22 @@ namespace aquifer {
 
 struct KeyServiceOptions {
   int64_t refresh_nanos = 20'000'000'000;
-  // Somebody else destroyed a tenant's key: what it sealed is to be dropped, and then `on_dropped`
-  // called, on any thread while the service is there. On the thread that found out.
+  // Another node destroyed a tenant's key. The receiver drops the blocks that the key sealed, and
+  // then calls `on_dropped`, on any thread while the service lives. Runs on the thread that found
+  // out.
   std::function<void(const TenantId&, std::function<void()> on_dropped)> on_forgotten{};
-  std::function<void(const std::string&)> log{};  // Any thread; may be empty.
+  std::function<void(const std::string&)> log{};  // Runs on any thread; may be empty.
   Clock* clock = SystemClock();
   Random* random = SystemRandom();
 };
 
 struct KeyFigures {
   size_t known = 0;
-  size_t wanted = 0;  // Asked for, and not there yet.
+  size_t wanted = 0;  // Keys that were asked for and are not known yet.
   uint64_t forgotten = 0;
   uint64_t failures = 0;       // Keys that could not be read or made, and refreshes that failed.
-  int64_t refreshed_unix = 0;  // When all were last read again; 0: not yet.
-  std::string trouble{};       // What the last one failed of; empty: nothing since.
+  int64_t refreshed_unix = 0;  // When all keys were last read again; 0: not yet.
+  std::string trouble{};       // The last error; empty if all went well since.
 };
 
 class KeyService final : public KeySource {
@@ -59,8 +61,8 @@ class KeyService final : public KeySource {
   static Result<std::unique_ptr<KeyService>> Start(std::unique_ptr<KeyStore> store,
                                                    std::span<const SecretKey> masters,
                                                    const KeyServiceOptions& options);
-  // With a wrapper of the caller's own, such as a key service's. It is called on several threads,
-  // and where it waits for a network those wait who may: see above.
+  // With a wrapper of the caller's own, such as a key service's. It is called on several threads.
+  // If it waits for a network, only callers that may wait do so.
   static std::unique_ptr<KeyService> Start(std::unique_ptr<KeyStore> store,
                                            std::unique_ptr<KeyWrapper> wrapper,
                                            const KeyServiceOptions& options);
@@ -72,13 +74,12 @@ class KeyService final : public KeySource {
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
-  // From now on these wrap and unwrap.
+  // From now on these master keys wrap and unwrap.
   Status SetMasters(std::span<const SecretKey> masters);
   void SetWrapper(std::unique_ptr<KeyWrapper> wrapper);
 
-  // These wait for the key store. See DataKeys.
-  // `drop` runs before it returns, whatever became of the key; if it is destroyed, the tenant has
-  // no key here until then.
+  // These functions wait for the key store; see DataKeys. `drop` runs before Destroy() returns,
+  // even if that failed. If the key was destroyed, the tenant has no key here until `drop` has run.
   Status Destroy(const TenantId& tenant, const std::function<void()>& drop = {});
   Result<size_t> Rewrap() { return keys_.Rewrap(); }
   // Reads all known keys again now.
@@ -94,16 +95,17 @@ class KeyService final : public KeySource {
              const KeyServiceOptions& options);
 
   void Run();
-  // A key that somebody asked for. One that cannot be read keeps no other one waiting.
+  // A key that a caller asked for. A key that cannot be read does not delay the others.
   struct Wanted {
-    bool make = false;        // Where there is none.
-    int64_t pause_nanos = 0;  // Before it is tried again.
+    bool make = false;        // Make one if there is none.
+    int64_t pause_nanos = 0;  // How long to wait before the next try.
     int64_t try_at = 0;
   };
   using AllWanted = std::map<TenantId, Wanted>;
 
   void Want(const TenantId& tenant, bool make) AQ_EXCLUDES(mutex_);
-  // What to do next; waits for it. Empty, and false: read all again. True: end.
+  // Waits for work. Returns true if the thread is to end. With `wanted` empty, read all known keys
+  // again.
   bool Await(AllWanted* wanted) AQ_EXCLUDES(mutex_);
   void Find(const AllWanted& tenants) AQ_EXCLUDES(mutex_);
   void Found(const TenantId& tenant, bool made, const Status& status) AQ_EXCLUDES(mutex_);
@@ -121,7 +123,8 @@ class KeyService final : public KeySource {
   Condition changed_;
   bool ending_ AQ_GUARDED_BY(mutex_) = false;
   AllWanted wanted_ AQ_GUARDED_BY(mutex_);
-  std::map<TenantId, int64_t> absent_ AQ_GUARDED_BY(mutex_);  // They have no key; until when.
+  // Tenants without a key, and until when that is believed.
+  std::map<TenantId, int64_t> absent_ AQ_GUARDED_BY(mutex_);
   int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
   int64_t read_marks_at_ AQ_GUARDED_BY(mutex_) = 0;
   KeyFigures figures_ AQ_GUARDED_BY(mutex_);

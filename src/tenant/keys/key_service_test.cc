@@ -39,7 +39,7 @@ bool Eventually(const std::function<bool()>& holds) {
   return false;
 }
 
-// A directory that can be made to fail.
+// A key directory that can be made to fail.
 class FailingStore final : public KeyStore {
  public:
   FailingStore(std::unique_ptr<KeyStore> store, std::shared_ptr<std::atomic<bool>> fails)
@@ -87,7 +87,7 @@ class KeyServiceTest : public testing::Test {
     return scratch_.Sub("keys") + "/" + name;
   }
 
-  // The first answer may be null; some later one is not.
+  // The first answer may be null; a later one is not.
   static SharedDataKey Await(KeyService* service, const TenantId& tenant) {
     EXPECT_TRUE(Eventually([&] { return service->KeyOf(tenant) != nullptr; }));
     return service->KeyOf(tenant);
@@ -142,7 +142,7 @@ TEST_F(KeyServiceTest, ItReadsAgainByItself) {
   EXPECT_TRUE(Eventually([&] { return gone > 0; }));
 }
 
-TEST_F(KeyServiceTest, AStoreThatFailsIsAskedAgainAndWhatIsKnownStays) {
+TEST_F(KeyServiceTest, AFailingStoreIsAskedAgainAndKnownKeysStay) {
   std::vector<std::string> lines;
   KeyServiceOptions options;
   Mutex mutex;
@@ -177,7 +177,7 @@ TEST_F(KeyServiceTest, TheMasterKeyIsChangedWhileItRuns) {
   EXPECT_EQ(*service->Rewrap(), 0u);
   const auto later = Service({Master(2)});
   EXPECT_EQ(Await(later.get(), kAcme)->secret, key->secret);
-  // One that does not have the new one yet waits for it, and makes no other key.
+  // A node that does not know the new master key yet waits for it, and makes no other key.
   const auto behind = Service({Master(1)});
   EXPECT_EQ(behind->KeyOf(kAcme), nullptr);
   EXPECT_TRUE(Eventually([&] { return behind->figures().failures > 0; }));
@@ -205,7 +205,7 @@ TEST_F(KeyServiceTest, WhoOnlyReadsOrErasesMakesNoKeyForATenantThatIsDeleted) {
     EXPECT_EQ(service->Known(kAcme), nullptr);
   }
   EXPECT_FALSE(std::filesystem::exists(KeyFileOf(kAcme)));
-  // Who stores again has another one, and what is left of the first is still known.
+  // A tenant that stores again gets another key. The ids of the first one are still known.
   const DataKeyId next = Await(two.get(), kAcme)->id;
   EXPECT_THAT(*two->Generations(kAcme), ElementsAre(id, next));
   EXPECT_TRUE(
@@ -213,9 +213,8 @@ TEST_F(KeyServiceTest, WhoOnlyReadsOrErasesMakesNoKeyForATenantThatIsDeleted) {
   EXPECT_TRUE(one->Generations(kOther)->empty());
 }
 
-// What is erased for the old key's sake, by names that are made of generations, is never the new
-// one's.
-TEST_F(KeyServiceTest, ATenantThatComesAgainIsGivenItsKeyWhereWhatItHadBeforeIsDropped) {
+// Erasing the old key's blocks, by names that contain its generation, never meets the new key's.
+TEST_F(KeyServiceTest, AReturningTenantGetsItsKeyOnceItsOldBlocksAreDropped) {
   std::function<void()> dropped;
   KeyServiceOptions options;
   options.on_forgotten = [&](const TenantId&, std::function<void()> on_dropped) {
@@ -233,7 +232,7 @@ TEST_F(KeyServiceTest, ATenantThatComesAgainIsGivenItsKeyWhereWhatItHadBeforeIsD
     EXPECT_EQ(two->KeyOf(kAcme), nullptr);
     EXPECT_EQ(two->Known(kAcme), nullptr);
     EXPECT_THAT(two->Generations(kAcme), testing::Optional(ElementsAre(old)));
-    Await(two.get(), TenantIdOf(fmt::format("other {}", i)));  // Its thread had time for it.
+    Await(two.get(), TenantIdOf(fmt::format("other {}", i)));  // By now the thread had time for it.
   }
   EXPECT_EQ(two->figures().failures, 0u);
   dropped();
@@ -263,7 +262,7 @@ TEST_F(KeyServiceTest, WhileADestroyedKeysBlocksAreDroppedItIsSureThatThereIsNoO
   EXPECT_TRUE(ran);
 }
 
-// Stands for a key service far away, which wraps in its own way.
+// Stands for a remote key service, which wraps in its own way.
 class RemoteWrapper final : public KeyWrapper {
  public:
   explicit RemoteWrapper(uint8_t number) : number_(static_cast<std::byte>(number)) {}
@@ -328,7 +327,7 @@ TEST_F(KeyServiceTest, ADamagedKeyKeepsNoOtherWaiting) {
   std::filesystem::resize_file(KeyFileOf(kAcme), 20);
   const auto service = Service();
   service->KeyOf(kAcme);
-  // Until its pause has grown beyond what anybody would wait for.
+  // Until the pause has grown beyond what a test would wait for.
   EXPECT_TRUE(Eventually([&] { return service->figures().failures >= 3; }));
   EXPECT_THAT(service->figures().trouble, HasSubstr("damaged"));
   const auto begin = std::chrono::steady_clock::now();

@@ -1,8 +1,9 @@
-// Where wrapped data keys live: a few small named values that all nodes see. A directory here, a
-// bucket in key_bucket.h. It never sees a key that is not wrapped.
+// A KeyStore holds wrapped data keys: a few small named values that all nodes see. This file has
+// the one in a directory; key_bucket.h has the one in a bucket. A store never sees a key that is
+// not wrapped.
 //
-// Calls wait for a disk or a network: make them on a thread that may. Any thread, also several at
-// once, and any number of processes on one store.
+// Calls wait for a disk or a network, so make them on a thread that may wait. Any number of threads
+// and of processes may use one store at once.
 #pragma once
 
 #include <cstddef>
@@ -20,29 +21,31 @@ class KeyStore {
  public:
   virtual ~KeyStore() = default;
 
-  // Names are 1 to 64 of the characters 0-9 and a-z. All changes are on the medium when a call
-  // returns. kUnavailable when the store cannot be reached or failed: nothing is known then.
+  // A name has 1 to 64 of the characters 0-9 and a-z. When a call returns, its change is on the
+  // medium. kUnavailable: the store cannot be reached or failed, and the outcome is not known.
 
-  // Whether it was made: false says that the name is already there. Of many at once one succeeds.
+  // Returns true if the value was made, false if the name is already there. Of many writers at
+  // once, one succeeds.
   virtual Result<bool> Create(const std::string& name, std::span<const std::byte> value) = 0;
 
-  virtual Result<std::vector<std::byte>> Read(const std::string& name) = 0;  // kNotFound.
+  // Returns kNotFound if there is no such value.
+  virtual Result<std::vector<std::byte>> Read(const std::string& name) = 0;
 
-  // False, and no change, when the value is not `expected`, or no longer there.
+  // Returns false, and changes nothing, if the value is not `expected` or no longer there.
   virtual Result<bool> Replace(const std::string& name, std::span<const std::byte> expected,
                                std::span<const std::byte> value) = 0;
 
-  // Leaves no copy of the value behind. What is not there is deleted already.
+  // Deletes the value and leaves no copy of it. Succeeds if there is none.
   virtual Status Delete(const std::string& name) = 0;
 
-  virtual Result<std::vector<std::string>> List() = 0;  // In order.
+  virtual Result<std::vector<std::string>> List() = 0;  // Sorted.
 };
 
-// kInvalid for a name that no store takes.
+// Returns kInvalid for a name that no store takes.
 Status CheckKeyStoreName(std::string_view name);
 
-// In a directory, which is made if its parent is there, for this user only. It may be on a
-// filesystem that several nodes share. Finishes what a writer that died has left.
+// Opens a store in a directory. The directory is made if its parent exists, for this user only.
+// Several nodes may share the filesystem. Leftovers of writers that died are cleaned up.
 Result<std::unique_ptr<KeyStore>> OpenKeyDirectory(const std::string& path);
 
 }  // namespace aquifer

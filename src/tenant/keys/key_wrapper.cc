@@ -19,7 +19,7 @@ struct FreeContext {
   void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
 };
 
-// What a master key is used as; never as itself.
+// The two keys that are derived from a master key. The master key itself encrypts nothing.
 struct Master {
   MasterKeyId id{};
   SecretKey wrapping;
@@ -44,7 +44,7 @@ unsigned char* Out(std::span<std::byte> bytes) {
 
 void Must(int result) { AQ_CHECK(result == 1); }
 
-// A cipher that has seen the associated data and comes to the key next.
+// Returns a cipher that has read the associated data and takes the key next.
 std::unique_ptr<EVP_CIPHER_CTX, FreeContext> Begin(bool encrypts, const SecretKey& key,
                                                    std::span<const std::byte> iv,
                                                    std::span<const std::byte> associated) {
@@ -65,8 +65,8 @@ class MasterKeyWrapper final : public KeyWrapper {
 
   MasterKeyId current() const override { return masters_.front().id; }
 
-  // The vector is random: a master key wraps a key for each tenant and rotation, which are far from
-  // the 2^32 that 96 random bits are good for.
+  // The initialisation vector is random. A master key wraps one key for each tenant and rotation,
+  // which is far below the 2^32 uses that 96 random bits are good for.
   Result<std::vector<std::byte>> Wrap(const SecretKey& key,
                                       std::span<const std::byte> associated) override {
     std::vector<std::byte> wrapped(kWrappedBytes);

@@ -1,9 +1,9 @@
-// Wraps data keys with a master key, so that what a key store holds is worth nothing alone. With
-// master keys of our own here; a key service (KMS) is another implementation of the same, and given
-// to KeyService::Start() (docs/formats/keys.md).
+// A KeyWrapper encrypts data keys with a master key, so that a key store's bytes are worth nothing
+// alone. This file has the one with master keys of our own. A key management service (KMS) is
+// another implementation, and is given to KeyService::Start() (docs/formats/keys.md).
 //
 // Several master keys may be known, so that they can be changed: the first one wraps, all unwrap.
-// Any thread; implementations may wait for a network.
+// Any thread may call; an implementation may wait for a network.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace aquifer {
 
-using MasterKeyId = std::array<std::byte, 16>;  // Tells nothing of the key.
+using MasterKeyId = std::array<std::byte, 16>;  // The id says nothing about the key.
 
 class KeyWrapper {
  public:
@@ -26,17 +26,19 @@ class KeyWrapper {
 
   virtual MasterKeyId current() const = 0;
 
-  // With the current master key; at most 4096 bytes. `associated` must be the same to unwrap.
+  // Wraps with the current master key; returns at most 4096 bytes. Unwrap() needs the same
+  // `associated`.
   virtual Result<std::vector<std::byte>> Wrap(const SecretKey& key,
                                               std::span<const std::byte> associated) = 0;
 
-  // kInvalid when the master key is not known; kCorrupt when it is, and did not wrap these bytes.
+  // Returns kInvalid if the master key is not known, kCorrupt if it is known and did not wrap these
+  // bytes.
   virtual Result<SecretKey> Unwrap(const MasterKeyId& master, std::span<const std::byte> wrapped,
                                    std::span<const std::byte> associated) = 0;
 };
 
-// The current master key first. kInvalid when there is none, or one is all zeros. `random` outlives
-// the wrapper.
+// `masters`: the current one first. Returns kInvalid if there is none, or one is all zeros.
+// `random` outlives the wrapper.
 Result<std::unique_ptr<KeyWrapper>> NewMasterKeyWrapper(std::span<const SecretKey> masters,
                                                         Random* random);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxKeys = 16;
 constexpr size_t kHexDigits = 64;
-constexpr size_t kBase64Digits = 43;  // And one "=" behind them, which may be left out.
+constexpr size_t kBase64Digits = 43;  // One "=" may follow.
 constexpr std::string_view kApart = " \t\r\n,";
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
@@ -66,7 +66,7 @@ std::optional<SecretKey> KeyFrom(std::string_view text) {
   return text.size() == kBase64Digits ? FromBase64(text) : std::nullopt;
 }
 
-// The words of a line, or none when it is a comment.
+// The words of a line; none if it is a comment.
 Status ReadLine(std::string_view line, const std::string& place, std::vector<SecretKey>* keys) {
   while (true) {
     const size_t begin = line.find_first_not_of(kApart);

@@ -1,8 +1,8 @@
-// The master keys that people give to a node: in a file, or in the environment. 32 bytes each,
-// written as 64 hexadecimal digits or in base64; the first one wraps, all unwrap
-// (tenant/keys/key_wrapper.h). What is wrong with them is said without a byte of them.
+// Reads the master keys that people give to a node: in a file, or in the environment. Each has 32
+// bytes, written as 64 hexadecimal digits or in base64. The first key wraps, all unwrap
+// (tenant/keys/key_wrapper.h). Error messages contain no byte of a key.
 //
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include <sys/types.h>
@@ -16,17 +16,18 @@
 
 namespace aquifer {
 
-// Where they are looked for when no file is named. Keys are apart by newlines, spaces or commas.
+// The variable that holds the keys when no file is named. Newlines, spaces or commas separate keys.
 inline constexpr const char* kMasterKeyVariable = "AQUIFER_MASTER_KEY";
 
 // One to 16 keys. Lines that begin with '#' are comments. `where` is for messages.
 Result<std::vector<SecretKey>> ParseMasterKeys(std::string_view text, const std::string& where);
 
-// Of a file that is closed to others: see base/text/secret_file.h.
+// Reads a file that only its owner can read: see base/text/secret_file.h.
 Result<std::vector<SecretKey>> ReadMasterKeyFile(const std::string& path, uid_t self);
 
-// What the variable holds, if anything, and nothing is left of it: not for children, and not in
-// /proc/PID/environ. Whoever calls wipes it (WipeSecret). At start, before there are threads.
+// Returns the variable's value, or nothing, and wipes it from the environment: children and
+// /proc/PID/environ do not see it any more. The caller wipes the result (WipeSecret). Call at
+// start, before there are threads.
 std::string TakeFromEnvironment(const char* variable);
 
 }  // namespace aquifer

@@ -58,7 +58,7 @@ TEST(MasterKeysTest, SeveralKeysKeepTheirOrder) {
   }
 }
 
-TEST(MasterKeysTest, WhatIsWrongIsSaidWithoutAByteOfIt) {
+TEST(MasterKeysTest, ErrorMessagesContainNoByteOfAKey) {
   for (const std::string& text : {kHex.substr(1), kHex + "0", "xx" + kHex.substr(2),
                                   "*" + kBase64.substr(1), kBase64 + "=", kHex + kHex}) {
     EXPECT_THAT(Refusal("# one\n" + text),
@@ -85,7 +85,7 @@ TEST(MasterKeysTest, AFileOfKeysIsClosedToOthers) {
   EXPECT_THAT(ReadMasterKeyFile(path, ::geteuid()).status().message(), HasSubstr("chmod 600"));
 }
 
-TEST(MasterKeysTest, WhatIsTakenFromTheEnvironmentIsGoneFromIt) {
+TEST(MasterKeysTest, ATakenVariableIsGoneFromTheEnvironment) {
   EXPECT_EQ(TakeFromEnvironment("AQUIFER_NO_SUCH_VARIABLE"), "");
   std::string entry = "AQUIFER_TEST_SECRET=very secret";
   ASSERT_EQ(::putenv(entry.data()), 0);  // The environment is this very memory.

@@ -25,7 +25,7 @@ class MountedKeys final : public KeyStore {
     AQ_ASSIGN_OR_RETURN(const Opened store, Open());
     Result<std::vector<std::byte>> found = store->Read(name);
     if (found.ok() || found.status().code() != Code::kNotFound) return found;
-    // It may have gone in between.
+    // The store may have been unmounted in between.
     AQ_ASSIGN_OR_RETURN(const Opened now, Open());
     return now == store ? std::move(found) : now->Read(name);
   }
@@ -47,7 +47,8 @@ class MountedKeys final : public KeyStore {
   }
 
  private:
-  using Opened = std::shared_ptr<KeyStore>;  // Shared with calls under way when it is exchanged.
+  // Shared, because calls may be under way when the store is exchanged.
+  using Opened = std::shared_ptr<KeyStore>;
 
   Result<Opened> Open() AQ_EXCLUDES(mutex_) {
     if (::access(proof_.c_str(), F_OK) != 0) {
@@ -75,8 +76,8 @@ class MountedKeys final : public KeyStore {
   const std::string proof_;
   Mutex mutex_;
   Opened store_ AQ_GUARDED_BY(mutex_);
-  dev_t device_ AQ_GUARDED_BY(mutex_) = 0;  // Of the directory that is open, and its
-  ino_t number_ AQ_GUARDED_BY(mutex_) = 0;  // number there.
+  dev_t device_ AQ_GUARDED_BY(mutex_) = 0;  // The device of the open directory.
+  ino_t number_ AQ_GUARDED_BY(mutex_) = 0;  // Its inode on that device.
 };
 
 }  // namespace

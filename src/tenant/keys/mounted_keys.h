@@ -1,7 +1,7 @@
-// A key directory on a file system that comes and goes, such as one that many nodes mount: it is
-// opened when it is first needed, and again when another one stands in its place. While it is not
-// there everything is kUnavailable, so that nobody takes an empty mount point for a store that has
-// lost its keys.
+// A key directory on a file system that comes and goes, such as one that many nodes mount. It is
+// opened when it is first needed, and again when another file system stands in its place. While the
+// file system is not mounted, every call returns kUnavailable: nobody takes an empty mount point
+// for a store that has lost its keys.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace aquifer {
 
-// `proof` is a file that is there whenever the right file system is.
+// `proof` is a file that exists exactly while the right file system is mounted.
 std::unique_ptr<KeyStore> NewMountedKeys(std::string directory, std::string proof);
 
 }  // namespace aquifer

@@ -12,7 +12,7 @@ namespace {
 
 std::unique_ptr<Cache> MustHave(Result<std::unique_ptr<Cache>> result) {
   if (!result.ok()) ADD_FAILURE() << result.status().ToString();
-  AQ_CHECK(result.ok());  // No test can go on without.
+  AQ_CHECK(result.ok());  // No test can go on without a cache.
   return *std::move(result);
 }
 
@@ -34,7 +34,7 @@ std::string_view NameOf(const MatchRun& run) {
 
 }  // namespace
 
-// A factory without an instantiation is no mistake of this library's.
+// A library without an instantiation makes no mistake.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CacheBehaviour);
 
 CacheBehaviour::CacheBehaviour() = default;

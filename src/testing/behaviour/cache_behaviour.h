@@ -1,11 +1,11 @@
-// What include/aquifer/cache.h promises, as one suite of tests that any implementation runs:
+// The promises of include/aquifer/cache.h, as one suite of tests that every implementation runs:
 //
 //     INSTANTIATE_TEST_SUITE_P(Open, CacheBehaviour, testing::Values(CacheFactory{...}),
 //                              CacheFactoryName);
 //
-// The tests are in cache_behaviour_*.cc, by theme, and use nothing but the public headers. A
-// program that instantiates them links the library whole, for nothing else refers to them:
-// LINK $<LINK_LIBRARY:WHOLE_ARCHIVE,aquifer_cache_behaviour>.
+// The tests are in cache_behaviour_*.cc, by theme, and use only the public headers. A program that
+// instantiates them must link the library whole, because nothing else refers to the tests: LINK
+// $<LINK_LIBRARY:WHOLE_ARCHIVE,aquifer_cache_behaviour>.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ namespace aquifer {
 
 struct CacheFactory {
   std::string name;  // Letters and digits.
-  // A cache with these options, as its first client sees it. It is closed when its last client is
-  // gone; the next call with the same directories finds what they hold.
+  // Opens a cache with these options, as its first client sees it. The cache is closed when its
+  // last client is gone. The next call with the same directories finds their blocks.
   std::function<Result<std::unique_ptr<Cache>>(const CacheOptions&, const ClientOptions&)> open;
   bool has_nvme = false;
   NvmeEngine nvme_engine = NvmeEngine::kAuto;
@@ -40,7 +40,7 @@ inline void PrintTo(const CacheFactory& factory, std::ostream* out) { *out << fa
 class CacheBehaviour : public testing::TestWithParam<CacheFactory> {
  protected:
   static constexpr uint64_t kMiB = uint64_t{1} << 20;
-  // What DRAM is made of: a pool of one extent holds blocks of one tenant and one size.
+  // The unit of DRAM: an extent holds blocks of one tenant and one size.
   static constexpr uint64_t kExtentBytes = 64 * kMiB;
 
   CacheBehaviour();

@@ -1,4 +1,5 @@
-// Looking after blocks: pins, prestaging, deletion, sessions, expiry, flush, drain, and what pays.
+// Tests the care for blocks: pins, prestaging, deletion, sessions, expiry, flush, drain, and what
+// pays.
 #include <optional>
 
 #include "testing/behaviour/cache_behaviour.h"
@@ -14,7 +15,7 @@ TEST_P(CacheBehaviour, APinKeepsBlocksInMemoryUnderPressure) {
   Start(LayoutOfBytes(kMiB), options);
   const Chain chain = MakeChain(1, 10);
   ASSERT_EQ(engine().Store(chain, {.first = 0, .count = 8}), 8u);
-  EXPECT_EQ(engine().Pin(chain, 3600), 8u);  // Two of the keys are not there.
+  EXPECT_EQ(engine().Pin(chain, 3600), 8u);  // Two of the keys are unknown.
   Crowd(&engine(), 3 * kExtentBytes);
   EXPECT_EQ(Runs(*engine().Match(chain)), "dram 8");
   EXPECT_EQ(engine().Recall(chain, {.first = 0, .count = 8}), Recalled{.right = 8});
@@ -28,7 +29,7 @@ TEST_P(CacheBehaviour, APinThatIsTakenAwayKeepsNothing) {
   ASSERT_EQ(engine().Store(chain), 8u);
   EXPECT_EQ(engine().Pin(chain, 3600), 8u);
   EXPECT_EQ(engine().Pin(chain, 0), 8u);
-  // Each round gives more to everything that was not used since; in the end the chain must go.
+  // Each round ages every block that was not used since; in the end the chain must go.
   EXPECT_TRUE(engine().Eventually([&] {
     Crowd(&engine(), kExtentBytes);
     return Runs(*engine().Match(chain)) != "dram 8";
@@ -110,7 +111,7 @@ TEST_P(CacheBehaviour, PrestagingBringsASessionToMemory) {
   EXPECT_EQ(Runs(*engine().Match(chain)), "dram 12");
 }
 
-TEST_P(CacheBehaviour, PrestagingWhatIsThereOrUnknownDoesNothing) {
+TEST_P(CacheBehaviour, PrestagingPresentOrUnknownBlocksDoesNothing) {
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 4);
   ASSERT_EQ(engine().Store(chain), 4u);
@@ -264,7 +265,7 @@ TEST_P(CacheBehaviour, ExpirySurvivesAReopen) {
   other.reset();
   joined.reset();
 
-  // The rule is gone from the options; the blocks carry their own expiry.
+  // The options no longer have the rule; the blocks carry their own expiry.
   Restart(Options());
   EXPECT_TRUE(engine().Eventually([&] { return engine().Matched(brief) == 0; }));
   EXPECT_EQ(engine().Recall(brief), Recalled{.missed = 4});
@@ -275,7 +276,7 @@ TEST_P(CacheBehaviour, ExpirySurvivesAReopen) {
 
 // --- Flush and drain ---------------------------------------------------------------------------
 
-TEST_P(CacheBehaviour, WhatWasFlushedIsFoundAfterAReopen) {
+TEST_P(CacheBehaviour, FlushedBlocksAreFoundAfterAReopen) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 100);
@@ -319,7 +320,7 @@ TEST_P(CacheBehaviour, ADrainedCacheTakesNothingNewAndLeavesNothingUnsafe) {
     EXPECT_EQ(op.outcome, ReserveOutcome::kRefused);
     EXPECT_EQ(op.refusal, Refusal::kDraining);
   }
-  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 20});  // It still serves.
+  EXPECT_EQ(engine().Recall(chain), Recalled{.right = 20});  // The cache still serves.
   if (has_nvme()) {
     Restart();
     EXPECT_EQ(engine().Recall(chain), Recalled{.right = 20});

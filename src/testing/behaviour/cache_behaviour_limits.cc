@@ -1,4 +1,4 @@
-// Never over and never shared by accident: caps, what is evicted first, quotas, tenants.
+// Tests limits: caps, eviction, quotas, and tenants that must not share by accident.
 #include <optional>
 
 #include "testing/behaviour/cache_behaviour.h"
@@ -6,7 +6,7 @@
 namespace aquifer {
 namespace {
 
-// How many blocks from the front are in memory, and that none is behind them.
+// How many blocks from the front are in memory; checks that none is behind them.
 size_t FrontInMemory(TestEngine* engine, const Chain& chain) {
   size_t front = 0;
   bool gap = false;
@@ -84,7 +84,7 @@ TEST_P(CacheBehaviour, NvmeNeverGrowsBeyondItsCap) {
     EXPECT_LE(nvme.used_bytes, nvme.capacity_bytes);
     EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
   }
-  // Three times the cap went in; that some of it found no place is a fair answer.
+  // Three times the cap was stored. Some blocks may find no place.
   static_cast<void>(engine().Flush());
   EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
 
@@ -94,7 +94,7 @@ TEST_P(CacheBehaviour, NvmeNeverGrowsBeyondItsCap) {
     EXPECT_EQ(recalled.right + recalled.missed, 8u) << recalled;
     right += recalled.right;
   }
-  EXPECT_GE(right, 24u);  // It holds something useful, and not nothing for fear of the cap.
+  EXPECT_GE(right, 24u);  // The tier holds useful blocks, and is not empty for fear of the cap.
   Restart();
   for (const Chain& chain : chains) EXPECT_EQ(engine().Recall(chain).wrong, 0u);
   EXPECT_LE(BytesOnDisk(), options.nvme_bytes);
@@ -124,7 +124,8 @@ TEST_P(CacheBehaviour, ATenantStaysBelowItsCeilingInMemory) {
   TestEngine small(joined.get(), layout());
   for (int round = 0; round < 8; ++round) {
     Crowd(&small, 16 * kMiB, "small");
-    // Nobody else has any, so that the slots in use, which no quota counts, are all its own.
+    // No other tenant has blocks. The slots in use, which no quota counts, are therefore all its
+    // own.
     EXPECT_LE(small.StatsOf(TierKind::kDram).used_bytes, kExtentBytes);
   }
   EXPECT_GE(small.StatsOf(TierKind::kDram).tenant_bytes, kExtentBytes / 2);
@@ -194,8 +195,9 @@ TEST_P(CacheBehaviour, ATenantStaysBelowItsCeilingOnNvme) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     const Chain chain(layout(), {.seed = seed, .blocks = 16, .tenant = "small"});
     small.Store(chain);
-    static_cast<void>(small.Flush());  // At the ceiling it may say that not all has got there.
-    // What the tier itself can read, whoever it is charged to: nobody else has any.
+    // At the ceiling Flush() may report that not all blocks got there.
+    static_cast<void>(small.Flush());
+    // Bytes that the tier itself can count, whoever is charged for them: no other tenant has any.
     const TierStats nvme = small.StatsOf(TierKind::kNvme);
     EXPECT_LE(small.Counter("nvme_live_blocks") * kMiB, 64 * kMiB);
     EXPECT_LE(nvme.tenant_bytes, 64 * kMiB);
@@ -254,7 +256,7 @@ TEST_P(CacheBehaviour, EqualTokensOfTwoTenantsHaveNothingInCommon) {
   const Chain mine = MakeChain(1, 4);
   const Chain theirs(layout(), {.seed = 1, .blocks = 4, .tenant = "other"});
   ASSERT_EQ(engine().Store(mine), 4u);
-  EXPECT_NE(mine[0], theirs[0]);  // The tenant is in the root.
+  EXPECT_NE(mine[0], theirs[0]);  // The root contains the tenant.
   EXPECT_EQ(other.Matched(theirs), 0u);
   EXPECT_EQ(other.Recall(theirs), Recalled{.missed = 4});
 }
@@ -274,7 +276,7 @@ TEST_P(CacheBehaviour, TheVerySameKeyOfAnotherTenantIsAMiss) {
   EXPECT_EQ(other.Evict(chain)->evicted, 0u);
   EXPECT_EQ(other.Pin(chain, 10), 0u);
   EXPECT_EQ(other.Prestage(chain)->found, 0u);
-  // Nor does the answer to a store tell that somebody has it.
+  // The answer to a store does not reveal either that another tenant has the block.
   const auto reserve = other.Reserve(chain);
   CommitRequest commit;
   for (const ReserveOp& op : reserve->ops) {

@@ -1,4 +1,4 @@
-// Store and recall: what is matched, what is fetched, and how long it stays.
+// Tests store and recall: which blocks are matched, which are fetched, and how long they stay.
 #include <algorithm>
 
 #include "testing/behaviour/cache_behaviour.h"
@@ -6,7 +6,7 @@
 namespace aquifer {
 namespace {
 
-// A size for every case: the least, one that is no multiple of anything, and the largest.
+// Typical sizes: the least, one that is no multiple of anything, and the largest.
 constexpr uint64_t kSizes[] = {
     4096, 5000, uint64_t{64} << 10, uint64_t{1} << 20, uint64_t{8} << 20, uint64_t{64} << 20};
 
@@ -103,7 +103,7 @@ TEST_P(CacheBehaviour, AMatchEndsAtTheFirstHole) {
   EXPECT_EQ(engine().Matched(chain), 10u);
 }
 
-TEST_P(CacheBehaviour, AMatchBeginsBehindWhatTheEngineHas) {
+TEST_P(CacheBehaviour, AMatchBeginsBehindTheBlocksThatTheEngineHas) {
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 10);
   engine().Store(chain, {.first = 0, .count = 3});
@@ -115,7 +115,7 @@ TEST_P(CacheBehaviour, AMatchBeginsBehindWhatTheEngineHas) {
   const auto match = engine().Match(chain, {}, 4);
   EXPECT_EQ(match->matched, 6u);
   ASSERT_EQ(match->runs.size(), 1u);
-  EXPECT_EQ(match->runs[0].first, 4u);  // An index into the keys, not into what was matched.
+  EXPECT_EQ(match->runs[0].first, 4u);  // An index into the keys, not into the matched blocks.
   EXPECT_EQ(match->runs[0].count, 6u);
 }
 
@@ -185,7 +185,7 @@ TEST_P(CacheBehaviour, AFetchAnswersInChainOrder) {
     cache()->Poll();
     EXPECT_GE(fetch.completed(), seen);
     for (; seen < fetch.completed(); ++seen) {
-      // What completed() counts can be used at once, whatever the rest does.
+      // The first completed() answers can be used at once, whatever the rest does.
       EXPECT_TRUE(fetch.ops[seen].status.ok()) << seen << fetch.ops[seen].status.ToString();
       EXPECT_TRUE(IsPayload(chain[seen], 0, fetch.ops[seen].bytes)) << seen;
     }
@@ -225,7 +225,8 @@ TEST_P(CacheBehaviour, ALeaseKeepsTheBytesOfAnEvictedBlock) {
   EXPECT_TRUE(evict->status.ok());
   EXPECT_EQ(evict->evicted, 8u);
   EXPECT_EQ(engine().Matched(chain), 0u);
-  Crowd(&engine(), 2 * kExtentBytes);  // Whoever takes memory now must not take that.
+  // A client that takes memory now must not take that of the fetch.
+  Crowd(&engine(), 2 * kExtentBytes);
 
   EXPECT_EQ(engine().CheckAndRelease(chain, {}, *fetch), Recalled{.right = 8});
   EXPECT_EQ(engine().Recall(chain), Recalled{.missed = 8});
@@ -259,7 +260,7 @@ TEST_P(CacheBehaviour, ABlockThatItsReaderFoundCorruptIsDroppedAndCounted) {
   EXPECT_EQ(engine().Counter("corrupt_blocks"), before + 1);
   EXPECT_EQ(engine().Recall(chain, {.first = 0, .count = 1}), Recalled{.right = 1});
   EXPECT_EQ(engine().Recall(chain, {.first = 1, .count = 1}), Recalled{.missed = 1});
-  EXPECT_EQ(engine().Recall(chain).wrong, 0u);  // What hung below it may go as well.
+  EXPECT_EQ(engine().Recall(chain).wrong, 0u);  // Blocks below it may be gone as well.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(chain) == 4; }));  // Again.
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 4});
 }
@@ -272,7 +273,7 @@ TEST_P(CacheBehaviour, AFetchPastItsDeadlineIsAnsweredAndTheBlockIsNotLost) {
     ASSERT_TRUE(engine().Flush().ok());
     Restart();
   }
-  // A nanosecond after the call is over before anyone has heard of it.
+  // A nanosecond after the call is over before any thread has seen the request.
   const auto fetch = engine().Fetch(chain, {}, 1);
   EXPECT_EQ(fetch->completed(), 16u);
   EXPECT_EQ(engine().CheckAndRelease(chain, {}, *fetch), Recalled{.late = 16});
@@ -297,12 +298,12 @@ TEST_P(CacheBehaviour, ACancelledFetchIsAnsweredAndTheBlocksAreNotLost) {
   const Recalled cancelled = engine().CheckAndRelease(chain, {}, fetch);
   EXPECT_EQ(cancelled.right + cancelled.late, 32u) << cancelled;
 
-  cache()->Cancel(&fetch);  // It is done: nothing happens.
+  cache()->Cancel(&fetch);  // The request is done: nothing happens.
   EXPECT_TRUE(fetch.done());
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 32});
 }
 
-TEST_P(CacheBehaviour, WhatIsOnNvmeIsFetchedThereAndThenInMemory) {
+TEST_P(CacheBehaviour, ABlockOnNvmeIsFetchedFromThereAndThenFromMemory) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(256 << 10));
   const Chain chain = MakeChain(1, 20);

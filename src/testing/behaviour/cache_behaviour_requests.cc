@@ -1,5 +1,5 @@
-// Requests and clients: what is refused and why, what is ignored, counters, events, and clients
-// that leave in the middle of something.
+// Tests requests and clients: which requests are refused or ignored, counters, events, and clients
+// that leave in the middle of a request.
 #include <poll.h>
 
 #include <thread>
@@ -13,7 +13,7 @@ using testing::AssertionFailure;
 using testing::AssertionResult;
 using testing::AssertionSuccess;
 
-// kInvalid, and the message names the field that is to be changed.
+// Returns success for kInvalid with a message that names the wrong field.
 AssertionResult Refuses(const Status& status, std::string_view field) {
   if (status.code() != Code::kInvalid) {
     return AssertionFailure() << "expected invalid, got " << status.ToString();
@@ -25,7 +25,7 @@ AssertionResult Refuses(const Status& status, std::string_view field) {
   return AssertionSuccess();
 }
 
-// Every kind of request that speaks of a chain, each made wrong in the same way.
+// Every kind of request on a chain, each made wrong in the same way.
 template <class Spoil>
 void ExpectAllRefuse(TestEngine* engine, const Chain& chain, std::string_view field, Spoil spoil) {
   Cache* cache = engine->cache();
@@ -136,7 +136,7 @@ TEST_P(CacheBehaviour, OtherFieldsThatAreWrongAreRefusedByName) {
   engine().Finish(pin);
   EXPECT_TRUE(Refuses(pin.status, "seconds"));
 
-  // Nothing named at all: to delete everything takes a word of its own.
+  // An Evict that names nothing: deleting everything takes `everything`.
   EvictRequest evict;
   evict.chain.layout = engine().handle();
   cache()->Evict(&evict);
@@ -328,7 +328,7 @@ TEST_P(CacheBehaviour, AWaitEndsWithItsTime) {
   EXPECT_TRUE(match.done());
 }
 
-TEST_P(CacheBehaviour, TheStatsTellWhatIsThereAndWhatHappened) {
+TEST_P(CacheBehaviour, TheStatsReportBlocksAndEvents) {
   Start(LayoutOfBytes(kMiB));
   const Chain chain = MakeChain(1, 10);
   const uint64_t hits = engine().Counter("fetch_hits_dram");

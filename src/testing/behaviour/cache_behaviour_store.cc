@@ -1,4 +1,5 @@
-// Reserve, commit and abort: what becomes visible, when, and to whom; ranks that share a slot.
+// Tests Reserve, Commit and Abort: which blocks become visible, when, and to which client; ranks
+// that share a slot.
 #include <optional>
 #include <tuple>
 
@@ -45,7 +46,7 @@ TEST_P(CacheBehaviour, AnAbortLeavesNothing) {
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 4});
 }
 
-TEST_P(CacheBehaviour, WhatIsThereAlreadyIsNotStoredAgain) {
+TEST_P(CacheBehaviour, AStoredBlockIsNotStoredAgain) {
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 6);
   engine().Store(chain, {.first = 0, .count = 4});
@@ -57,7 +58,7 @@ TEST_P(CacheBehaviour, WhatIsThereAlreadyIsNotStoredAgain) {
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 6});
 }
 
-TEST_P(CacheBehaviour, WhatIsOnNvmeAloneIsThereAlready) {
+TEST_P(CacheBehaviour, ABlockOnNvmeAloneIsNotStoredAgain) {
   if (!has_nvme()) GTEST_SKIP() << "there is no NVMe tier";
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 4);
@@ -96,7 +97,7 @@ TEST_P(CacheBehaviour, AnotherEngineHearsThatABlockIsBeingFilled) {
   for (const ReserveOp& op : had->ops) EXPECT_EQ(op.outcome, ReserveOutcome::kHave);
 }
 
-TEST_P(CacheBehaviour, AMatchTellsOfWhatIsFilledBehindWhatIsReady) {
+TEST_P(CacheBehaviour, AMatchReportsBlocksBeingFilledBehindReadyOnes) {
   Start(LayoutOfBytes(64 << 10), Options(), {.tenant = "local", .engine = "first"});
   const Chain chain = MakeChain(1, 7);
   engine().Store(chain, {.first = 0, .count = 2});
@@ -112,14 +113,14 @@ TEST_P(CacheBehaviour, AMatchTellsOfWhatIsFilledBehindWhatIsReady) {
   EXPECT_EQ(match->runs[1].first, 2u);
 }
 
-TEST_P(CacheBehaviour, AnotherEngineMayFillWhatTheFirstOneAborted) {
+TEST_P(CacheBehaviour, AnotherEngineMayFillABlockThatTheFirstOneAborted) {
   Start(LayoutOfBytes(64 << 10), Options(), {.tenant = "local", .engine = "first"});
   const Chain chain = MakeChain(1, 1);
   const auto reserve = engine().Reserve(chain);
   auto other = Join({.tenant = "local", .engine = "second"});
   TestEngine second(other.get(), layout());
   cache()->Abort({&reserve->ops[0].reservation, 1});
-  engine().Stats();  // An answer: the abort before it has arrived.
+  engine().Stats();  // When this request is answered, the abort has arrived.
 
   EXPECT_EQ(second.Store(chain), 1u);
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 1});
@@ -162,7 +163,8 @@ TEST_P(CacheBehaviour, AReservationIsCommittedOnce) {
   cache()->Commit(&again);
   engine().Finish(again);
   EXPECT_EQ(again.ops[0].status.code(), Code::kInvalid);
-  cache()->Abort({&reserve->ops[0].reservation, 1});  // Published: there is nothing to abort.
+  // The block is published: there is nothing to abort.
+  cache()->Abort({&reserve->ops[0].reservation, 1});
 
   EXPECT_EQ(engine().CheckAndRelease(chain, {}, *fetch), Recalled{.right = 1});
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 1});
@@ -183,7 +185,7 @@ TEST_P(CacheBehaviour, ABlockWhoseSumsWereWrongIsNeverServedFromNvme) {
   }
   cache()->Commit(&commit);
   engine().Finish(commit);
-  static_cast<void>(engine().Flush());  // It may tell of the block that was not worth keeping.
+  static_cast<void>(engine().Flush());  // Flush() may report the block that was not worth keeping.
   Restart();
 
   const auto fetch = engine().Fetch(chain, {.first = 1, .count = 1});
@@ -223,8 +225,8 @@ TEST_P(CacheBehaviour, AParentThatDoesNotFitHarmsNothing) {
   Start(LayoutOfBytes(64 << 10));
   const Chain chain = MakeChain(1, 6);
   ASSERT_EQ(engine().Store(chain, {.first = 0, .count = 4}), 4u);
-  // A block that claims to follow the first but to be far down; one that is its own parent; one
-  // whose parent comes after it.
+  // Three false claims: a block that follows the first one but says it is far down; one that is its
+  // own parent; one whose parent comes after it.
   const std::tuple<Key, Key, uint32_t> claims[] = {
       {chain[4], chain[0], 40}, {chain[5], chain[5], 5}, {chain[0], chain[3], 9}};
   for (const auto& [key, parent, position] : claims) {
@@ -252,9 +254,9 @@ TEST_P(CacheBehaviour, AReservationThatIsHeldTooLongIsVoid) {
   const auto reserve = engine().Reserve(chain);
   auto joined = Join({.tenant = "local", .engine = "waits"});
   TestEngine waits(joined.get(), layout());
-  // Nobody has to wait for it for ever.
+  // The other client need not wait for ever.
   EXPECT_TRUE(waits.Eventually([&] { return waits.Store(chain) == 1; }));
-  // It may still write: that slot is nobody else's.
+  // The late client may still write: no other block has that slot.
   const auto late = engine().FillAndCommit(chain, {}, *reserve);
   EXPECT_FALSE(late->ops[0].status.ok());
   EXPECT_FALSE(late->ops[0].published);
@@ -291,7 +293,7 @@ class Rank {
 
   void Abort(const ReserveOp& reserve) {
     cache_->Abort({&reserve.reservation, 1});
-    engine_.Stats();  // An answer: the abort before it has arrived.
+    engine_.Stats();  // When this request is answered, the abort has arrived.
   }
 
   TestEngine& engine() { return engine_; }
@@ -313,7 +315,7 @@ TEST_P(CacheBehaviour, FourRanksOfOneEngineStoreABlockTogether) {
     reserved.push_back(ranks[i]->Reserve(chain));
     ASSERT_EQ(reserved[i].outcome, ReserveOutcome::kSlot) << i;
   }
-  // One slot: what one rank writes, the others see.
+  // One slot: the other ranks see what one rank writes.
   reserved[3].slot[0] = std::byte{0x5A};
   EXPECT_EQ(reserved[0].slot[0], std::byte{0x5A});
 
@@ -384,7 +386,7 @@ TEST_P(CacheBehaviour, ARankThatAbortsVoidsTheReservationForAll) {
   EXPECT_FALSE(late.published);
   EXPECT_EQ(engine().Matched(chain), 0u);
 
-  // All have let go, so the block may be stored anew.
+  // All ranks have let go, so the block may be stored anew.
   EXPECT_TRUE(engine().Eventually([&] { return engine().Store(chain) == 1; }));
   EXPECT_EQ(engine().Recall(chain), Recalled{.right = 1});
 }
@@ -417,7 +419,7 @@ TEST_P(CacheBehaviour, AVoidSlotIsNobodyElsesWhileARankMayWriteIt) {
   const ReserveOp two = second.Reserve(chain);
   second.Abort(two);
 
-  // The first rank's copy is still under way: whatever is stored meanwhile keeps its bytes.
+  // The first rank's copy is still under way. Blocks stored meanwhile keep their bytes.
   const Chain others = MakeChain(2, 2 * kExtentBytes / (64 << 10));
   engine().Store(others);
   std::fill(one.slot.begin(), one.slot.end(), std::byte{0xEE});
@@ -425,7 +427,7 @@ TEST_P(CacheBehaviour, AVoidSlotIsNobodyElsesWhileARankMayWriteIt) {
   first.Abort(one);
 }
 
-TEST_P(CacheBehaviour, WhatOneRankStoredWholeAllRanksRecall) {
+TEST_P(CacheBehaviour, AllRanksRecallABlockThatOneRankStoredWhole) {
   Start(LayoutOfHeads());
   const Chain chain = MakeChain(1, 4);
   EXPECT_EQ(engine().Store(chain), 4u);

@@ -1,4 +1,4 @@
-// What tests of the Core share: a ManualWorld with one client and one layout, and calls that wait
+// Shared by tests of the Core: a ManualWorld with one client and one layout, and calls that wait
 // for their answers. Other tenants attach with AttachAs().
 #pragma once
 

@@ -19,7 +19,7 @@
 
 namespace aquifer {
 
-// What the tiers share, and what a test sets and looks at. Outlives them.
+// The store that the tiers share, which a test sets and looks at. Outlives them.
 struct FakeStore {
   struct Blob {
     BlockMeta meta;
@@ -54,7 +54,7 @@ class FakeDurableTier final : public DurableTier {
   ~FakeDurableTier() override;
 
   void SetInService(bool in_service);
-  // What hangs ends, and what is held is let go.
+  // Ends the batches that hang, and lets go of those that are held.
   void LetGo();
 
   const std::string& name() const override { return name_; }
@@ -110,7 +110,7 @@ class FakeDurableTier final : public DurableTier {
   Clock* const clock_;
   bool in_service_ = true;
   std::map<const void*, Open> open_;         // By batch.
-  std::vector<std::function<void()>> held_;  // What is told when it is let go.
+  std::vector<std::function<void()>> held_;  // Told when they are let go.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

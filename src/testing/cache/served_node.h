@@ -18,7 +18,7 @@ class ServedNode {
   ServedNode(const std::string& program, const std::vector<std::string>& arguments,
              const std::vector<std::string>& wrapper = {});
 
-  // Whether it serves, soon. What it said until then is in said().
+  // Returns true if it serves, soon. Its output until then is in said().
   bool AwaitReady();
   // Reads on until the node's log has a line with this in it; false when none comes.
   bool AwaitLine(const std::string& text);

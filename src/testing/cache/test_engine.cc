@@ -145,7 +145,7 @@ size_t TestEngine::StorePatiently(const Chain& chain, const BlockRange& range) {
     Eventually([&] {
       stored = StoreOnce(chain, piece);
       if (stored == piece.count) return true;
-      // What kept the flush back will show as blocks that find no room.
+      // The reason why the flush failed will show as blocks that find no room.
       static_cast<void>(Flush());
       return false;
     });

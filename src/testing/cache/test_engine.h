@@ -26,7 +26,7 @@ struct BlockRange {
   uint16_t part = 0;
 };
 
-// What became of the blocks of a fetch.
+// The outcome of a fetch, by blocks.
 struct Recalled {
   size_t right = 0;
   size_t missed = 0;

@@ -149,7 +149,7 @@ bool FakeGpu::MayCopy(const GpuCopy& copy) {
   return to && from;
 }
 
-// Where the engine's pages are is not known here.
+// Returns true if the launch uses only pinned tables and slots. The engine's pages are not checked.
 bool FakeGpu::MayMove(const MoveLaunch& launch) {
   const bool tables =
       KnowsTable(launch.pieces, launch.piece_count) &&

@@ -1,12 +1,12 @@
-// A GPU in plain memory. Its queues hold what was put into them until a step is made: each asking
-// for a mark makes some, in an order that a seed decides, so that copies and kernels of different
-// queues interleave as they may on a device, and nothing is done when the call for it returns.
+// A GPU in plain memory. Its queues hold work until a step is made. Each question for a mark makes
+// some steps, in an order that a seed decides. Copies and kernels of different queues therefore
+// interleave as they may on a device, and nothing is done when the call for it returns.
 //
-// It keeps the mover honest: copies and kernels that use memory of the host that is not pinned, two
-// ranges that were pinned apart as if they were one, or memory that was freed, are mistakes and not
-// made; so is to destroy it while something is queued. Any one call can be made to fail.
+// It checks the mover. A copy or kernel is a mistake, and not made, if it uses host memory that is
+// not pinned, or memory that was freed. Taking two ranges that were pinned apart for one is a
+// mistake, too. So is destroying the GPU while work is queued. Any one call can be made to fail.
 //
-// Not thread-safe, but for Pin() and Unpin().
+// Not thread-safe, except for Pin() and Unpin().
 #pragma once
 
 #include <atomic>
@@ -25,21 +25,23 @@
 
 namespace aquifer {
 
-// What FakeGpus did, which outlives them. Those of one log are one device: what one of them pins is
-// pinned for all.
+// A record of the actions of FakeGpus, which outlives them. GPUs with one log are one device:
+// memory that one of them pins is pinned for all.
 struct FakeGpuLog {
-  std::string mistake;  // The first; empty: none.
+  std::string mistake;  // The first mistake; empty: none.
   uint64_t calls = 0;
   uint64_t copies = 0;
   uint64_t moves = 0;
   uint64_t drains = 0;
-  uint64_t queued = 0;                  // Copies, kernels, marks and waits that are not done.
-  uint64_t open_memory = 0;             // Allocations that were not given back.
-  std::atomic<uint64_t> pinned = 0;     // Ranges, by Pin().
-  std::atomic<uint64_t> pinning = 0;    // Threads that are inside of Pin().
-  std::atomic<bool> hold_pins = false;  // While it is set, none of them comes out; notify_all().
+  uint64_t queued = 0;                // Copies, kernels, marks and waits that are not done.
+  uint64_t open_memory = 0;           // Allocations that were not given back.
+  std::atomic<uint64_t> pinned = 0;   // Ranges pinned by Pin().
+  std::atomic<uint64_t> pinning = 0;  // Threads that are inside of Pin().
+  // While it is set, no thread returns from Pin(). Call notify_all() after clearing it.
+  std::atomic<bool> hold_pins = false;
   Mutex mutex;
-  std::map<uint64_t, uint64_t> pinned_ranges AQ_GUARDED_BY(mutex);  // Begin and bytes.
+  // Begin and bytes of each range.
+  std::map<uint64_t, uint64_t> pinned_ranges AQ_GUARDED_BY(mutex);
 };
 
 struct FakeGpuOptions {
@@ -71,21 +73,21 @@ class FakeGpu final : public GpuDevice {
   void Drain() override;
 
  private:
-  // What a queue holds: work, or a wait.
+  // An item of a queue: work, or a wait.
   struct Item {
     std::function<void()> work;
     Mark wait_mark = 0;
-    uint64_t wait_setting = 0;  // Of that mark; 0: this is no wait.
+    uint64_t wait_setting = 0;  // The setting of the mark to wait for; 0: this is no wait.
   };
   struct MarkState {
-    uint64_t set = 0;      // How often it was set,
-    uint64_t reached = 0;  // and the last setting that was reached.
+    uint64_t set = 0;      // How often the mark was set.
+    uint64_t reached = 0;  // The last setting that was reached.
   };
 
   Status Call();
   void Mistake(const std::string& what);
   void Put(Queue queue, Item item);
-  bool Step();  // False: nothing can go on.
+  bool Step();  // Returns false if no queue can go on.
   bool MayCopy(const GpuCopy& copy);
   bool MayMove(const MoveLaunch& launch);
   bool Knows(uint64_t address, uint64_t bytes);
@@ -99,11 +101,12 @@ class FakeGpu final : public GpuDevice {
   SeededRandom random_;
   std::vector<std::deque<Item>> queues_;
   std::vector<MarkState> marks_;
-  std::map<uint64_t, std::unique_ptr<std::byte[]>> memory_;  // The device's and the pinned.
+  // The device's memory and pinned memory.
+  std::map<uint64_t, std::unique_ptr<std::byte[]>> memory_;
   std::map<uint64_t, uint64_t> sizes_;
 };
 
-// What the kernel does, on the host.
+// Does the kernel's work, on the host.
 void RunMove(MoveKind kind, const MoveLaunch& launch);
 
 }  // namespace aquifer

@@ -1,5 +1,5 @@
-// Somebody who talks HTTP to a node, byte by byte: well or badly. Every wait ends after a minute,
-// as a failure.
+// A peer that talks HTTP to a node, byte by byte, well or badly. Every wait ends after a minute, as
+// a failure.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct HeardResponse {
 
 class HttpPeer {
  public:
-  // On the loopback. Not connected: nobody listens there.
+  // Connects to the loopback. It is not connected if nobody listens there.
   explicit HttpPeer(uint16_t port);
   explicit HttpPeer(const std::string& socket);
 
   bool connected() const { return socket_.valid(); }
-  // False: the node has closed the connection.
+  // Returns false if the node has closed the connection.
   bool Send(std::string_view bytes);
-  // None: the connection is over, or a minute has passed.
+  // Returns nothing if the connection is over, or a minute has passed.
   std::optional<HeardResponse> Receive();
-  // All that comes until the connection is over.
+  // All bytes until the connection is over.
   std::string ReceiveAll();
-  // Until then what comes is thrown away. False: a minute has passed.
+  // Drops all bytes until the connection is over. Returns false after a minute.
   bool WaitForEnd();
 
  private:
@@ -41,7 +41,9 @@ class HttpPeer {
   std::string input_;
 };
 
-// "GET /v1/status HTTP/1.1" and what it needs. `headers` are whole lines, each with "\r\n".
+// "GET /v1/status HTTP/1.1" with the headers that it needs. `headers` are whole lines, each with
+// "\r
+// ".
 std::string GetText(std::string_view path, std::string_view headers = {});
 std::string PostText(std::string_view path, std::string_view body, std::string_view headers = {});
 

@@ -5,7 +5,7 @@
 namespace aquifer {
 namespace {
 
-// A client that keeps the node alive, and passes everything on.
+// A client that keeps the node alive, and passes every call on.
 class ClientOfOwnNode final : public Cache {
  public:
   ClientOfOwnNode(std::shared_ptr<OwnNode> node, std::unique_ptr<Cache> client)
@@ -38,7 +38,8 @@ class ClientOfOwnNode final : public Cache {
   }
 
  private:
-  const std::shared_ptr<OwnNode> node_;  // Shared by all its clients; ends after the last of them.
+  // Shared by all its clients; the node ends after the last of them.
+  const std::shared_ptr<OwnNode> node_;
   const std::unique_ptr<Cache> client_;
 };
 

@@ -1,4 +1,4 @@
-// A node in this process with its own socket, for tests of what connects to it.
+// A node in this process with its own socket, for tests of its clients.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace aquifer {
 
 class OwnNode {
  public:
-  // Everyone of this user may come in, where `server` does not say otherwise.
+  // Every process of this user may connect, unless `server` says otherwise.
   static Result<std::shared_ptr<OwnNode>> Start(const CacheOptions& options,
                                                 ServerOptions server = {});
 
@@ -25,7 +25,7 @@ class OwnNode {
   std::unique_ptr<Node> node_;
 };
 
-// A client of a node that ends with its last client, as Open()'s cache does.
+// A client of a node that ends with its last client, like the cache of Open().
 Result<std::unique_ptr<Cache>> ConnectToOwnNode(const CacheOptions& options,
                                                 const ClientOptions& client);
 

@@ -1,5 +1,5 @@
-// A client that speaks a node's local protocol by hand, with nothing checked on the way: for tests
-// of what a node does with clients that the client library would never be.
+// A client that speaks a node's local protocol by hand, without any checks. It tests how a node
+// treats clients that misbehave as the client library never would.
 #pragma once
 
 #include <cstddef>
@@ -25,21 +25,21 @@ class RawClient {
  public:
   explicit RawClient(const std::string& path);
 
-  // False: the kernel does not let it send the descriptors.
+  // Returns false if the kernel does not let it send the descriptors.
   bool SendOnSocket(std::span<const std::byte> frame, std::span<const int> descriptors = {});
   bool SayHello(const Hello& hello, std::span<const int> descriptors = {});
-  // Says hello and takes all that the welcome brings.
+  // Says hello and takes everything that comes with the welcome.
   void Enter(std::string_view tenant = "local", bool observe = false,
              uint16_t version = kLocalVersion);
 
-  // A frame that is there already; kNotFound when there is none.
+  // A frame that is there already; kNotFound if there is none.
   Status TryReceive(std::vector<std::byte>* frame) { return socket_.Receive(frame, true); }
-  // The next frame on the socket; empty when it was closed.
+  // The next frame on the socket; empty if the socket was closed.
   std::vector<std::byte> Receive();
-  // What the node has sent on the socket and nobody has received.
+  // How many bytes the node has sent on the socket that were not received.
   size_t BytesToReceive() const;
   bool IsCutOff();
-  // The same, and nothing is received.
+  // Returns true if the node has closed the socket. Receives nothing.
   bool IsHungUp() const;
   Descriptor TakeDescriptor() { return socket_.TakeDescriptor(); }
   void HangUp() { socket_.EndSending(); }
@@ -56,17 +56,17 @@ class RawClient {
   void WriteFrame(std::span<const std::byte> frame);
   void WakeNode();
 
-  // The next answer's head; reader() stands behind it.
+  // The head of the next answer; reader() then stands behind it.
   std::optional<AnswerHead> Answer();
   FrameReader& reader() { return *reader_; }
-  // Until the answer to this request is done, however many frames that takes.
+  // Returns true if the answer to this request came to its end, however many frames it took.
   bool AwaitDone();
 
   void Register(const Layout& layout);
   LayoutHandle layout() const { return layout_; }
   uint32_t max_requests() const { return max_requests_; }
 
-  // All that it shares with the node.
+  // All descriptors that it shares with the node.
   std::vector<int> shared() const;
   RingHeader* request_header() { return reinterpret_cast<RingHeader*>(to_node_.bytes().data()); }
   RingHeader* answer_header() { return reinterpret_cast<RingHeader*>(from_node_.bytes().data()); }

@@ -1,6 +1,6 @@
-// A node's end of the local protocol, played by a test step by step: it says what the test makes it
-// say, and shows what the client sent. One connection at a time. Everything runs on the test's
-// thread, but for the greeting, which has one of its own while the client connects.
+// A node's end of the local protocol, played by a test step by step. It sends the frames that the
+// test wants, and shows the client's frames. One connection at a time. Everything runs on the
+// test's thread; only the greeting has one of its own while the client connects.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +22,39 @@ namespace aquifer {
 
 class ScriptedNode {
  public:
-  static constexpr uint64_t kRingDataBytes = uint64_t{128} << 10;  // The least there is.
+  static constexpr uint64_t kRingDataBytes = uint64_t{128} << 10;  // The smallest allowed.
   static constexpr int64_t kPatienceNanos = 20'000'000'000;
 
   ScriptedNode() : listener_(*ListenOn(socket(), /*private_to_user=*/true)) {}
 
   std::string socket() const { return scratch_.path() + "/node.sock"; }
 
-  // Greets whoever comes while `connect` runs; false when nobody came.
+  // Greets the client that comes while `connect` runs. Returns false if none came.
   bool Greet(const std::function<void()>& connect,
              const Welcome& welcome = {.max_requests = 16, .ring_data_bytes = kRingDataBytes});
 
-  // The next frame that the client sent; none when there is none for a long time.
+  // The client's next frame; nothing if none comes for a long time.
   std::optional<FrameHeader> Next();
   std::optional<FrameHeader> TryNext();
   // The frame that Next() found.
   FrameReader Body() const { return FrameReader(frame_); }
-  // Reads frames until one of this kind; false when none comes.
+  // Reads frames until one of this kind. Returns false if none comes.
   bool Sees(FrameKind kind);
 
-  // A whole answer of `count` items, whose body `encode` writes.
+  // Sends a whole answer of `count` items, whose body `encode` writes.
   void Answer(uint64_t number, uint32_t count, const std::function<void(FrameWriter*)>& encode);
   void Refuse(uint64_t number, Code why);
-  // Of an answer that goes on: its first items.
+  // Sends the first items of an answer that goes on.
   void BeginAnswer(uint64_t number, uint32_t count,
                    const std::function<void(FrameWriter*)>& encode);
-  // Offers memory, and says that it has so many bytes.
+  // Offers memory, and claims that it has `said_bytes`.
   void Offer(uint32_t extent, uint64_t said_bytes, uint64_t bytes);
 
-  // As a node does with a client that holds something for too long.
+  // Ends the connection, as a node does with a client that holds a lease for too long.
   void CutOff() { socket_->EndSending(); }
-  // As when its process ends.
+  // Ends the connection, as when the node's process ends.
   void Die() { socket_.reset(); }
-  // Whether the client closes its end.
+  // Returns true if the client closes its end.
   bool IsLeft();
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kKeyBits = 2048;
 
-// As tokens have it: for URLs, without padding.
+// As in tokens: for URLs, without padding.
 std::string Base64(std::span<const unsigned char> bytes) {
   std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');
   const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(),

@@ -1,5 +1,5 @@
-// An OpenID provider on the loopback, for servers that take its tokens: what it is and its public
-// key over HTTP, and tokens signed as RS256 that say whatever a test wants.
+// An OpenID provider on the loopback, for servers that take its tokens. It serves its description
+// and its public key over HTTP. It signs tokens (RS256) with any claims that a test wants.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class IdentityProvider {
  public:
   struct Claims {
     std::string audience;
-    std::string policy;  // What the bearer may, as MinIO reads it.
+    std::string policy;  // The bearer's rights, as MinIO reads them.
     int64_t expiry_unix_seconds = 0;
   };
 
@@ -23,7 +23,7 @@ class IdentityProvider {
 
   std::string configuration_url() const;
   std::string Token(const Claims& claims) const;
-  // The same, signed by somebody else.
+  // The same token, signed with another key.
   std::string ForgedToken(const Claims& claims) const;
 
  private:

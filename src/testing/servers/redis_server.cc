@@ -26,7 +26,7 @@ constexpr auto kPatience = seconds(60);
 constexpr auto kPause = milliseconds(5);
 constexpr int kSlots = 16384;
 
-// Tries until it is so.
+// Tries until the condition holds.
 template <class Condition>
 void Await(Condition condition) {
   const auto end = steady_clock::now() + kPatience;
@@ -52,7 +52,7 @@ bool ReceiveReply(int socket, RespReader* reader, RespReply* reply) {
     if (*whole) return true;
     std::array<iovec, RespReader::kMostTargets + 1> room;
     const size_t count = reader->Room(room);
-    AQ_CHECK(count == 1);  // Nothing is aimed here.
+    AQ_CHECK(count == 1);  // No answer has a target here.
     const ssize_t got = recv(socket, room[0].iov_base, room[0].iov_len, 0);
     if (got <= 0) return false;
     reader->Arrived(static_cast<size_t>(got));
@@ -109,7 +109,7 @@ void RedisServer::MakeCertificate() const {
 }
 
 void RedisServer::Start() {
-  // So that it does not outlive a test that is killed.
+  // Ends the server with the test, even if the test is killed.
   std::vector<std::string> words = {"setpriv", "--pdeathsig", "KILL", Program()};
   const auto add = [&words](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
@@ -233,7 +233,7 @@ void RedisCluster::MoveSlot(uint16_t slot, size_t to, const std::function<void()
     words.emplace_back("KEYS");
     for (const RespReply& key : keys.items) words.push_back(key.text);
     const RespReply moved = source.Ask(words);
-    AQ_CHECK(moved.kind == RespReply::Kind::kText);  // OK, or NOKEY: it went meanwhile.
+    AQ_CHECK(moved.kind == RespReply::Kind::kText);  // OK, or NOKEY if the key went meanwhile.
   }
   halfway();
   for (const size_t told : {to, from, 3 - to - from}) {

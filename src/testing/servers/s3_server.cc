@@ -54,7 +54,7 @@ std::vector<std::string> MinioCommand(const S3ServerOptions& options, uint16_t p
   words.insert(words.end(), options.environment.begin(), options.environment.end());
   words.insert(words.end(), {S3Server::ProgramPath(S3Program::kMinio), "server", "--quiet",
                              "--address", fmt::format("127.0.0.1:{}", port)});
-  if (!options.certificate_file.empty()) {  // It knows them by their names.
+  if (!options.certificate_file.empty()) {  // versitygw and MinIO know the files by these names.
     const std::string folder = directory + "/certs";
     std::filesystem::create_directories(folder);
     const auto overwrite = std::filesystem::copy_options::overwrite_existing;

@@ -1,5 +1,5 @@
 // A real S3 server in a process of its own, on a free port of the loopback, over a directory of its
-// own: versitygw, or MinIO in a full run. Ends with this object, and with the test.
+// own: versitygw, or MinIO in a full run. It ends with this object, and with the test.
 #pragma once
 
 #include <sys/types.h>
@@ -23,21 +23,22 @@ struct S3ServerOptions {
   // Both or none: then it speaks TLS.
   std::string certificate_file{};
   std::string key_file{};
-  // Its objects have a file system of this size to themselves; 0: they have not. Needs the right to
-  // mount one: see limited().
+  // The size of a file system for its objects alone; 0: they share one. Mounting it needs a right:
+  // see limited().
   uint64_t data_bytes = 0;
-  // Versity only: what it knows of objects is in attributes of their files, and not in files beside
-  // them, where it loses some when several write one at once. Not every filesystem has attributes.
+  // Versity only: keeps objects' metadata in attributes of their files, and not in files beside
+  // them. With files it loses some when several clients write one object at once. Not every
+  // filesystem has attributes.
   bool in_attributes = false;
   std::vector<std::string> environment{};  // MinIO only: "NAME=value" each, besides its own.
 };
 
 class S3Server {
  public:
-  // Empty: it is not installed; tools/install-peers installs it.
+  // Empty if it is not installed; tools/install-peers installs it.
   static std::string ProgramPath(S3Program program);
 
-  // Whether files here have attributes.
+  // Returns true if files here have attributes.
   static bool HasAttributes();
 
   explicit S3Server(const S3ServerOptions& options = {});
@@ -48,20 +49,20 @@ class S3Server {
   uint16_t port() const { return port_; }
   bool limited() const { return mounted_; }
   std::string url() const;
-  // To bucket kBucket, by way of this port if it is not 0.
+  // Options for bucket kBucket, through this port if it is not 0.
   BucketOptions Options(uint16_t port = 0) const;
-  // For another process: with the names that every server here knows.
+  // Options for another process, with the names that every server here has.
   static BucketOptions OptionsFor(const std::string& url);
   static constexpr const char* kBucket = "kv-cache";
 
   void Kill();
-  void Start();  // Again, on the same port and with what it had; returns when it answers.
+  void Start();  // Starts it again, on the same port and with its objects; returns when it answers.
 
-  // Whether the server did it.
+  // Returns true if the server made the bucket.
   bool MakeBucket() const;
-  // With all that is in it, behind the server's back. Versity only.
+  // Removes the bucket with all objects, behind the server's back. Versity only.
   void DestroyBucket() const;
-  // Where an object lies as a file. Versity only.
+  // The path of an object's file. Versity only.
   std::string PathOf(const std::string& key) const;
 
  private:

@@ -23,7 +23,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// False: there is not all of it yet. What was taken is gone from the input.
+// Takes a whole request out of the input. Returns false if it is not complete yet.
 bool TakeQuestion(std::string* input, HttpQuestion* question) {
   const size_t end = input->find("\r\n\r\n");
   if (end == std::string::npos) return false;
@@ -101,7 +101,7 @@ void ScriptedHttp::Run() {
   }
 }
 
-// False: the connection is over.
+// Returns false if the connection is over.
 bool ScriptedHttp::Serve(Peer* peer) {
   char bytes[65536];
   const ssize_t length = ::recv(peer->socket.get(), bytes, sizeof(bytes), 0);

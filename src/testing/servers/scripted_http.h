@@ -1,5 +1,5 @@
-// An HTTP server of which a test writes every answer: for what a real one does rarely or not at
-// all. One thread, one request at a time; connections are kept.
+// An HTTP server whose every answer a test writes, for what a real one does rarely or not at all.
+// One thread, one request at a time; connections are kept.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,9 @@ struct HttpQuestion {
 
 struct HttpReply {
   int status = 200;
-  std::string headers{};  // Whole lines, each with "\r\n".
+  // Whole lines, each with "\r
+  // ".
+  std::string headers{};
   std::string body{};
 };
 

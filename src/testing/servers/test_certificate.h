@@ -1,5 +1,5 @@
-// A certificate for 127.0.0.1 and localhost that signs itself, and its key, as two PEM files: for
-// tests with TLS. Valid for a day.
+// A self-signed certificate for 127.0.0.1 and localhost, with its key, as two PEM files: for tests
+// with TLS. Valid for a day.
 #pragma once
 
 #include <string>

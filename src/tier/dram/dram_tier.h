@@ -33,8 +33,12 @@ struct DramTierOptions {
   uint64_t keep_available_bytes = uint64_t{512} << 20;  // Left to the rest of the host.
   // Extents kept faulted in and ready ahead of need; UINT32_MAX: as many as the capacity allows.
   uint32_t ready_extents = 2;
-  uint32_t max_queued_ops = 4096;  // For Read() and Write().
-  uint64_t hash_seed = 0;          // Nobody else's to know.
+  // The host's cores. The first extents of a large stock are made at once, and the others at a pace
+  // that takes a thirty-second of the cores from what else runs there. 0: all at once.
+  uint32_t paced_by_cores = 0;
+  const Clock* pace_clock = nullptr;  // Says how long an extent took to make. Null: no time.
+  uint32_t max_queued_ops = 4096;     // For Read() and Write().
+  uint64_t hash_seed = 0;             // Nobody else's to know.
 };
 
 // Names a slot of the pool; small and dense enough to be kept in the index.

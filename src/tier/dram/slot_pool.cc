@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace aquifer {
 namespace {
@@ -376,13 +377,15 @@ void SlotPool::SetReadyExtents(uint32_t count) {
 void SlotPool::StartMaking() {
   const uint32_t stock = std::max<uint32_t>(ready_wanted_, wanted_ ? 1 : 0);
   while (!backing_off_ && making_ < kMaxMaking && ready_.size() + making_ < stock &&
-         usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes) {
+         usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes && TakeCredit()) {
     ++making_;
     usage_.making_bytes += options_.extent_bytes;
     usage_.extent_bytes += options_.extent_bytes;
     workers_->Run([this, source = source_, executor = executor_, options = options_,
                    at_workers = at_workers_, alive = std::weak_ptr(alive_)] {
       // Others at work may take up to an extent each of what still looks available.
+      const Clock* const clock = options.pace_clock;
+      const int64_t begun = clock == nullptr ? 0 : clock->NowNanos();
       const uint64_t others = at_workers->makers.fetch_add(1);
       const uint64_t available = source->AvailableBytes();
       const bool enough =
@@ -396,15 +399,37 @@ void SlotPool::StartMaking() {
         }
       }
       at_workers->makers.fetch_sub(1);
-      executor->Post([this, alive, made, enough, alone = others == 0] {
-        if (!alive.expired()) OnMade(made, enough, alone);
+      const int64_t took = clock == nullptr ? 0 : clock->NowNanos() - begun;
+      executor->Post([this, alive, made, enough, alone = others == 0, took] {
+        if (!alive.expired()) OnMade(made, enough, alone, took);
       });
     });
   }
 }
 
-void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone) {
+// Making a whole pool took two cores for seconds. An engine on two cores computed its first prompt
+// in 8.6 s, where 6.2 s are needed.
+bool SlotPool::TakeCredit() {
+  if (options_.paced_by_cores == 0 || ready_.size() + making_ < kReadyAtOnce) return true;
+  if (credit_nanos_ < kLeastCostNanos) return false;
+  credit_nanos_ -= kLeastCostNanos;
+  return true;
+}
+
+// An extent that took longer than the least is paid for afterwards.
+void SlotPool::Charge(int64_t nanos) {
+  const int64_t more = std::max<int64_t>(nanos - kLeastCostNanos, 0);
+  credit_nanos_ = std::max(credit_nanos_ - more, -kMostDebtNanos);
+}
+
+bool SlotPool::PacedByTicks() const {
+  return options_.paced_by_cores > 0 && !backing_off_ && ready_.size() + making_ < ready_wanted_ &&
+         usage_.extent_bytes + options_.extent_bytes <= options_.capacity_bytes;
+}
+
+void SlotPool::OnMade(std::shared_ptr<Extent> extent, bool tried, bool alone, int64_t took_nanos) {
   --making_;
+  Charge(took_nanos);
   usage_.making_bytes -= options_.extent_bytes;
   if (extent != nullptr) {
     wanted_ = false;
@@ -445,6 +470,8 @@ std::vector<ExtentInfo> SlotPool::Extents() const {
 
 uint64_t SlotPool::Tick() {
   backing_off_ = false;
+  const int64_t earned = options_.paced_by_cores * kCreditNanos;
+  credit_nanos_ = std::min(credit_nanos_ + earned, std::max(earned, kLeastCostNanos));
   for (const auto& [name, index] : by_name_) {
     uint32_t& ticks = extents_[index].returning_ticks;
     if (ticks == 0) continue;
@@ -484,7 +511,10 @@ uint64_t SlotPool::Shortage() const {
 }
 
 int64_t SlotPool::EaseNanos() const {
-  if (!available_bytes_.has_value() || making_ > 0 || returning_ > 0 || backing_off_) return 0;
+  if (!available_bytes_.has_value() || making_ > 0 || returning_ > 0 || backing_off_ ||
+      PacedByTicks()) {
+    return 0;
+  }
   const uint64_t spare =
       *available_bytes_ - std::min(*available_bytes_, options_.keep_available_bytes);
   return static_cast<int64_t>(spare / kMostTakenPerNano / 2);

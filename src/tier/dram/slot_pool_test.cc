@@ -628,5 +628,99 @@ TEST_F(SlotPoolTest, TenantsNeverShareAnExtentWhileItLives) {
   }
 }
 
+// --- The pace of a large stock
+
+TEST_F(SlotPoolTest, OfALargeStockTheFirstExtentsAreMadeAtOnceAndTheOthersAsTicksAllow) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 2});
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u);
+  for (int i = 0; i < 80; ++i) {  // Two cores pay for an extent with eight ticks.
+    tier_->Tick();
+    Settle();
+  }
+  EXPECT_EQ(extents_.outstanding(), 8u + 10u);
+}
+
+// Each extent takes 60 ms.
+class SlowExtents final : public ExtentSource {
+ public:
+  explicit SlowExtents(ManualClock* clock) : clock_(clock) {}
+
+  Result<std::unique_ptr<Extent>> New(uint64_t bytes) override {
+    clock_->Advance(60'000'000);
+    return extents_.New(bytes);
+  }
+  uint64_t AvailableBytes() override { return extents_.AvailableBytes(); }
+  uint64_t outstanding() const { return extents_.outstanding(); }
+
+ private:
+  ManualClock* const clock_;
+  MemoryExtents extents_;
+};
+
+TEST_F(SlotPoolTest, AnExtentThatTookLongIsPaidForBeforeTheNext) {
+  SlowExtents slow(&clock_);
+  auto made = NewDramTier({.capacity_bytes = 100 * kExtent,
+                           .extent_bytes = kExtent,
+                           .ready_extents = UINT32_MAX,
+                           .paced_by_cores = 16,
+                           .pace_clock = &clock_},
+                          &slow, &workers_, &executor_, &clock_);
+  ASSERT_TRUE(made.ok());
+  std::vector<uint64_t> outstanding;
+  for (int i = 0; i < 40; ++i) {
+    (*made)->Tick();
+    Settle();
+    outstanding.push_back(slow.outstanding());
+  }
+  // Eight at once. They took 35 ms more than the least, each, and a tick pays for 25 ms.
+  EXPECT_EQ(outstanding.front(), 8u);
+  EXPECT_EQ(std::ranges::count(outstanding, 8u), 12);
+  // From there on one in two or three ticks.
+  EXPECT_EQ(outstanding.back(), 18u);
+}
+
+TEST_F(SlotPoolTest, AnExtentThatIsTakenIsReplacedAtOnceHoweverSlowThePace) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 1});
+  for (uint64_t taken = 1; taken <= 40; ++taken) {
+    MustAllocate(1, kExtent);
+    Settle();
+    EXPECT_EQ(extents_.outstanding(), taken + 8);
+  }
+}
+
+TEST_F(SlotPoolTest, ManyCoresMakeManyExtentsBetweenTwoTicks) {
+  Make({.capacity_bytes = 100 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 128});
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u + 8u);
+  tier_->Tick();
+  Settle();
+  EXPECT_EQ(extents_.outstanding(), 8u + 16u);
+}
+
+TEST_F(SlotPoolTest, APoolThatWaitsForItsPaceIsLookedAtAtEveryTick) {
+  Make({.capacity_bytes = 9 * kExtent,
+        .extent_bytes = kExtent,
+        .ready_extents = UINT32_MAX,
+        .paced_by_cores = 1});
+  for (int i = 0; i < 17; ++i) {
+    tier_->Tick();
+    Settle();
+    EXPECT_EQ(tier_->EaseNanos() > 0, extents_.outstanding() == 9) << i;
+  }
+  EXPECT_EQ(extents_.outstanding(), 9u);
+}
+
 }  // namespace
 }  // namespace aquifer

@@ -22,7 +22,7 @@ struct PendingRead {
   bool touched = false;
   bool counted = false;  // In the bound on queued operations.
   BlockId id;
-  BlockPlace place;
+  RecordPlace place;
   uint64_t raw_bytes = 0;
   uint64_t stored_bytes = 0;
   Checksum checksum;

@@ -327,10 +327,10 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge
   Segment& segment = segments_[number];
   AQ_CHECK(record == segment.records.size());
   segment.records.push_back(NvmeIndex::kNone);
-  const BlockPlace place{.drive = number_,
-                         .segment = number,
-                         .page = static_cast<uint32_t>(payload_offset / kPageBytes),
-                         .record = record};
+  const RecordPlace place{.drive = number_,
+                          .segment = number,
+                          .page = static_cast<uint32_t>(payload_offset / kPageBytes),
+                          .record = record};
   NvmeIndex::EntryId entry = NvmeIndex::kNone;
   if (item == nullptr || item->superseded) {
     unmarked_ = true;  // Dead from the start, but it may be on the drive all the same.
@@ -339,7 +339,7 @@ void NvmeDrive::OnRecord(SegmentWriter* writer, uint32_t record, const RecordAge
     if (known == NvmeIndex::kNone) {
       entry = index.Insert(item->meta, age, place);
     } else if (item->replace || !index.HasSame(known, item->meta)) {
-      const BlockPlace old = index.Place(known);
+      const RecordPlace old = index.Place(known);
       owner_->Drive(old.drive)->Unlist(old, RoundUpToPage(index.stored_bytes(known)));
       item->replaced_on = old.drive;
       index.Replace(known, item->meta, age, place);
@@ -405,13 +405,13 @@ void NvmeDrive::Read(std::vector<ReadRequest> reads,
 // ---- Deletion maps ----
 
 void NvmeDrive::Drop(NvmeIndex::EntryId entry) {
-  const BlockPlace place = shared_->index.Place(entry);
+  const RecordPlace place = shared_->index.Place(entry);
   AQ_CHECK(segments_[place.segment].records[place.record] == entry);
   Unlist(place, RoundUpToPage(shared_->index.stored_bytes(entry)));
   shared_->index.Remove(entry);
 }
 
-void NvmeDrive::Unlist(const BlockPlace& place, uint64_t payload_bytes) {
+void NvmeDrive::Unlist(const RecordPlace& place, uint64_t payload_bytes) {
   Segment& segment = segments_[place.segment];
   segment.records[place.record] = NvmeIndex::kNone;
   segment.live_bytes -= payload_bytes;

@@ -90,6 +90,8 @@ class NvmeDrive final : public SegmentWriter::Host {
     virtual void OnDriveChanged(NvmeDrive* drive) = 0;
     // It went out of service: nothing that waits for it should wait on.
     virtual void OnDriveOut(NvmeDrive* drive) = 0;
+    // It has been out of service for detach_nanos.
+    virtual void OnDriveDetached() = 0;
     virtual void OnLost(std::vector<BlockId> ids, Code why) = 0;
     // It could not be read at the start and has been now: there are more blocks.
     virtual void OnFound(NvmeDrive* drive) = 0;
@@ -117,6 +119,12 @@ class NvmeDrive final : public SegmentWriter::Host {
   // It went out of service before all of that was seen: it is announced again when it is back.
   void AnnounceAgain() { unannounced_ = true; }
   bool in_service() const { return recovered_ && !out_; }
+  // Returns true if the drive has been out of service for so long that its records count only when
+  // it is back.
+  bool detached() const { return detached_; }
+  // A record of a detached drive was replaced on another drive. Its mark is written when the drive
+  // is back.
+  void MarkWhenBack() { unmarked_ = true; }
   bool writable() const { return in_service() && !write_fault_; }
   const Status& why() const { return why_; }  // Why it is not.
   uint32_t number() const { return number_; }
@@ -131,7 +139,7 @@ class NvmeDrive final : public SegmentWriter::Host {
 
   // Reads a block's pages into `target`. The segment stays as it is until `done`.
   struct ReadRequest {
-    BlockPlace place;
+    RecordPlace place;
     std::span<std::byte> target;
     Status status;
   };
@@ -223,7 +231,7 @@ class NvmeDrive final : public SegmentWriter::Host {
   void OnCreated(uint32_t segment, const Status& status);
   void OnOpened(uint32_t segment, const Status& status);
   // The record is dead from now on; its bit is to be written.
-  void Unlist(const BlockPlace& place, uint64_t payload_bytes);
+  void Unlist(const RecordPlace& place, uint64_t payload_bytes);
   // `next_`, if there is one, is open then.
   void SealOpen();
   void SealAll();
@@ -250,6 +258,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   int64_t HangsAt() const;
   void ArmTimer();
   void OnTimer();
+  int64_t DetachesAt() const { return out_since_nanos_ + options().detach_nanos; }
+  void Detach();
   void MarkAllHung();
   void GoOut(const Status& why);
   void GoReadOnly(const Status& why);
@@ -320,6 +330,8 @@ class NvmeDrive final : public SegmentWriter::Host {
   bool unannounced_ = false;  // It was read, but the tier does not know what is on it.
   bool unmarked_ = false;     // A bit that an erase relies on could not be written so far.
   bool out_ = false;
+  int64_t out_since_nanos_ = 0;
+  bool detached_ = false;
   bool write_fault_ = false;
   Status why_;
   uint32_t read_failures_ = 0;  // In a row.

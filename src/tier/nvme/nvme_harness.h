@@ -52,6 +52,7 @@ struct NvmeHarnessListener final : TierListener {
   }
   bool MayDrop(const BlockId& id) override { return !pinned.contains(id); }
   void OnFound() override { ++found; }
+  void OnDetached() override { ++detached; }
   void OnHealth(bool in_service, const Status& why) override {
     health.push_back(in_service);
     health_why = why;
@@ -62,6 +63,7 @@ struct NvmeHarnessListener final : TierListener {
   std::set<BlockId> pinned;
   int reclaims = 0;
   int found = 0;
+  int detached = 0;
   std::vector<bool> health;
   Status health_why;
 };

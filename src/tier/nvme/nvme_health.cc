@@ -33,6 +33,7 @@ void NvmeDrive::ArmTimer() {
   int64_t at = INT64_MAX;
   if (!out_) at = std::max(HangsAt(), patient_until_nanos_);
   if ((out_ || write_fault_) && !probing_) at = std::min(at, next_probe_nanos_);
+  if (out_ && recovered_ && !detached_) at = std::min(at, DetachesAt());
   if (at >= timer_nanos_) return;
   timer_nanos_ = at;
   shared_->PostAt(at, [this, at] {
@@ -49,8 +50,14 @@ void NvmeDrive::OnTimer() {
     GoOut(Status(Code::kUnavailable,
                  fmt::format("{}: a request has not completed for {:.1f} s", Name(), seconds)));
   }
+  if (out_ && recovered_ && !detached_ && now() >= DetachesAt()) Detach();
   if ((out_ || write_fault_) && !probing_ && now() >= next_probe_nanos_) StartProbe();
   ArmTimer();
+}
+
+void NvmeDrive::Detach() {
+  detached_ = unannounced_ = true;
+  owner_->OnDriveDetached();
 }
 
 void NvmeDrive::CountRead(const Status& status) {
@@ -76,6 +83,7 @@ void NvmeDrive::MarkAllHung() {
 void NvmeDrive::GoOut(const Status& why) {
   if (out_) return;
   out_ = true;
+  out_since_nanos_ = now();
   why_ = why;
   ++shared_->counters.times_out_of_service;
   next_probe_nanos_ = now() + options().probe_interval_nanos;
@@ -175,10 +183,11 @@ void NvmeDrive::ProbeSegment(uint32_t index) {
                     const Status read_status = FirstError(done);
                     if (read_status.ok() && !write_status.ok() && out_) {
                       // It reads; that is worth having.
-                      out_ = false;
+                      out_ = detached_ = false;
                       write_fault_ = true;
                       read_failures_ = 0;
                       why_ = write_status;
+                      Announce();
                       Changed();
                     }
                     if (!write_status.ok()) return OnProbed(write_status);
@@ -200,7 +209,7 @@ void NvmeDrive::OnProbed(const Status& status) {
     next_probe_nanos_ = now() + options().probe_interval_nanos;
     return ArmTimer();
   }
-  out_ = write_fault_ = false;
+  out_ = detached_ = write_fault_ = false;
   read_failures_ = 0;
   why_ = Status();
   MarkAllHung();  // What did not complete before the probe did no longer counts.

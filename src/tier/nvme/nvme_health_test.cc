@@ -100,6 +100,76 @@ TEST(NvmeHealthTest, AHangingDriveGoesOutOfServiceAndComesBackWithEverything) {
   EXPECT_EQ(harness.tier()->Usage().queued_ops, 0u);
 }
 
+// Its blocks may be written again, to another drive. What it has of them is dead, also after a
+// restart.
+TEST(NvmeHealthTest, ADriveThatIsAwayForLongIsDetachedAndItsBlocksMayBeWrittenElsewhere) {
+  for (const bool restart : {false, true}) {
+    NvmeHarness harness(Small(), 2);
+    const auto blocks = Blocks(0, 10, 8192);
+    for (const auto& block : blocks) ASSERT_TRUE(harness.Write(*block).ok());
+    const auto on_first = [&](const TestBlock& block) {
+      return harness.tier()->DeviceOf(block.id()) == 0;
+    };
+    std::vector<const TestBlock*> lost;
+    for (const auto& block : blocks) {
+      if (on_first(*block)) lost.push_back(block.get());
+    }
+    ASSERT_GT(lost.size(), 0u);
+    harness.disks[0]->FailAll(IoKind::kRead, Code::kUnavailable);
+    harness.disks[0]->FailAll(IoKind::kWrite, Code::kUnavailable);
+    for (int i = 0; i < 8; ++i) EXPECT_FALSE(harness.Read(*lost[0]).ok());
+    harness.Advance(50'000'000'000);
+    EXPECT_EQ(harness.listener.detached, 0);
+    EXPECT_FALSE(harness.nvme()->Detached(lost[0]->id()));
+    EXPECT_EQ(harness.Write(*lost[0]).code(), Code::kUnavailable);
+    harness.Advance(11'000'000'000);
+    EXPECT_EQ(harness.listener.detached, 1);
+    EXPECT_TRUE(harness.nvme()->Detached(lost[0]->id()));
+    EXPECT_FALSE(harness.nvme()->AllRead());
+    EXPECT_TRUE(harness.Write(*lost[0]).ok());
+    EXPECT_TRUE(harness.Read(*lost[0]).ok());
+    EXPECT_FALSE(on_first(*lost[0]));
+    EXPECT_FALSE(harness.nvme()->Detached(lost[0]->id()));
+    harness.disks[0]->FailAll(IoKind::kRead, Code::kOk);
+    harness.disks[0]->FailAll(IoKind::kWrite, Code::kOk);
+    if (restart) {
+      harness.Restart();
+    } else {
+      const int found = harness.listener.found;
+      harness.Advance(2'000'000'000);
+      EXPECT_EQ(harness.listener.found, found + 1);
+      EXPECT_TRUE(harness.nvme()->AllRead());
+    }
+    for (const auto& block : blocks) EXPECT_TRUE(harness.Read(*block).ok());
+    EXPECT_FALSE(on_first(*lost[0]));
+    EXPECT_TRUE(harness.Erase(lost[0]->id()).ok());
+    harness.Restart();
+    EXPECT_EQ(harness.Read(*lost[0]).code(), Code::kNotFound);
+  }
+}
+
+// An erase of it is not acknowledged before the old record is marked.
+TEST(NvmeHealthTest, ABlockOfADetachedDriveIsErasedWhenTheDriveIsBack) {
+  NvmeHarness harness(Small(), 2);
+  const TestBlock first(1, 8192);
+  ASSERT_TRUE(harness.Write(first).ok());
+  const uint32_t drive = harness.tier()->DeviceOf(first.id());
+  harness.disks[drive]->FailAll(IoKind::kRead, Code::kUnavailable);
+  harness.disks[drive]->FailAll(IoKind::kWrite, Code::kUnavailable);
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(harness.Read(first).ok());
+  harness.Advance(61'000'000'000);
+  ASSERT_TRUE(harness.nvme()->Detached(first.id()));
+  ASSERT_TRUE(harness.Write(first).ok());
+  EXPECT_EQ(harness.Erase(first.id()).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Read(first).code(), Code::kNotFound);
+  harness.disks[drive]->FailAll(IoKind::kRead, Code::kOk);
+  harness.disks[drive]->FailAll(IoKind::kWrite, Code::kOk);
+  harness.Advance(2'000'000'000);
+  EXPECT_EQ(harness.Erase(first.id()).code(), Code::kNotFound);
+  harness.Restart();
+  EXPECT_EQ(harness.Read(first).code(), Code::kNotFound);
+}
+
 // A drive may lose requests and be well otherwise. What it never answers is no work that it has.
 TEST(NvmeHealthTest, ADriveIsWrittenToThoughWhatHungThereNeverEnds) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kSegmentBits = 24;
 
-uint32_t Pack(const BlockPlace& place) {
+uint32_t Pack(const RecordPlace& place) {
   AQ_CHECK(place.drive < 256 && place.segment < (1u << kSegmentBits));
   return place.drive << kSegmentBits | place.segment;
 }
@@ -28,7 +28,7 @@ bool NvmeIndex::Holds(EntryId entry, const BlockId& id) const {
 }
 
 NvmeIndex::EntryId NvmeIndex::Insert(const BlockMeta& meta, const RecordAge& age,
-                                     const BlockPlace& place) {
+                                     const RecordPlace& place) {
   EntryId entry = kNone;
   if (!free_.empty()) {
     entry = free_.back();
@@ -61,7 +61,7 @@ void NvmeIndex::Fill(Entry* at, const BlockMeta& meta) {
 }
 
 void NvmeIndex::Replace(EntryId entry, const BlockMeta& meta, const RecordAge& age,
-                        const BlockPlace& place) {
+                        const RecordPlace& place) {
   Entry& at = At(entry);
   Clear(at);
   Fill(&at, meta);
@@ -97,7 +97,7 @@ void NvmeIndex::Remove(EntryId entry) {
   --size_;
 }
 
-void NvmeIndex::Move(EntryId entry, const RecordAge& age, const BlockPlace& place) {
+void NvmeIndex::Move(EntryId entry, const RecordAge& age, const RecordPlace& place) {
   AQ_CHECK(place.record != kUnused);
   Entry& at = At(entry);
   at.age = age;
@@ -130,7 +130,7 @@ BlockMeta NvmeIndex::Meta(EntryId entry) const {
   return meta;
 }
 
-BlockPlace NvmeIndex::Place(EntryId entry) const {
+RecordPlace NvmeIndex::Place(EntryId entry) const {
   const Entry& at = At(entry);
   return {.drive = at.drive_segment >> kSegmentBits,
           .segment = at.drive_segment & ((1u << kSegmentBits) - 1),

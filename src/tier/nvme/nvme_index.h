@@ -21,13 +21,13 @@
 
 namespace aquifer {
 
-struct BlockPlace {
+struct RecordPlace {
   uint32_t drive = 0;    // Below 256.
   uint32_t segment = 0;  // Below 2^24: a number of ours, not the file's.
   uint32_t page = 0;     // Of the payload, in its file.
   uint32_t record = 0;   // Its number in the segment.
 
-  friend bool operator==(const BlockPlace&, const BlockPlace&) = default;
+  friend bool operator==(const RecordPlace&, const RecordPlace&) = default;
 };
 
 // Values that many entries share, by number, while some entry has them.
@@ -80,15 +80,16 @@ class NvmeIndex {
   EntryId Find(const BlockId& id) const;
 
   // The id is not there yet.
-  EntryId Insert(const BlockMeta& meta, const RecordAge& age, const BlockPlace& place);
+  EntryId Insert(const BlockMeta& meta, const RecordAge& age, const RecordPlace& place);
   void Remove(EntryId entry);
-  void Move(EntryId entry, const RecordAge& age, const BlockPlace& place);
+  void Move(EntryId entry, const RecordAge& age, const RecordPlace& place);
   // The same block, with what travels with it as it is now.
-  void Replace(EntryId entry, const BlockMeta& meta, const RecordAge& age, const BlockPlace& place);
+  void Replace(EntryId entry, const BlockMeta& meta, const RecordAge& age,
+               const RecordPlace& place);
 
   BlockId Id(EntryId entry) const;
   BlockMeta Meta(EntryId entry) const;
-  BlockPlace Place(EntryId entry) const;
+  RecordPlace Place(EntryId entry) const;
   bool Holds(EntryId entry, const BlockId& id) const;
   uint64_t raw_bytes(EntryId entry) const { return At(entry).raw_bytes; }
   uint64_t stored_bytes(EntryId entry) const { return StoredBytes(At(entry)); }

@@ -31,7 +31,7 @@ BlockMeta MetaOf(uint64_t number) {
   return meta;
 }
 
-BlockPlace PlaceOf(uint64_t number) {
+RecordPlace PlaceOf(uint64_t number) {
   return {.drive = static_cast<uint32_t>(number % 256),
           .segment = static_cast<uint32_t>(number % 1'000'000),
           .page = static_cast<uint32_t>(number * 7),

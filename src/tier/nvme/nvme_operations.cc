@@ -218,6 +218,8 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
       ++shared_.counters.blocks_expired;
       drive->Drop(entry);
       entry = NvmeIndex::kNone;
+    } else if (drive->detached()) {
+      // The write replaces the record, whose mark waits until its drive is back.
     } else if (!op.replace && shared_.index.HasSame(entry, op.meta) &&
                shared_.index.data_key_id(entry) ==
                    (write->key != nullptr ? write->key->id : op.meta.data_key_id)) {
@@ -270,6 +272,10 @@ void NvmeTierImpl::OnWriteUntouched(PendingWrite* write) {
 void NvmeTierImpl::OnWriteAppended(PendingWrite* write, const Status& status) {
   if (write->superseded) return OnGivenUpAppended(write);
   if (!status.ok() || write->replaced_on == AppendItem::kNoDrive) {
+    return ResolveWrite(write, status);
+  }
+  if (NvmeDrive* const old = drives_[write->replaced_on].get(); old->detached()) {
+    old->MarkWhenBack();
     return ResolveWrite(write, status);
   }
   Pending& pending = pending_.find(write->meta.id)->second;

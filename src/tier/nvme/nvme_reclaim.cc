@@ -174,7 +174,7 @@ void NvmeDrive::StartMove(size_t index) {
       shared_->index.age(kept.entry).sequence != kept.sequence) {
     return;  // Erased meanwhile, or written anew.
   }
-  const BlockPlace place = shared_->index.Place(kept.entry);
+  const RecordPlace place = shared_->index.Place(kept.entry);
   if (place.drive != number_ || place.segment != reclaim_->victim) return;
   auto owned = std::make_unique<Move>();
   Move* const move = owned.get();

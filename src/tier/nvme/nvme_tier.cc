@@ -139,6 +139,11 @@ std::string NvmeTierImpl::WhyOut() const {
   return why;
 }
 
+bool NvmeTierImpl::Detached(const BlockId& id) const {
+  const NvmeIndex::EntryId entry = shared_.index.Find(id);
+  return entry != NvmeIndex::kNone && drives_[shared_.index.Place(entry).drive]->detached();
+}
+
 void NvmeTierImpl::Enumerate(const std::function<void(const BlockMeta&)>& visit) const {
   for (const NvmeIndex::EntryId entry : shared_.index.Ordered()) {
     if (Visible(entry)) visit(shared_.index.Meta(entry));

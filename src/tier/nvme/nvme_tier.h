@@ -37,6 +37,8 @@ struct NvmeTierOptions {
   // A drive that does not end its oldest request for so long, and as long as 8 MB/s take for its
   // bytes, is hanging, and out of service.
   int64_t hang_nanos = 5'000'000'000;
+  // A drive that has been out of service for so long is detached: see TierListener::OnDetached().
+  int64_t detach_nanos = 60'000'000'000;
   TaskMeter* meter = nullptr;  // Counts the entries that are looked at; may be null.
   // Seals what is written where it has keys; null: blocks are written as they are. Outlives the
   // workers' tasks.
@@ -77,8 +79,13 @@ class NvmeTier : public Tier {
   virtual const NvmeRecovery& recovery() const = 0;
   // In the order in which they were given.
   virtual std::vector<NvmeDriveState> Drives() const = 0;
-  // Every drive has been read, and the listener told: no block can come to light any more.
+  // Returns true if every drive has been read, none is detached, and the listener was told: no
+  // block can come to light any more.
   virtual bool AllRead() const = 0;
+  // Returns true if the block's drive is detached. The tier still knows the record, which counts
+  // again when the drive is back; until then, a write of the block goes to another drive and
+  // replaces it.
+  virtual bool Detached(const BlockId& id) const = 0;
   // So that Probe() need not be asked whether a block's drive is.
   virtual bool AllInService() const = 0;
 

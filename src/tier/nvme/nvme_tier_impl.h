@@ -67,6 +67,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
     return std::all_of(drives_.begin(), drives_.end(),
                        [](const auto& drive) { return drive->in_service(); });
   }
+  bool Detached(const BlockId& id) const override;
   std::optional<BlockMeta> MetaOf(const BlockId& id) const override;
   void EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
                          std::function<void()> on_done) override;
@@ -98,6 +99,10 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   void OnDriveChanged(NvmeDrive*) override { SchedulePump(); }
   void OnDriveOut(NvmeDrive* drive) override;
+  void OnDriveDetached() override {
+    if (listener_ == nullptr) return;
+    shared_.Post([this] { listener_->OnDetached(); });
+  }
   void OnLost(std::vector<BlockId> ids, Code why) override;
   void OnFound(NvmeDrive*) override {
     if (listener_ == nullptr) return;

@@ -41,7 +41,7 @@ struct AppendItem {
   std::span<const std::byte> source;                  // Whole pages.
   std::shared_ptr<const void> keep;                   // Has `source`, where it is not a caller's.
   NvmeIndex::EntryId moved_entry = NvmeIndex::kNone;  // For a move: whose place is to change.
-  BlockPlace moved_from;
+  RecordPlace moved_from;
 
   bool replace = false;     // A record that is there gives way to this one.
   bool renews = false;      // Its caller knows of a record, and goes on counting on it.
