@@ -27,7 +27,7 @@ function(aquifer_library name)
   set_property(GLOBAL PROPERTY AQUIFER_DEPS_OF_${name} "${arg_DEPS}")
 endfunction()
 
-# aquifer_test(dram_tier_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
+# aquifer_test(dram_pool_test  DEPS tier testing  [SRCS other_name.cc] [LINK fmt::fmt]
 #              [LABELS slow] [TIMEOUT 120] [ENV NAME=value])
 # makes a GoogleTest program with a main of its own, and one ctest entry. It also carries the names
 # of its folders as labels. LABELS release-only keeps it out of the sanitizer builds; threads says
@@ -52,7 +52,7 @@ function(aquifer_test name)
   aquifer_register_test(${name} "${arg_LABELS}" "${arg_TIMEOUT}" "${arg_ENV}")
 endfunction()
 
-# aquifer_bench(dram_tier_bench  DEPS tier  [SRCS ...] [LINK ...]) makes a Google Benchmark program.
+# aquifer_bench(dram_pool_bench  DEPS tier  [SRCS ...] [LINK ...]) makes a Google Benchmark program.
 function(aquifer_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;DEPS;LINK")
   aquifer_reject_leftovers("aquifer_bench(${name})" "${arg_UNPARSED_ARGUMENTS}")

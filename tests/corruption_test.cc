@@ -116,12 +116,6 @@ class Mount {
     tier_->Write(&batch);
     Settle(&done);
     for (const WriteOp& op : batch.ops) AQ_CHECK(op.status.ok());
-    done = false;
-    tier_->Flush([&](const Status& status) {
-      AQ_CHECK(status.ok());
-      done = true;
-    });
-    Settle(&done);
   }
 
   struct Reading {
@@ -181,7 +175,8 @@ class Mount {
   // Counts entries of the tier that do not match the block stored under that name.
   size_t ForgedEntries(const std::vector<BlockMeta>& blocks) {
     size_t forged = 0;
-    tier_->Enumerate([&](const BlockMeta& meta) {
+    bool done = false;
+    const auto count = [&](const BlockMeta& meta) {
       const bool genuine = std::any_of(blocks.begin(), blocks.end(), [&](const BlockMeta& block) {
         return block.id == meta.id && block.parent == meta.parent &&
                block.position == meta.position && block.raw_bytes == meta.raw_bytes &&
@@ -189,7 +184,9 @@ class Mount {
                block.checksum == meta.checksum;
       });
       forged += genuine ? 0 : 1;
-    });
+    };
+    tier_->EnumerateInSlices(count, [&] { done = true; });
+    Settle(&done);
     return forged;
   }
 

@@ -134,6 +134,12 @@ class HttpTest : public testing::Test {
     peer->Send(bytes);
     return peer->Receive().value_or(HeardResponse{});
   }
+  // All of an answer that ends with the connection, as of a request for the head alone.
+  std::string HeadOf(const std::string& bytes) const {
+    HttpPeer peer(port_);
+    peer.Send(bytes);
+    return peer.ReceiveAll();
+  }
   HeardResponse AskAdmin(const std::string& bytes) const { return Ask(bytes, true); }
 
   // The tenant's data key is made in the background.
@@ -183,12 +189,13 @@ TEST_F(HttpTest, ANodeThatServesIsHealthyReadyAndMeasured) {
   // The paths of load balancers and older probes.
   for (const char* path : {"/healthz", "/readyz"}) {
     EXPECT_EQ(Ask(fmt::format("GET {} HTTP/1.0\r\n\r\n", path)).status, 200) << path;
-    const auto head = Ask(fmt::format("HEAD {} HTTP/1.0\r\n\r\n", path));
-    EXPECT_EQ(head.status, 200) << path;
-    EXPECT_EQ(head.body, "") << path;
+    const std::string head = HeadOf(fmt::format("HEAD {} HTTP/1.0\r\n\r\n", path));
+    EXPECT_THAT(head, testing::StartsWith("HTTP/1.1 200 ")) << path;
+    EXPECT_TRUE(head.ends_with("\r\n\r\n")) << path;
   }
   EXPECT_EQ(Ask("GET /v1/status HTTP/1.0\r\n\r\n").status, 403);
-  EXPECT_EQ(Ask("HEAD /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").status, 405);
+  EXPECT_THAT(HeadOf("HEAD /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"),
+              testing::StartsWith("HTTP/1.1 405 "));
   kill(pid_, SIGTERM);
   EXPECT_EQ(WaitFor(std::exchange(pid_, -1)), 0);
   EXPECT_NE(access(admin_socket().c_str(), F_OK), 0);
@@ -254,7 +261,8 @@ TEST_F(HttpTest, EveryCallThatIsDescribedAnswersAsDescribed) {
       {"/v1/tiers/test", R"({"tier":"shared"})"},
       {"/v1/tenants/delete", R"({"tenant":"local"})"},
       {"/v1/keys/rewrap", ""},
-      {"/v1/drain", ""}};
+      {"/v1/drain", ""},
+      {"/v1/undrain", ""}};
   for (const auto& [path, methods] : document.at("paths").items()) {
     SCOPED_TRACE(path);
     ASSERT_EQ(methods.size(), 1u);
@@ -467,6 +475,34 @@ TEST_F(HttpTest, ADrainedNodeIsHealthyAndNotReady) {
   EXPECT_EQ(Ask(GetText("/readyz")).status, 503);
   EXPECT_EQ(Ask(GetText("/healthz")).status, 200);
   EXPECT_EQ(json::parse(Ask(GetText("/v1/status")).body).at("ready"), false);
+}
+
+TEST_F(HttpTest, ADrainedNodeStoresAgainOnceItIsUndrained) {
+  Start();
+  auto cache = Connect({.socket = socket()}, {});
+  ASSERT_TRUE(cache.ok()) << cache.status().ToString();
+  TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
+  const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
+  EXPECT_EQ(Ctl({"drain"}).status, 0);
+  EXPECT_EQ(engine.Reserve(chain)->ops.at(0).refusal, Refusal::kDraining);
+  EXPECT_THAT(Ctl({"undrain"}).out, HasSubstr("blocks are stored again"));
+  EXPECT_EQ(Ask(GetText("/readyz")).status, 200);
+  EXPECT_EQ(engine.Store(chain), 4u);
+  EXPECT_THAT(Ctl({"undrain"}).out, HasSubstr("was not draining"));
+  EXPECT_THAT(Log(), HasSubstr("audit: /v1/undrain"));
+}
+
+TEST_F(HttpTest, ATenantThatNobodyHasIsNotDeletedAndNotMade) {
+  std::ofstream(path("master")) << std::string(64, 'a');
+  ASSERT_EQ(chmod(path("master").c_str(), 0600), 0);
+  Start(
+      fmt::format("master_key_file = \"{}\"\nkey_store = \"{}\"\n", path("master"), path("keys")));
+  const Outcome outcome = Ctl({"tenants", "delete", "acmee", "--yes"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("there is no tenant 'acmee'"));
+  EXPECT_THAT(Ctl({"tenants"}).out, testing::Not(HasSubstr("acmee")));
+  // Where a store may have something of it.
+  EXPECT_EQ(Ctl({"tenants", "delete", "acmee", "--yes", "--force"}).status, 0);
 }
 
 TEST_F(HttpTest, AWrongCallIsRefusedWithAReason) {

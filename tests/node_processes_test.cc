@@ -15,7 +15,7 @@
 
 #include "aquifer/cache.h"
 #include "base/check.h"
-#include "node/node.h"
+#include "node/local/node.h"
 #include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"

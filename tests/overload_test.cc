@@ -23,7 +23,7 @@
 #include "base/check.h"
 #include "net/protocol/local_protocol.h"
 #include "node/local/insider.h"
-#include "node/node.h"
+#include "node/local/node.h"
 #include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/node/raw_client.h"

@@ -31,7 +31,7 @@
 #include "base/crypto/sha256.h"
 #include "base/descriptor.h"
 #include "base/text/hex.h"
-#include "node/api/http_server.h"
+#include "net/http/http_server.h"
 #include "node/config/node_config.h"
 #include "testing/cache/served_node.h"
 #include "testing/cache/test_engine.h"

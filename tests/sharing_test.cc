@@ -25,7 +25,7 @@
 #include "aquifer/cache.h"
 #include "base/check.h"
 #include "net/protocol/local_protocol.h"
-#include "node/node.h"
+#include "node/local/node.h"
 #include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/child_process.h"

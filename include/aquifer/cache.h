@@ -392,7 +392,11 @@ class Cache {
 // --- In this process ---------------------------------------------------------------------------
 
 struct TenantOptions {
-  std::string name{};
+  std::string name {  // With false no block of the tenant is written to a durable tier, whatever a
+                      // hint, a flush or the
+    // tier's own setting asks for.
+    bool may_leave_host = true;
+  };
   uint64_t dram_floor_bytes = 0;  // Never evicted below this for another tenant's sake.
   // A tenant gets memory in extents of 64 MiB that hold blocks of one size. It has at most as many
   // extents as this takes, rounded up.

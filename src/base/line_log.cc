@@ -126,7 +126,10 @@ class LineLog::Queue {
     // Those that are left out came after all that are queued.
     if (lines_.empty() && left_out_ > 0) {
       told_nanos_ = SystemClock()->NowNanos();
-      return std::to_string(std::exchange(left_out_, 0)) + " lines of the log were left out\n";
+      const uint64_t count = std::exchange(left_out_, 0);
+      return (options_.left_out_line ? options_.left_out_line(count)
+                                     : std::to_string(count) + " lines of the log were left out") +
+             '\n';
     }
     while (!lines_.empty()) {
       text += lines_.front() + '\n';

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,9 @@ struct LineLogOptions {
   uint32_t burst_lines = 60;
   uint32_t lines_per_second = 1;
   int64_t goodbye_nanos = 1'000'000'000;  // That the destructor waits for the last lines.
+  // The line that tells how many were left out; empty: plain text. It may be called when the log is
+  // gone.
+  std::function<std::string(uint64_t count)> left_out_line{};
 };
 
 class LineLog {

@@ -30,6 +30,10 @@ class KeySource {
   // is null, it has none. Makes no key either.
   virtual std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) = 0;
 
+  // Returns true if the source has looked for the tenant's key and could not get it, or is taking
+  // too long: nobody should wait for it. Returns false as long as the first answer may come soon.
+  virtual bool Missing(const TenantId& tenant) = 0;
+
   // Whether somebody is known to have destroyed this key; and all of those.
   virtual bool IsDestroyed(const DataKeyId& id) = 0;
   virtual std::vector<DataKeyId> Destroyed() = 0;

@@ -86,7 +86,7 @@ CacheStats CacheReport::StatsOf(uint16_t tenant) const {
 
 CacheStats CacheReport::StatsOfAll(uint16_t tenant) const {
   CacheStats stats;
-  const DramUsage dram = dram_->dram_usage();
+  const DramUsage dram = dram_->usage();
   stats.tiers.push_back({.tier = TierKind::kDram,
                          .in_service = true,
                          .capacity_bytes = options_.dram_bytes,

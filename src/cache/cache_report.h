@@ -15,13 +15,13 @@
 #include "cache/core_snapshot.h"
 #include "cache/environment.h"
 #include "cache/request/cache_context.h"
-#include "tier/dram/dram_tier.h"
+#include "tier/dram/dram_pool.h"
 
 namespace aquifer {
 
 class CacheReport {
  public:
-  CacheReport(const CacheContext* cache, const DramTier* dram, const CacheOptions& options,
+  CacheReport(const CacheContext* cache, const DramPool* dram, const CacheOptions& options,
               const CacheEnvironment& environment)
       : cache_(*cache), dram_(dram), options_(options), environment_(environment) {}
 
@@ -46,7 +46,7 @@ class CacheReport {
   void AddDurableCounters(CacheStats* stats) const;
 
   const CacheContext& cache_;
-  const DramTier* const dram_;
+  const DramPool* const dram_;
   const CacheOptions options_;
   const CacheEnvironment environment_;
 };

@@ -84,15 +84,14 @@ Status Core::Build() {
 
 Status Core::BuildDram() {
   const CacheOptions& cache = options_.cache;
-  AQ_ASSIGN_OR_RETURN(dram_, NewDramTier({.capacity_bytes = cache.dram_bytes,
-                                          .extent_bytes = options_.extent_bytes,
-                                          .keep_available_bytes = cache.keep_available_bytes,
-                                          .ready_extents = options_.ready_extents,
-                                          .paced_by_cores = options_.paced_by_cores,
-                                          .pace_clock = environment_.clock,
-                                          .hash_seed = environment_.random->Next64()},
-                                         environment_.extents, environment_.workers,
-                                         environment_.owner, environment_.clock));
+  AQ_ASSIGN_OR_RETURN(dram_,
+                      NewDramPool({.capacity_bytes = cache.dram_bytes,
+                                   .extent_bytes = options_.extent_bytes,
+                                   .keep_available_bytes = cache.keep_available_bytes,
+                                   .ready_extents = options_.ready_extents,
+                                   .paced_by_cores = options_.paced_by_cores,
+                                   .pace_clock = environment_.clock},
+                                  environment_.extents, environment_.workers, environment_.owner));
   dram_->on_wanted_back = [this](uint32_t extent) {
     residency_->Withhold(extent);
     if (on_extent_wanted) on_extent_wanted(extent);
@@ -209,6 +208,7 @@ Status Core::BuildDurable() {
     loader_->Load(ref, DeadlineAfter(environment_.clock->NowNanos(), kLoadToWriteNanos), ticket);
   };
   parts.want_on_nvme = [this](BlockRef ref) { write_down_->Want(ref); };
+  parts.promote = [this](BlockRef ref) { write_down_->Promote(ref); };
   parts.walk = [this](size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) {
     return context_->walk.Keys(max, next, keys, whole);
   };

@@ -26,7 +26,7 @@
 #include "cache/core_snapshot.h"
 #include "cache/environment.h"
 #include "cache/request/cache_context.h"
-#include "tier/dram/dram_tier.h"
+#include "tier/dram/dram_pool.h"
 
 namespace aquifer {
 
@@ -100,6 +100,12 @@ class Core final {
     return report_->SessionKeys(tenant, session, max, next, keys);
   }
   bool draining() const { return context_->draining; }
+  // Blocks are stored again after a drain. A drain that is under way still ends as it would.
+  void Undrain() { context_->draining = false; }
+  // Returns true if a client, a block or the configuration has named this tenant.
+  bool HasTenant(std::string_view name) const {
+    return context_->catalog.FindTenant(name).has_value();
+  }
   static constexpr size_t kSnapshotSlice = 256;
 
   // ---- For those who lend memory to other processes ----
@@ -122,7 +128,7 @@ class Core final {
 
   // Memory faulted in so far, for whoever waits for the pool to warm up.
   uint64_t extent_bytes() const {
-    return dram_->dram_usage().extent_bytes - dram_->dram_usage().making_bytes;
+    return dram_->usage().extent_bytes - dram_->usage().making_bytes;
   }
   bool pool_complete() const;
   // Faults the rest of the pool in, in the background: somebody is going to store.
@@ -176,7 +182,7 @@ class Core final {
   CacheMeters meters_;
   CacheCosts costs_;
   ClientTable clients_;
-  std::unique_ptr<DramTier> dram_;
+  std::unique_ptr<DramPool> dram_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<FillTable> fills_;
   std::unique_ptr<LoanBook> loans_;

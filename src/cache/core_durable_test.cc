@@ -46,6 +46,37 @@ TEST_F(CoreDurableTest, AnEmptyNodeRecallsAllThatAFlushAcknowledged) {
   EXPECT_EQ(Match(chain)->runs[0].tier, TierKind::kDram);
 }
 
+TEST_F(CoreDurableTest, WhatIsLoadedFromAStoreIsOnNvmeWhenItLeavesMemory) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache(64, /*nvme=*/true));
+  EXPECT_EQ(Recall(chain), 40u);
+  EXPECT_EQ(store_.reads, 40u);
+  world_->Advance(kSecond);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 60})), 60u);  // Pushes it out of memory.
+  world_->Advance(kSecond);
+  EXPECT_EQ(Recall(chain), 40u);
+  EXPECT_EQ(store_.reads, 40u);
+  EXPECT_GE(Counter("fetch_hits_nvme"), 36u);
+}
+
+// What NVMe has no room for is safe at the store: a flush tells of no loss.
+TEST_F(CoreDurableTest, WhatIsLoadedFromAStoreAndDoesNotFitOnNvmeIsNoLoss) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  CoreOptions options = DurableCache(64, /*nvme=*/true);
+  options.cache.tenants[0].nvme_ceiling_bytes = 1;
+  MakeAnother(options);
+  EXPECT_EQ(Recall(chain), 40u);
+  world_->Advance(kSecond);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  EXPECT_EQ(Recall(chain), 40u);
+}
+
 // A codec makes something smaller only where it knows what the bytes are.
 TEST_F(CoreDurableTest, ATierIsToldWhatTheElementsAre) {
   MakeDurable(DurableCache());
@@ -213,6 +244,23 @@ TEST_F(CoreDurableTest, OfNoClassIsWrittenNothingUnlessAFlushAsksForIt) {
   EXPECT_EQ(store_.writes, 0u);
   EXPECT_TRUE(FlushTo(TierKind::kDurable).ok());
   EXPECT_EQ(BlobsOf(chain), 6u);
+}
+
+TEST_F(CoreDurableTest, ATenantThatMayNotLeaveTheHostIsWrittenNowhereElseWhoeverAsks) {
+  sources_[0].writes = DurableWrites::kAll;
+  CoreOptions options = DurableCache(64, true);
+  options.cache.tenants[0].may_leave_host = false;
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 6});
+  ASSERT_EQ(Store(chain), 6u);
+  NameSession(chain, "kept", Durability::kDurable);
+  const Status flushed = FlushTo(TierKind::kDurable);
+  EXPECT_EQ(flushed.code(), Code::kInvalid) << flushed.ToString();
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  world_->Advance(10 * kSecond);
+  EXPECT_EQ(store_.writes, 0u);
+  EXPECT_EQ(store_.notes_written, 0u);
+  EXPECT_EQ(Recall(chain), 6u);  // It is served here all the same.
 }
 
 TEST_F(CoreDurableTest, ASessionMayBeOfDurableClassByItself) {

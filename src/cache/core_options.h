@@ -21,7 +21,7 @@ struct CoreOptions {
   CacheOptions cache;
   uint64_t extent_bytes = uint64_t{64} << 20;
   uint32_t ready_extents = UINT32_MAX;  // Fault the whole pool in, in the background.
-  uint32_t paced_by_cores = 0;          // As in DramTierOptions.
+  uint32_t paced_by_cores = 0;          // As in DramPoolOptions.
   uint32_t max_blocks = 0;              // 0: from the capacities.
   uint32_t max_requests_per_client = 1024;
   uint32_t max_hints_per_client = 1024;

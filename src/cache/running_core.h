@@ -26,7 +26,7 @@ class RunningCore {
     uint64_t warm_bytes = uint64_t{512} << 20;
     // Extents that are faulted in ahead of need; by default the whole pool, in the background.
     uint32_t ready_extents = UINT32_MAX;
-    uint32_t paced_by_cores = 0;  // As in DramTierOptions.
+    uint32_t paced_by_cores = 0;  // As in DramPoolOptions.
     std::vector<DurableTierSource> durable_tiers{};
     Packer* packer = nullptr;  // Seals what is written to NVMe; outlives this. May be null.
   };

@@ -52,6 +52,7 @@ Examples:
   aquifer ctl evict --tenant acme --everything --yes
   aquifer ctl record start /var/tmp/requests.jsonl
   aquifer ctl drain --timeout 60s                 before the node is stopped
+  aquifer ctl undrain                             it stays after all, and stores again
   aquifer ctl status --http 10.0.0.7:9470 --token-file /etc/aquifer/admin-token)";
 
 constexpr auto kSlack = seconds(15);  // For the answer, beyond what the node was given.
@@ -71,6 +72,7 @@ struct CtlOptions {
   std::string timeout;
   bool everything = false;
   bool yes = false;
+  bool force = false;
   std::string after;
   uint32_t limit = 100;
   std::string action;  // start, stop or status; test; delete; rewrap
@@ -188,6 +190,13 @@ Status Tiers(NodeClient* node, const CtlOptions& options) {
   return Show(options, node->Get("/v1/tiers"), {}, TiersText);
 }
 
+Status Undrain(NodeClient* node, const CtlOptions& options) {
+  return Act(node, options, "/v1/undrain", json::object(), kLongLimit, [](const json& answer) {
+    return answer.at("was_draining").get<bool>() ? "blocks are stored again\n"
+                                                 : "the node was not draining; blocks are stored\n";
+  });
+}
+
 Status DeleteTenant(NodeClient* node, const CtlOptions& options) {
   if (options.name.empty()) return Usage("name the tenant: aquifer ctl tenants delete NAME --yes");
   if (!options.yes) {
@@ -195,8 +204,9 @@ Status DeleteTenant(NodeClient* node, const CtlOptions& options) {
         "this destroys the tenant's key and deletes all that it has, for good; add --yes "
         "if that is meant");
   }
-  return Act(node, options, "/v1/tenants/delete", {{"tenant", options.name}}, kLongLimit,
-             TenantDeletedText);
+  json body = {{"tenant", options.name}};
+  if (options.force) body["force"] = true;
+  return Act(node, options, "/v1/tenants/delete", body, kLongLimit, TenantDeletedText);
 }
 
 Status ShowTenants(NodeClient* node, const CtlOptions& options) {
@@ -333,6 +343,7 @@ constexpr CtlAction kActions[] = {
     {"evict", "Delete blocks from every tier, for good", kBlocks | kEverything, &Evict},
     {"record", "Record what engines ask for, without its content, for planning", kRecord, &Record},
     {"drain", "Write everything to the lower tiers and store nothing any more", kTimeout, &Drain},
+    {"undrain", "Store blocks again after a drain", kNone, &Undrain},
 };
 
 // Without CLI11's own words in the help.
@@ -389,6 +400,9 @@ void AddOptions(const CtlAction& action, CtlOptions* options, CLI::App* command)
         ->check(CLI::IsMember({"delete"}));
     command->add_option("NAME", options->name, "The tenant to delete");
     command->add_flag("--yes", options->yes, "That is really meant");
+    command->add_flag(
+        "--force", options->force,
+        "Also a tenant that this node does not know: durable tiers may have blocks of it");
   }
   if ((action.takes & kRewrap) != 0) {
     command->add_option("ACTION", options->action, "What to do instead of showing them")

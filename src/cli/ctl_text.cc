@@ -222,6 +222,8 @@ std::string StatusText(const json& status) {
                            Count(counters, "corrupt_blocks"), Size(counters, "quarantined_bytes"),
                            counters.at("overdue_leases").get<uint64_t>() +
                                counters.at("overdue_reservations").get<uint64_t>()));
+  const std::string keys = status.value("key_trouble", std::string());
+  if (!keys.empty()) text += Line("keys", "cannot be read: " + Printable(status, "key_trouble"));
   return text + "\n" + TiersText(status);
 }
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "client/find_node.h"
+#include "net/http/http_server.h"
 #include "net/local/default_socket.h"
 #include "net/local/frame_socket.h"
 #include "net/stream/host_port.h"
 #include "node/api/http_routes.h"
-#include "node/api/http_server.h"
 #include "node/config/admin_socket.h"
 
 namespace aquifer {
@@ -105,16 +105,17 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
     if (!options.token_file.empty()) {
       return Status(Code::kInvalid, "--token-file is for --http; the socket needs no token");
     }
-    AQ_ASSIGN_OR_RETURN(client.socket_, FindSocket(options.socket));
-    client.where_ = client.socket_;
+    AQ_ASSIGN_OR_RETURN(client.place_.socket, FindSocket(options.socket));
+    client.where_ = client.place_.socket;
+    client.http_ = HttpClient(client.place_);
     return client;
   }
   if (!options.socket.empty()) {
     return Status(Code::kInvalid, "give either --socket or --http");
   }
   AQ_ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.http));
-  client.host_ = address.host;
-  client.port_ = std::to_string(address.port);
+  client.place_ = {.host = address.host, .port = std::to_string(address.port)};
+  client.http_ = HttpClient(client.place_);
   client.where_ = options.http;
   if (!options.token_file.empty()) {
     AQ_ASSIGN_OR_RETURN(client.token_, ReadToken(options.token_file));
@@ -122,7 +123,40 @@ Result<NodeClient> NodeClient::New(const NodeClientOptions& options) {
   return client;
 }
 
-Result<json> NodeClient::Understand(const Answer& answer, json* partial) {
+Result<HttpReceived> NodeClient::Exchange(const std::string& method, const std::string& target,
+                                          const std::string& body,
+                                          std::chrono::milliseconds limit) {
+  HttpCall call{.method = method, .target = target, .body = body, .limit = limit};
+  if (!token_.empty()) call.headers.emplace_back("Authorization", "Bearer " + token_);
+  if (method == "POST") call.headers.emplace_back("Content-Type", "application/json");
+  Result<HttpReceived> received = http_.Ask(call);
+  if (received.ok() || !HttpIsBuilt()) return received;
+  const std::string& why = received.status().message();
+  if (received.status().code() == Code::kInvalid) {
+    return Status(
+        Code::kUnavailable,
+        fmt::format("{} belongs to another user; run this as that user or as root, or use "
+                    "--http with --token-file",
+                    where_));
+  }
+  if (received.status().code() != Code::kNotFound) {
+    return Status(Code::kUnavailable,
+                  fmt::format("the node at {} did not answer: {}; look at its log, and ask again",
+                              where_, why));
+  }
+  if (!place_.socket.empty()) {
+    return Status(Code::kUnavailable,
+                  fmt::format("no node answers on {} ({}); start one with `aquifer serve`, or name "
+                              "its socket with --socket",
+                              where_, why));
+  }
+  return Status(Code::kUnavailable,
+                fmt::format("no node answers at {} port {} ({}); start one with `aquifer serve "
+                            "--http`, or correct the address",
+                            place_.host, place_.port, why));
+}
+
+Result<json> NodeClient::Understand(const HttpReceived& answer, json* partial) {
   json parsed = json::parse(answer.body, nullptr, false);
   if (!parsed.is_object()) {
     return Status(
@@ -141,14 +175,14 @@ Result<json> NodeClient::Understand(const Answer& answer, json* partial) {
 }
 
 Result<json> NodeClient::Get(const std::string& target) {
-  AQ_ASSIGN_OR_RETURN(const Answer answer, Exchange("GET", target, "", kReadLimit));
+  AQ_ASSIGN_OR_RETURN(const HttpReceived answer, Exchange("GET", target, "", kReadLimit));
   return Understand(answer, nullptr);
 }
 
 Result<json> NodeClient::Post(const std::string& target, const json& body,
                               std::chrono::milliseconds limit, json* partial) {
   AQ_ASSIGN_OR_RETURN(
-      const Answer answer,
+      const HttpReceived answer,
       Exchange("POST", target, body.dump(-1, ' ', false, json::error_handler_t::replace), limit));
   return Understand(answer, partial);
 }

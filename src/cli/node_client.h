@@ -1,5 +1,5 @@
 // Asks a node over HTTP, for `aquifer ctl` and `aquifer top`: on its administrator's socket, or at
-// an address with a token. Each call is a connection of its own, and waits for the answer.
+// an address with a token. Each call waits for the answer.
 #pragma once
 
 #include <chrono>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "aquifer/status.h"
+#include "net/http/http_client.h"
 
 namespace aquifer {
 
@@ -30,21 +31,14 @@ class NodeClient {
   const std::string& where() const { return where_; }  // For people.
 
  private:
-  struct Answer {
-    unsigned status = 0;
-    std::string body;
-  };
-
-  NodeClient() = default;
-  // Of the build: with Boost, or without.
-  Result<Answer> Exchange(const std::string& method, const std::string& target,
-                          const std::string& body, std::chrono::milliseconds limit) const;
-  static Result<nlohmann::json> Understand(const Answer& answer, nlohmann::json* partial);
+  NodeClient() : http_(HttpServerPlace{}) {}
+  Result<HttpReceived> Exchange(const std::string& method, const std::string& target,
+                                const std::string& body, std::chrono::milliseconds limit);
+  static Result<nlohmann::json> Understand(const HttpReceived& answer, nlohmann::json* partial);
 
   std::string where_;
-  std::string socket_;  // Or:
-  std::string host_;
-  std::string port_;
+  HttpServerPlace place_;
+  HttpClient http_;
   std::string token_;
 };
 

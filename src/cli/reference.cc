@@ -157,8 +157,7 @@ Status Serve(const ReferenceOptions& options) {
                       StartEngine(EngineOptionsOf(options), model.weights, model.tokenizer.get()));
   OpenAiOptions api;
   api.model = model.name;
-  api.http.host = options.host;
-  api.http.port = options.port;
+  api.address = {.host = options.host, .port = options.port};
   AQ_ASSIGN_OR_RETURN(const std::unique_ptr<OpenAiServer> server,
                       StartOpenAiServer(api, engine.get(), model.tokenizer.get()));
   fmt::print("model {}: {}\n", model.name, model.weights->shape.ToString());

@@ -30,8 +30,8 @@ A capacity is a share of the trace's different blocks (5%) or a number of blocks
 docs/formats/trace.md has them, plain or gzip: public ones, or what aquifer serve --record writes.
 
 lru-leaf and learned are what a node runs; lru is plain LRU, and the others are there to compare with. belady
-knows the future. With --nvme there is a second tier below, and the writes to it are told; lru writes all
-that is stored, learned what is likely to return.
+knows the future. With --nvme there is a second tier below, and the writes to it are told. All that is stored
+is written, as in a node; with --written-part, learned writes that part of it, what is likeliest to return.
 
 Examples:
   aquifer sim replay trace.jsonl.gz --policy lru,learned,belady --capacity 1%,5%,10%
@@ -44,6 +44,7 @@ struct ReplayOptions {
   std::vector<std::string> policies = {"lru", "learned"};
   std::vector<std::string> capacities = {"1%", "5%", "10%"};
   std::string nvme;
+  double written_part = 1;
   double hint_accuracy = 0;
   bool hint_returns = false;
   bool json = false;
@@ -121,6 +122,7 @@ std::string LineOf(const ReplayOptions& options, const ReplayTrace& trace, const
     if (setup.nvme_blocks > 0) {
       line["nvme_blocks"] = setup.nvme_blocks;
       line["writes_per_insert"] = outcome.writes_per_insert();
+      if (setup.written_part < 1) line["written_part"] = setup.written_part;
     }
     if (setup.hint_accuracy > 0) line["hint_accuracy"] = setup.hint_accuracy;
     if (setup.hint_returns) line["hint_returns"] = true;
@@ -137,8 +139,10 @@ std::string LineOf(const ReplayOptions& options, const ReplayTrace& trace, const
 
 int RunReplay(const ReplayOptions& options) {
   for (const std::string& policy : options.policies) {
-    const Status possible = CheckSetup(
-        {.policy = policy, .capacity_blocks = 1, .nvme_blocks = options.nvme.empty() ? 0u : 1u});
+    const Status possible = CheckSetup({.policy = policy,
+                                        .capacity_blocks = 1,
+                                        .nvme_blocks = options.nvme.empty() ? 0u : 1u,
+                                        .written_part = options.written_part});
     if (!possible.ok()) return Fail(possible, kExitUsage);
   }
   SetOnNextInterrupt(&interrupted);
@@ -158,6 +162,7 @@ int RunReplay(const ReplayOptions& options) {
     for (const std::string& capacity : options.capacities) {
       ReplaySetup setup = {.policy = policy,
                            .nvme_blocks = nvme_blocks,
+                           .written_part = options.written_part,
                            .hint_accuracy = options.hint_accuracy,
                            .hint_returns = options.hint_returns};
       ParseCapacity(capacity, trace->distinct, &setup.capacity_blocks);
@@ -191,6 +196,10 @@ void AddSimReplayCommand(CLI::App* sim, int* exit_status) {
       ->delimiter(',')
       ->check(CheckCapacity);
   replay->add_option("--nvme", options->nvme, "A second tier of this size")->check(CheckCapacity);
+  replay
+      ->add_option("--written-part", options->written_part,
+                   "As written_part in [nvme] of a node: learned writes so much of what is stored")
+      ->check(CLI::Range(0.01, 1.0));
   replay
       ->add_option("--hint-accuracy", options->hint_accuracy,
                    "Callers say whether a conversation goes on, and are right so often")

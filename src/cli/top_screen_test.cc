@@ -90,6 +90,13 @@ TEST(TopScreenTest, HitsInDurableTiersAreHits) {
   EXPECT_THAT(TenantsText(now.tenants), HasSubstr("300     100    75.0 %"));
 }
 
+TEST(TopScreenTest, StatusSaysThatDataKeysCannotBeRead) {
+  TopSample now = Sample(10'000, 0, 100);
+  EXPECT_THAT(StatusText(now.status), Not(HasSubstr("cannot be read")));
+  now.status["key_trouble"] = "the master key does not fit";
+  EXPECT_THAT(StatusText(now.status), HasSubstr("cannot be read: the master key does not fit\n"));
+}
+
 TEST(TopScreenTest, WhoDecidesWhatIsKeptIsSaidAndHowLruWouldFare) {
   TopSample now = Sample(10'000, 0, 100);
   EXPECT_THAT(StatusText(now.status), HasSubstr("learned\n"));

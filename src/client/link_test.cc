@@ -81,7 +81,7 @@ TEST_F(LinkTest, AnExtentThatCannotBeMappedIsNotWaitedForAgain) {
     // If the link had forgotten the failure, it would wait for another offer and report that none
     // came.
     const auto found = link_->Find({.extent = 7, .offset = 0, .bytes = 4096});
-    EXPECT_EQ(found.status().message(), "shared memory of another size than announced");
+    EXPECT_EQ(found.status().message(), "the shared memory has another size than announced");
   }
   EXPECT_FALSE(link_->over());
   EXPECT_EQ(link_->held(), 0u);

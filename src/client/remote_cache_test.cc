@@ -401,7 +401,7 @@ TEST_F(RemoteCacheTest, BlocksInMemoryThatCannotBeMappedAreMissesAndGoBack) {
     });
     cache_->Wait(fetch);
     EXPECT_TRUE(fetch.status.ok()) << "the node is still there: " << fetch.status.ToString();
-    EXPECT_EQ(fetch.ops[0].status.message(), "shared memory of another size than announced");
+    EXPECT_EQ(fetch.ops[0].status.message(), "the shared memory has another size than announced");
     EXPECT_EQ(fetch.ops[0].lease, 0u);
     ASSERT_TRUE(node_.Sees(FrameKind::kRelease));
   }

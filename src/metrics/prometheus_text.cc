@@ -46,10 +46,33 @@ std::string NumberText(double value) {
   return fmt::format("{}", value);
 }
 
+constexpr std::string_view kOpenMetricsType = "application/openmetrics-text";
+
 }  // namespace
+
+std::string_view ContentTypeOf(MetricsFormat format) {
+  return format == MetricsFormat::kOpenMetrics
+             ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+             : "text/plain; version=0.0.4; charset=utf-8";
+}
+
+MetricsFormat FormatFor(std::string_view accept) {
+  return accept.find(kOpenMetricsType) == std::string_view::npos ? MetricsFormat::kPrometheus
+                                                                 : MetricsFormat::kOpenMetrics;
+}
+
+std::string PrometheusText::Take() {
+  if (format_ == MetricsFormat::kOpenMetrics) text_ += "# EOF\n";
+  return std::move(text_);
+}
 
 void PrometheusText::Family(std::string_view name, MetricKind kind, std::string_view help) {
   family_ = name;
+  // OpenMetrics names a counter's family without the suffix that its samples have.
+  constexpr std::string_view kTotal = "_total";
+  const bool cut = format_ == MetricsFormat::kOpenMetrics && kind == MetricKind::kCounter &&
+                   name.ends_with(kTotal);
+  if (cut) name.remove_suffix(kTotal.size());
   text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, KindName(kind));
 }
 

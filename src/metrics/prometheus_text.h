@@ -1,6 +1,7 @@
-// Writes the text that Prometheus reads (its exposition format 0.0.4). One thread at a time.
+// Writes the text that Prometheus reads, in its exposition format 0.0.4 or as OpenMetrics 1.0. One
+// thread at a time.
 //
-//     PrometheusText text;
+//     PrometheusText text(MetricsFormat::kPrometheus);
 //     text.Family("aquifer_fetch_hits_total", MetricKind::kCounter, "Blocks that were there");
 //     text.Sample({{"tier", "dram"}}, uint64_t{7});
 #pragma once
@@ -23,20 +24,31 @@ struct MetricLabel {
   std::string_view value;  // Any bytes: what would end it is escaped, what is no UTF-8 replaced.
 };
 
+enum class MetricsFormat : uint8_t { kPrometheus, kOpenMetrics };
+
+// For the Content-Type of an answer.
+std::string_view ContentTypeOf(MetricsFormat format);
+
+// The format that a scraper asks for with this Accept header.
+MetricsFormat FormatFor(std::string_view accept);
+
 class PrometheusText {
  public:
+  explicit PrometheusText(MetricsFormat format = MetricsFormat::kPrometheus) : format_(format) {}
+
   // Names the family of the samples that follow. A name comes once.
   void Family(std::string_view name, MetricKind kind, std::string_view help);
   void Sample(std::initializer_list<MetricLabel> labels, uint64_t value);
   void Sample(std::initializer_list<MetricLabel> labels, double value);
   void Histogram(std::initializer_list<MetricLabel> labels, const TimeHistogram& histogram);
 
-  std::string Take() { return std::move(text_); }
+  std::string Take();
 
  private:
   void Line(std::string_view suffix, std::span<const MetricLabel> labels, std::string_view upper,
             std::string_view value);
 
+  const MetricsFormat format_;
   std::string family_;
   std::string text_;
 };

@@ -71,9 +71,10 @@ Status ReadPriority(const TomlValue& value, Tenant* tenant) {
 }
 
 Status ReadDurability(const TomlValue& value, Tenant* tenant) {
-  constexpr std::array<std::string_view, 2> kNames = {"none", "durable"};
+  constexpr std::array<std::string_view, 3> kNames = {"none", "durable", "never"};
   AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  tenant->options.durability = index == 0 ? Durability::kNone : Durability::kDurable;
+  tenant->options.durability = index == 1 ? Durability::kDurable : Durability::kNone;
+  tenant->options.may_leave_host = index != 2;
   return Status();
 }
 

@@ -1,8 +1,8 @@
 // The batches of a tier's callers that are under way, each until nothing refers to it any more: by
-// age, by the caller's batch, and by deadline. Private to the tiers.
+// age and by deadline. Private to the tiers.
 //
-// A batch whose deadline passes, or that is cancelled, is handed to the tier, which settles what is
-// left of it: never from inside the submitting call. Runs on the tier's executor.
+// A batch whose deadline passes is handed to the tier, which settles what is left of it: never from
+// inside the submitting call. Runs on the tier's executor.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,6 @@ class BatchLedger {
       return nullptr;
     }
     batches_.emplace(id, std::move(owned));
-    ids_[batch] = id;
     if (batch->deadline_nanos != INT64_MAX) {
       deadlines_.emplace(batch->deadline_nanos, id);
       ArmDeadline();
@@ -79,7 +78,6 @@ class BatchLedger {
   void Settle(State* state, Status status) {
     auto* const batch = state->batch;
     if (!batch->Settle(state, std::move(status), executor_)) return;
-    ids_.erase(batch->batch);
     deadlines_.erase({batch->batch->deadline_nanos, batch->id});
   }
 
@@ -93,15 +91,6 @@ class BatchLedger {
   template <class OneBatch>
   void Release(OneBatch* batch) {
     if (--batch->unretired == 0) batches_.erase(batch->id);
-  }
-
-  // A batch that is done already is left alone.
-  void Cancel(const void* batch) {
-    const auto found = ids_.find(batch);
-    if (found == ids_.end()) return;
-    executor_->Post([this, id = found->second, alive = std::weak_ptr<bool>(alive_)] {
-      if (!alive.expired()) SettleLate(id);
-    });
   }
 
   // By age. Settling changes none of it.
@@ -141,8 +130,6 @@ class BatchLedger {
   const std::function<void(AnyBatch&)> settle_late_;
   uint64_t next_ = 1;
   std::map<uint64_t, AnyBatch> batches_;
-  // Of batches that are not done.
-  std::map<const void*, uint64_t> ids_;  // lookup only: never walked
   std::set<std::pair<int64_t, uint64_t>> deadlines_;
   int64_t armed_nanos_ = INT64_MAX;
   uint64_t places_ = 0;

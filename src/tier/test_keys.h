@@ -33,6 +33,7 @@ class TestKeys final : public KeySource {
     }
     return all;
   }
+  bool Missing(const TenantId& tenant) override { return missing_.contains(tenant); }
   bool IsDestroyed(const DataKeyId& id) override { return destroyed_.contains(id); }
   std::vector<DataKeyId> Destroyed() override { return {destroyed_.begin(), destroyed_.end()}; }
 
@@ -49,6 +50,17 @@ class TestKeys final : public KeySource {
     keys_.erase(tenant);
     forgotten_.insert(tenant);
   }
+  // As with a master key that does not fit; and with the right one again.
+  void Lose(const TenantId& tenant) {
+    lost_[tenant] = keys_.extract(tenant).mapped();
+    forgotten_.insert(tenant);
+    missing_.insert(tenant);
+  }
+  void Regain(const TenantId& tenant) {
+    keys_[tenant] = lost_.extract(tenant).mapped();
+    forgotten_.erase(tenant);
+    missing_.erase(tenant);
+  }
   // As after the tenant was deleted and came again.
   void Change(const TenantId& tenant) { keys_[tenant] = Make(); }
 
@@ -63,6 +75,8 @@ class TestKeys final : public KeySource {
   SeededRandom random_{5};
   std::map<TenantId, SharedDataKey> keys_;
   std::set<TenantId> forgotten_;
+  std::set<TenantId> missing_;
+  std::map<TenantId, SharedDataKey> lost_;
   std::map<TenantId, std::vector<DataKeyId>> past_;
   std::set<DataKeyId> destroyed_;
 };

@@ -8,9 +8,12 @@
 // the submitting call. Everything is submitted from that executor too, or before it runs: a tier's
 // own state has one owner and no lock.
 //
-// A deadline or a Cancel() settles an operation as kLate, and its batch completes then. The device
-// may still be using the buffer: `in_flight` says so, and `on_quiescent` tells when it stopped.
-// Until then the caller keeps the buffer alive and uses it for nothing else.
+// A deadline settles an operation as kLate, and its batch completes then. The device may still be
+// using the buffer: `in_flight` says so, and `on_quiescent` tells when it stopped. Until then the
+// caller keeps the buffer alive and uses it for nothing else.
+//
+// A write that is ok survives what the tier promises to survive: a crash of the process, and power
+// loss where so configured. No flush comes after it.
 //
 // Queues are bounded. What does not fit fails with kBusy at once; nothing ever waits for room.
 #pragma once
@@ -124,7 +127,7 @@ class TierListener {
   virtual void OnRewritten(uint64_t /*bytes*/) {}
 
   // Blocks came to light after the start: a drive that could not be read then can be read now.
-  // Enumerate() shows them.
+  // NvmeTier::EnumerateInSlices() shows them.
   virtual void OnFound() {}
 
   // A device has been out of service for so long that nobody should count on its blocks any more.
@@ -149,19 +152,6 @@ class Tier {
   virtual void Write(Batch<WriteOp>* batch) = 0;
 
   virtual void Erase(Batch<EraseOp>* batch) = 0;
-
-  // Settles what has not completed of the batch as kLate, soon. A batch that is done already is
-  // left alone.
-  virtual void Cancel(Batch<ReadOp>* batch) = 0;
-  virtual void Cancel(Batch<WriteOp>* batch) = 0;
-
-  // `on_done(status)` once everything whose write completed before this call survives what the
-  // tier promises to survive (a crash of the process; power loss where so configured).
-  virtual void Flush(std::function<void(Status)> on_done) = 0;
-
-  // Calls `visit` for every block that can be read, in an order fixed by the tier's history, with
-  // parents before children where the tier knows them. Answers from memory.
-  virtual void Enumerate(const std::function<void(const BlockMeta&)>& visit) const = 0;
 
   // Whether the block is there, from memory. Tiers that must ask elsewhere say kBusy: read instead.
   virtual Status Probe(const BlockId& id) const = 0;

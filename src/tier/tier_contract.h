@@ -43,11 +43,8 @@ class TierHarness {
     Do([&] { count = tier()->Usage().block_count; });
     return count;
   }
-  virtual std::vector<BlockMeta> Metas() {
-    std::vector<BlockMeta> metas;
-    Do([&] { tier()->Enumerate([&](const BlockMeta& meta) { metas.push_back(meta); }); });
-    return metas;
-  }
+  // Of what can be read, parents first where the tier enumerates.
+  virtual std::vector<BlockMeta> Metas() = 0;
 
   // The rest is for those that can: false says that they cannot.
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 // It throws, and is caught in ParseToml(). Some wrong syntax ("[[[") fails an assertion of version
 // 3.3, which must not end the program: that throws too.
@@ -22,6 +23,7 @@ constexpr void CheckForToml(bool holds) {
 #include <toml++/toml.h>
 
 #include "base/text/duration_text.h"
+#include "base/text/mistakes.h"
 #include "base/text/nearest_name.h"
 #include "base/text/size_text.h"
 
@@ -81,6 +83,16 @@ std::string_view TypeName(const TomlValue::Content& content) {
   constexpr std::string_view kNames[] = {"true or false", "an integer", "a number",      "a text",
                                          "a list",        "a table",    "a date or time"};
   return kNames[content.index()];
+}
+
+Status UnknownKey(const std::string& name, const TomlValue& value, std::span<const TomlKey> keys) {
+  std::vector<std::string> names;
+  for (const TomlKey& key : keys) names.push_back(key.name);
+  const std::string nearest = NearestName(name, names);
+  return value.Wrong(
+      nearest.empty()
+          ? fmt::format("there is no such key here; there are: {}", fmt::join(names, ", "))
+          : fmt::format("there is no such key; did you mean '{}'?", nearest));
 }
 
 }  // namespace
@@ -210,25 +222,21 @@ Result<std::string> ReadSettingsFile(const std::string& path,
   return text;
 }
 
-Status ReadTable(const TomlValue& table, std::span<const TomlKey> keys) {
+Status ReadTable(const TomlValue& table, std::span<const TomlKey> keys,
+                 const std::function<Status(const std::string&, const TomlValue&)>& explain) {
   if (!table.is_table()) return table.Wrong("this must be a table");
+  Mistakes mistakes;
   for (const auto& [name, value] : table.table()) {
-    const TomlKey* known = nullptr;
-    for (const TomlKey& key : keys) {
-      if (key.name == name) known = &key;
+    const auto known = std::find_if(
+        keys.begin(), keys.end(), [&name = name](const TomlKey& key) { return key.name == name; });
+    if (known != keys.end()) {
+      mistakes.Add(known->read(value));
+      continue;
     }
-    if (known == nullptr) {
-      std::vector<std::string> names;
-      for (const TomlKey& key : keys) names.push_back(key.name);
-      const std::string nearest = NearestName(name, names);
-      return value.Wrong(
-          nearest.empty()
-              ? fmt::format("there is no such key here; there are: {}", fmt::join(names, ", "))
-              : fmt::format("there is no such key; did you mean '{}'?", nearest));
-    }
-    AQ_RETURN_IF_ERROR(known->read(value));
+    Status unknown = explain == nullptr ? Status() : explain(name, value);
+    mistakes.Add(unknown.ok() ? UnknownKey(name, value, keys) : std::move(unknown));
   }
-  return Status();
+  return mistakes.All();
 }
 
 }  // namespace aquifer

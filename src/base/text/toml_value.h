@@ -76,7 +76,10 @@ struct TomlKey {
   std::function<Status(const TomlValue&)> read;
 };
 
-// Calls `read` for each key that is there; the first error ends it.
-Status ReadTable(const TomlValue& table, std::span<const TomlKey> keys);
+// Calls `read` for each key that is there. An error has a line for each mistake. `explain`, where
+// given, may say more of a key that is not one of these: ok if it cannot.
+Status ReadTable(
+    const TomlValue& table, std::span<const TomlKey> keys,
+    const std::function<Status(const std::string& name, const TomlValue&)>& explain = nullptr);
 
 }  // namespace aquifer

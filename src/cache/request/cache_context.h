@@ -75,8 +75,10 @@ struct CacheContext {
     const BlockEntry& entry = residency.at(ref);
     return entry.state == BlockState::kResident && !entry.expired(NowUnix()) && Reachable(ref);
   }
+  bool MayLeaveHost(uint16_t tenant) const { return catalog.tenant(tenant).options.may_leave_host; }
   bool IsDurableTenant(uint16_t tenant) const {
-    return catalog.tenant(tenant).options.durability == Durability::kDurable;
+    return catalog.tenant(tenant).options.durability == Durability::kDurable &&
+           MayLeaveHost(tenant);
   }
   // A block of the chain.
   BlockName NameOf(uint16_t tenant, const ChainSlice& chain, size_t i) const {

@@ -5,8 +5,10 @@
 namespace aquifer {
 
 void DrainJob::Run() {
-  cache().draining = true;
-  if (!std::exchange(timer_set_, true)) WakeAt(DeadlineIn(asked().timeout_nanos));
+  if (!std::exchange(timer_set_, true)) {
+    cache().draining = true;  // Once: Undrain() may come while this runs.
+    WakeAt(DeadlineIn(asked().timeout_nanos));
+  }
   DurableTiers* const durable = cache().durable;
   // What NVMe held over a restart is looked at by and by: here somebody waits for it.
   if (durable != nullptr && durable->lasting_usable() && durable->SweepMore()) return RunAgain();

@@ -42,6 +42,11 @@ bool FlushJob::WantsDurable() const {
 void FlushJob::Run() {
   FlushRequest& flush = asked();
   if (flush.tier == TierKind::kDram) return End(1);  // Committed is in DRAM.
+  if (flush.tier == TierKind::kDurable && !cache().MayLeaveHost(tenant())) {
+    return Finish(Status(Code::kInvalid,
+                         "this tenant's blocks may not leave the host, by its durability in the "
+                         "tenants file; flush to NVMe"));
+  }
   if (counting_) return CountOthers();
   if (!Usable()) {
     const TierKind tier = path_ == Path::kNvme ? TierKind::kNvme : TierKind::kDurable;

@@ -17,7 +17,8 @@ void HintJob::Begin(const SessionForecast& forecast, const BlockName& head) {
   if (forecast.state == SessionState::kWillContinue) outlook_ = ExpectedIn(forecast.return_seconds);
   if (forecast.state == SessionState::kFinished) outlook_ = SessionHint::kEnded;
   ttl_seconds_ = forecast.ttl_seconds;
-  durable_ = forecast.durability == Durability::kDurable && cache().durable != nullptr;
+  durable_ = forecast.durability == Durability::kDurable && cache().durable != nullptr &&
+             cache().MayLeaveHost(tenant());
   walk_ = head;
   shared_ = false;
   below_.reset();

@@ -67,9 +67,9 @@ TEST_F(ChainWalkTest, ANotedBlockIsHeldOnlyAsLongAsItIsTheSame) {
   EXPECT_TRUE(walk_.Holds(noted));
   residency_->Drop(ref, Leave::kAsked);
   EXPECT_FALSE(walk_.Holds(noted));
-  AddResident(5);  // The refs that were free are others' now.
-  ASSERT_TRUE(residency_->index().Exists(ref));
-  EXPECT_FALSE(walk_.Holds(noted));
+  NotedBlock taken = noted;
+  taken.ref = AddResident(5);
+  EXPECT_FALSE(walk_.Holds(taken)) << "the ref is another block's";
 }
 
 }  // namespace

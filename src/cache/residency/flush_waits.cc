@@ -13,7 +13,6 @@ FlushWaits::Id FlushWaits::Add(uint16_t of, uint64_t sequence, Wait wait) {
 }
 
 void FlushWaits::End(const Id& id) {
-  if (at_tier_.erase(id.number) > 0) return;
   const auto found = for_blocks_.find(id.of);
   if (found == for_blocks_.end()) return;
   found->second.erase(id.number);
@@ -41,47 +40,14 @@ uint64_t FlushWaits::SequenceOf(const ByNumber::value_type& waiting) const {
   return waiting.first < postponed_number_ ? std::max(sequence, postponed_sequence_) : sequence;
 }
 
-void FlushWaits::MoveToTier(ByNumber* waits, std::vector<uint64_t>* taken) {
-  const auto first = waits->begin();
-  taken->push_back(first->first);
-  at_tier_.emplace(first->first, std::move(first->second.wait));
-  waits->erase(first);
-}
-
-void FlushWaits::ForgetEmpty() {
-  std::erase_if(for_blocks_, [](const auto& of) { return of.second.empty(); });
-}
-
-std::vector<uint64_t> FlushWaits::TakeWritten(
-    const std::function<uint64_t(uint16_t)>& oldest_unwritten, size_t max) {
-  std::vector<uint64_t> taken;
-  for (auto& [of, waits] : for_blocks_) {
-    const uint64_t oldest = oldest_unwritten(of);
-    while (!waits.empty() && taken.size() < max && SequenceOf(*waits.begin()) < oldest) {
-      MoveToTier(&waits, &taken);
-    }
-  }
-  ForgetEmpty();
-  return taken;
-}
-
-std::vector<uint64_t> FlushWaits::TakeAny(size_t max) {
-  std::vector<uint64_t> taken;
-  for (auto next = at_tier_.begin(); next != at_tier_.end() && taken.size() < max; ++next) {
-    taken.push_back(next->first);
-  }
-  for (auto& [of, waits] : for_blocks_) {
-    while (!waits.empty() && taken.size() < max) MoveToTier(&waits, &taken);
-  }
-  ForgetEmpty();
-  return taken;
-}
-
-std::optional<FlushWaits::Wait> FlushWaits::Finish(uint64_t number) {
-  const auto found = at_tier_.find(number);
-  if (found == at_tier_.end()) return std::nullopt;
-  Wait wait = std::move(found->second);
-  at_tier_.erase(found);
+std::optional<FlushWaits::Wait> FlushWaits::TakeWritten(uint16_t of, uint64_t oldest_unwritten) {
+  const auto found = for_blocks_.find(of);
+  if (found == for_blocks_.end()) return std::nullopt;
+  ByNumber& waits = found->second;
+  if (SequenceOf(*waits.begin()) >= oldest_unwritten) return std::nullopt;
+  Wait wait = std::move(waits.begin()->second.wait);
+  waits.erase(waits.begin());
+  if (waits.empty()) for_blocks_.erase(found);
   return wait;
 }
 

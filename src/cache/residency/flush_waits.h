@@ -1,6 +1,5 @@
-// Those who flush. First they wait until the blocks that were stored before are written, then for
-// the tier to make that last. There may be thousands of them: nothing here looks at more than it
-// hands out.
+// Callers that flush, each until the blocks that were stored before are written. There may be
+// thousands of them: nothing here looks at more than it hands out.
 //
 // Runs on the owner.
 #pragma once
@@ -32,11 +31,10 @@ class FlushWaits {
 
   // For what `of` has stored up to that sequence, which never falls from one to the next.
   Id Add(uint16_t of, uint64_t sequence, Wait wait);
-  // It waits no more, wherever it is.
+  // It waits no more.
   void End(const Id& id);
 
-  bool empty() const { return for_blocks_.empty() && at_tier_.empty(); }
-  bool any_for_blocks() const { return !for_blocks_.empty(); }
+  bool empty() const { return for_blocks_.empty(); }
   // Whose blocks are waited for.
   std::vector<uint16_t> Whose() const;
   // The last of the sequences that are waited for; 0: nobody waits.
@@ -48,14 +46,9 @@ class FlushWaits {
   // All who are here now wait for everything up to there.
   void WaitUntil(uint64_t sequence);
 
-  // Up to `max` of those whose blocks are all written, `oldest_unwritten` being the first that is
-  // not; their numbers. They are at the tier from now on.
-  std::vector<uint64_t> TakeWritten(const std::function<uint64_t(uint16_t)>& oldest_unwritten,
-                                    size_t max);
-  // Up to `max` of all; the same.
-  std::vector<uint64_t> TakeAny(size_t max);
-  // One that is at the tier is through; nothing: it has ended before.
-  std::optional<Wait> Finish(uint64_t number);
+  // The first that waits for `of`, if its blocks are all written; `oldest_unwritten` is the first
+  // block of `of` that is not.
+  std::optional<Wait> TakeWritten(uint16_t of, uint64_t oldest_unwritten);
 
  private:
   struct ForBlocks {
@@ -65,11 +58,8 @@ class FlushWaits {
   using ByNumber = std::map<uint64_t, ForBlocks>;
 
   uint64_t SequenceOf(const ByNumber::value_type& waiting) const;
-  void MoveToTier(ByNumber* waits, std::vector<uint64_t>* taken);
-  void ForgetEmpty();
 
   std::map<uint16_t, ByNumber> for_blocks_;  // By whose they wait for; none is empty.
-  std::map<uint64_t, Wait> at_tier_;         // By number.
   uint64_t next_ = 1;
   // Whoever has a number below this waits at least for that.
   uint64_t postponed_number_ = 0;

@@ -7,68 +7,65 @@ namespace {
 
 constexpr uint16_t kTenant = 3;
 constexpr uint16_t kOther = 4;
+constexpr uint32_t kFirst = 1;
+constexpr uint32_t kSecond = 2;
 
-auto Oldest(uint64_t sequence) {
-  return [sequence](uint16_t) { return sequence; };
+FlushWaits::Wait Of(uint16_t tenant, uint32_t client) {
+  return {.tenant = tenant, .client = client, .on_done = {}};
 }
 
-FlushWaits::Wait Of(uint16_t tenant) { return {.tenant = tenant, .client = 0, .on_done = {}}; }
-
-using Numbers = std::vector<uint64_t>;
-
-TEST(FlushWaitsTest, WhoeverWaitsIsTakenWhenAllBeforeItIsWritten) {
+TEST(FlushWaitsTest, AFlushIsTakenOnceWhenAllBeforeItIsWritten) {
   FlushWaits waits;
-  const auto first = waits.Add(kTenant, 10, Of(kTenant));
-  waits.Add(kTenant, 11, Of(kTenant));
-  EXPECT_EQ(waits.TakeWritten(Oldest(10), 8), Numbers{});  // The tenth itself is not.
-  EXPECT_EQ(waits.TakeWritten(Oldest(11), 8), Numbers{first.number});
+  waits.Add(kTenant, 10, Of(kTenant, kFirst));
+  waits.Add(kTenant, 11, Of(kTenant, kSecond));
+  EXPECT_FALSE(waits.TakeWritten(kTenant, 10).has_value());  // The tenth itself is not.
+  const auto taken = waits.TakeWritten(kTenant, 11);
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->client, kFirst);
+  EXPECT_FALSE(waits.TakeWritten(kTenant, 11).has_value()) << "it was told twice";
   EXPECT_EQ(waits.LastOf(kTenant), 11u);
-  EXPECT_TRUE(waits.Finish(first.number).has_value());
-  EXPECT_FALSE(waits.Finish(first.number).has_value()) << "it was told twice";
 }
 
 TEST(FlushWaitsTest, ATenantWaitsForItsOwnBlocksOnly) {
   FlushWaits waits;
-  waits.Add(kTenant, 10, Of(kTenant));
-  const auto other = waits.Add(kOther, 10, Of(kOther));
-  const auto oldest = [](uint16_t of) { return of == kTenant ? uint64_t{1} : uint64_t{100}; };
-  EXPECT_EQ(waits.TakeWritten(oldest, 8), Numbers{other.number});
+  waits.Add(kTenant, 10, Of(kTenant, kFirst));
+  waits.Add(kOther, 10, Of(kOther, kSecond));
+  EXPECT_FALSE(waits.TakeWritten(kTenant, 1).has_value());
+  EXPECT_TRUE(waits.TakeWritten(kOther, 100).has_value());
   EXPECT_EQ(waits.Whose(), std::vector<uint16_t>{kTenant});
 }
 
-TEST(FlushWaitsTest, WhoeverIsPostponedWaitsForTheLaterSequence) {
+TEST(FlushWaitsTest, APostponedFlushWaitsForTheLaterSequence) {
   FlushWaits waits;
-  const auto before = waits.Add(kTenant, 10, Of(kTenant));
+  waits.Add(kTenant, 10, Of(kTenant, kFirst));
   waits.WaitUntil(50);
-  const auto after = waits.Add(kOther, 20, Of(kOther));
+  waits.Add(kOther, 20, Of(kOther, kSecond));
   EXPECT_EQ(waits.LastOf(kTenant), 50u);
-  EXPECT_EQ(waits.TakeWritten(Oldest(30), 8), Numbers{after.number});
-  EXPECT_EQ(waits.TakeWritten(Oldest(51), 8), Numbers{before.number});
+  EXPECT_TRUE(waits.TakeWritten(kOther, 30).has_value());
+  EXPECT_FALSE(waits.TakeWritten(kTenant, 30).has_value());
+  EXPECT_TRUE(waits.TakeWritten(kTenant, 51).has_value());
 }
 
-TEST(FlushWaitsTest, WhoeverEndsIsNotFinishedWhereverItIs) {
+TEST(FlushWaitsTest, AFlushThatEndedIsNotTaken) {
   FlushWaits waits;
-  const auto at_tier = waits.Add(kTenant, 1, Of(kTenant));
-  const auto for_blocks = waits.Add(kTenant, 9, Of(kTenant));
-  EXPECT_EQ(waits.TakeWritten(Oldest(5), 8), Numbers{at_tier.number});
-  waits.End(at_tier);
-  waits.End(for_blocks);
+  const auto ended = waits.Add(kTenant, 1, Of(kTenant, kFirst));
+  waits.Add(kTenant, 2, Of(kTenant, kSecond));
+  waits.End(ended);
+  const auto taken = waits.TakeWritten(kTenant, 100);
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->client, kSecond);
   EXPECT_TRUE(waits.empty());
-  EXPECT_FALSE(waits.Finish(at_tier.number).has_value());
-  EXPECT_EQ(waits.TakeWritten(Oldest(100), 8), Numbers{});
+  waits.End(ended);  // It is gone already: nothing happens.
 }
 
-TEST(FlushWaitsTest, AnyAreTakenThoseAtTheTierFirstAndNoMoreThanAskedFor) {
+TEST(FlushWaitsTest, AnyAreTakenWhateverTheyWaitFor) {
   FlushWaits waits;
-  waits.Add(kTenant, 5, Of(kTenant));
-  const auto written = waits.Add(kOther, 1, Of(kOther));
-  waits.Add(kOther, 9, Of(kOther));
-  EXPECT_EQ(waits.TakeWritten(Oldest(2), 8), Numbers{written.number});
-  const Numbers two = waits.TakeAny(2);
-  ASSERT_EQ(two.size(), 2u);
-  EXPECT_EQ(two[0], written.number);
-  for (const uint64_t number : two) EXPECT_TRUE(waits.Finish(number).has_value());
-  EXPECT_EQ(waits.TakeAny(8).size(), 1u);
+  waits.Add(kTenant, 5, Of(kTenant, kFirst));
+  waits.Add(kTenant, UINT64_MAX - 1, Of(kTenant, kSecond));
+  EXPECT_TRUE(waits.TakeWritten(kTenant, UINT64_MAX).has_value());
+  EXPECT_TRUE(waits.TakeWritten(kTenant, UINT64_MAX).has_value());
+  EXPECT_FALSE(waits.TakeWritten(kTenant, UINT64_MAX).has_value());
+  EXPECT_TRUE(waits.empty());
 }
 
 }  // namespace

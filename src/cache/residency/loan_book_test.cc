@@ -42,7 +42,7 @@ TEST_F(LoanBookTest, ALoanKeepsItsBlockUntilItEnds) {
   book_.End(book_.Find(0, lease, false));
   EXPECT_FALSE(residency_->index().Exists(ref));
   EXPECT_EQ(book_.lent(), 0u);
-  EXPECT_EQ(dram_->dram_usage().slot_bytes, 0u);
+  EXPECT_EQ(dram_->usage().slot_bytes, 0u);
 }
 
 TEST_F(LoanBookTest, ALoanIsFoundByItsClientAloneAndAsWhatItIs) {
@@ -80,10 +80,10 @@ TEST_F(LoanBookTest, OneRankThatAbortsVoidsTheBlockForAll) {
   EXPECT_EQ(meters_.all().aborted, 1u);
   EXPECT_EQ(StateOf(ref), BlockState::kGone);
   EXPECT_FALSE(book_.IsOpen(*book_.Find(1, other, true)));
-  EXPECT_GT(dram_->dram_usage().quarantined_bytes, 0u) << "the other may still write";
+  EXPECT_GT(dram_->usage().quarantined_bytes, 0u) << "the other may still write";
   book_.Abort(book_.Find(1, other, true));
   EXPECT_EQ(meters_.all().aborted, 1u) << "it was void already";
-  EXPECT_EQ(dram_->dram_usage().quarantined_bytes, 0u);
+  EXPECT_EQ(dram_->usage().quarantined_bytes, 0u);
 }
 
 TEST_F(LoanBookTest, ACutOffClientLosesItsReservationsAndKeepsItsLeases) {

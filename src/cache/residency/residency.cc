@@ -272,7 +272,7 @@ void Residency::ArriveInDram(BlockRef ref, SlotId slot) {
   SetTier(ref, kTierDram, true);
   for (uint32_t lease = 0; lease < at(ref).leases; ++lease) dram_order_->Hold(ref);
   for (uint32_t pin = 0; pin < at(ref).pins; ++pin) dram_order_->Hold(ref);
-  dram_->Publish(slot, MetaOf(ref));
+  dram_->Publish(slot, catalog_->tenant(at(ref).tenant).id, RawBytes(ref), ref);
 }
 
 void Residency::ArriveOnNvme(BlockRef ref) {

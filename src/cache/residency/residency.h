@@ -33,7 +33,7 @@
 #include "policy/cost/prefill_model.h"
 #include "policy/cost/tier_speed.h"
 #include "policy/eviction/eviction_order.h"
-#include "tier/dram/dram_tier.h"
+#include "tier/dram/dram_pool.h"
 
 namespace aquifer {
 
@@ -52,7 +52,7 @@ inline constexpr size_t kLeaveReasons = 8;
 
 struct ResidencyParts {
   Catalog* catalog = nullptr;
-  DramTier* dram = nullptr;
+  DramPool* dram = nullptr;
   Clock* clock = nullptr;
   const PrefillModels* prefill = nullptr;  // What computing blocks takes; null: nobody knows.
   std::unique_ptr<Index> index;
@@ -309,7 +309,7 @@ class Residency {
   uint64_t lost_unwritten(uint16_t tenant) const;
   // The most that the tenant could have, as the pool is now.
   uint64_t DramLimit(uint16_t tenant) const {
-    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->dram_usage().extent_bytes);
+    return std::min(dram_quota_.quota(tenant).ceiling_bytes, dram_->usage().extent_bytes);
   }
   // An extent without blocks that other processes do not give back: its tenant pays for all of it.
   void Withhold(uint32_t extent);
@@ -416,7 +416,7 @@ class Residency {
   void ForgetClosedExtents();
 
   Catalog* const catalog_;
-  DramTier* const dram_;
+  DramPool* const dram_;
   Clock* const clock_;
   const PrefillModels* const prefill_;
   const std::unique_ptr<Index> index_;

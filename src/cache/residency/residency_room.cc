@@ -236,9 +236,7 @@ bool Residency::ContinueReclaim(size_t max_blocks) {
   for (; max_blocks > 0 && reclaim_slot_ != kNoReclaim; --max_blocks) {
     const uint32_t end = reclaim_slot_ + kSlotsPerStep;
     const bool more =
-        dram_->VisitSlots(reclaim_extent_, reclaim_slot_, end, [this](SlotId, const BlockId& id) {
-          const BlockRef ref = Find(id);
-          if (ref == kNoBlock) return;
+        dram_->VisitSlots(reclaim_extent_, reclaim_slot_, end, [this](SlotId, BlockRef ref) {
           reclaim_.emplace_back(at(ref).position, ref);
           std::push_heap(reclaim_.begin(), reclaim_.end());
         });

@@ -216,6 +216,7 @@ void DurableLoader::OnRead(ReadBatch* read, size_t i) {
       if (!again) break;
       queue_.push_front(id);  // Someone with more time joined after it was submitted.
       return RetrySoon();
+    case Code::kUnavailable:  // Nor is it promised to the next request.
     case Code::kNotFound:
     case Code::kCorrupt:
       parts_.presence->Remember(id, false);
@@ -277,6 +278,7 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
            .now_nanos = parts_.clock->NowNanos()},
           slot));
   residency.SetDurable(ref, parts_.number, true);
+  if (parts_.on_arrived) parts_.on_arrived(ref);
   *used = true;
   return ref;
 }

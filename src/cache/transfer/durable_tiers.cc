@@ -112,7 +112,8 @@ Status DurableTiers::MakeTier(const DurableTierSource& source) {
                                                          .presence = one->presence.get(),
                                                          .executor = parts_.owner,
                                                          .clock = parts_.clock,
-                                                         .max_bytes = parts_.dram_bytes / 4});
+                                                         .max_bytes = parts_.dram_bytes / 4,
+                                                         .on_arrived = parts_.promote});
   one->eraser = std::make_unique<Eraser>(EraserOptions{.enabled = true,
                                                        .max_remembered = kMaxErasures,
                                                        .max_remembered_per_tenant = kMaxErasures,
@@ -267,6 +268,7 @@ bool DurableTiers::IsDurable(BlockRef ref) const {
 }
 
 void DurableTiers::AddWhereWanted(BlockRef ref, bool durable) {
+  if (!parts_.catalog->tenant(parts_.residency->at(ref).tenant).options.may_leave_host) return;
   if (durable) parts_.residency->WantDurable(ref);
   for (size_t i = 0; i < tiers_.size(); ++i) {
     One& one = *tiers_[i];

@@ -274,7 +274,7 @@ void DurableWriter::Pump() {
     pump_from_ = next->first;
     PumpAt(now);
   }
-  if (!flushes_.empty()) CheckFlushesLater();
+  CheckFlushesLater();
 }
 
 void DurableWriter::PumpAt(int64_t nanos) {
@@ -328,7 +328,7 @@ void DurableWriter::OnDone(WriteBatch* write) {
   CheckBarriersLater();
   parts_.eraser->Pump();
   Pump();
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void DurableWriter::Recycle(WriteBatch* write) {
@@ -447,7 +447,7 @@ void DurableWriter::OnLooked(LookBatch* look) {
   std::shared_ptr<LookBatch> finished = std::move(looks_.extract(look).mapped());
   parts_.executor->Post([finished] {});  // This runs inside the batch's own callback.
   Pump();
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void DurableWriter::OnLoaded(size_t op, BlockRef ref, const Status& status) {
@@ -488,37 +488,27 @@ FlushWaits::Id DurableWriter::AddFlush(uint16_t of, FlushWaits::Wait wait) {
   return flush;
 }
 
+// One task for all that want it.
 void DurableWriter::CheckFlushesLater() {
-  flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
+  if (!flushes_.empty()) flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
-// Those that are through share one flush of the tier, a slice of them.
+// Answers a slice of the flushes that are through; of all, where the tier is out of service.
 void DurableWriter::CheckFlushes() {
-  if (flushes_.empty() || flush_check_.posted()) return;
-  if (parts_.tier == nullptr || !parts_.tier->in_service()) {
-    for (const uint64_t number : flushes_.TakeAny(kFlushSlice)) {
-      FinishFlush(number, Status(Code::kUnavailable,
-                                 "the durable tier went out of service; Stats() says why"));
+  const bool usable = parts_.tier != nullptr && parts_.tier->in_service();
+  size_t left = kFlushSlice;
+  for (const uint16_t of : flushes_.Whose()) {
+    const uint64_t oldest = usable ? unwritten_.Oldest(of) : UINT64_MAX;
+    while (left > 0) {
+      const std::optional<FlushWaits::Wait> wait = flushes_.TakeWritten(of, oldest);
+      if (!wait) break;
+      --left;
+      wait->on_done(usable ? LostSinceLastFlush(wait->tenant, wait->client)
+                           : Status(Code::kUnavailable,
+                                    "the durable tier went out of service; Stats() says why"));
     }
-    if (!flushes_.empty()) CheckFlushesLater();
-    return;
   }
-  std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
-  if (written.empty()) return;
-  if (written.size() == kFlushSlice) CheckFlushesLater();
-  parts_.tier->Flush(tasks_.Guard([this, written = std::move(written)](const Status& status) {
-    for (const uint64_t number : written) {
-      FinishFlush(number, status);
-    }
-  }));
-}
-
-void DurableWriter::FinishFlush(uint64_t number, Status status) {
-  const std::optional<FlushWaits::Wait> wait = flushes_.Finish(number);
-  if (!wait) return;
-  if (status.ok()) status = LostSinceLastFlush(wait->tenant, wait->client);
-  wait->on_done(std::move(status));
+  if (left == 0) CheckFlushesLater();
 }
 
 Status DurableWriter::LostSinceLastFlush(uint16_t tenant, uint32_t client) {

@@ -168,9 +168,8 @@ class DurableWriter final : public LoadWaiter {
   void Pause(const Status& why);
   void PumpAt(int64_t nanos);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
-  void CheckFlushes();
   void CheckFlushesLater();
-  void FinishFlush(uint64_t number, Status status);
+  void CheckFlushes();
   Status LostSinceLastFlush(uint16_t tenant, uint32_t client);
   void CheckBarriers();
   void CheckBarriersLater();

@@ -25,10 +25,6 @@ class ErasingTier final : public Tier {
 
   void Read(Batch<ReadOp>*) override { AQ_CHECK(false); }
   void Write(Batch<WriteOp>*) override { AQ_CHECK(false); }
-  void Cancel(Batch<ReadOp>*) override {}
-  void Cancel(Batch<WriteOp>*) override {}
-  void Flush(std::function<void(Status)>) override { AQ_CHECK(false); }
-  void Enumerate(const std::function<void(const BlockMeta&)>&) const override {}
   Status Probe(const BlockId&) const override { return Status(Code::kNotFound); }
   TierUsage Usage() const override { return {}; }
   bool in_service() const override { return true; }

@@ -67,6 +67,12 @@ void WriteDown::Add(BlockRef ref) {
   Enqueue(ref, sequence);
 }
 
+void WriteDown::Promote(BlockRef ref) {
+  if (!settings_.enabled || (chooses_ && !aside_.Admit(ref, Affordable()))) return;
+  Enqueue(ref, unwritten_.NextSequence());
+  PumpSoon();
+}
+
 void WriteDown::OnLost(BlockRef ref) {
   if (settings_.enabled && !residency_->set_aside(ref)) {
     aside_.Add(ref, unwritten_.NextSequence());
@@ -96,7 +102,7 @@ void WriteDown::OnLoaded(BlockRef ref, const Status& status) {
   } else {
     Put(item);
   }
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::Put(const Item& item) {
@@ -214,10 +220,10 @@ void WriteDown::Requeue(const Item& item) {
   Put(item);
 }
 
-// What has no record on that drive can be written meanwhile. They come back one by one, so that
+// What waits for no such drive or key can be written meanwhile. They come back one by one, so that
 // trying them takes little, however many they are.
 void WriteDown::PutOff(const Item& item) {
-  std::ignore = residency_->SetStale(item.ref);
+  if (residency_->at(item.ref).in_tier(kTierNvme)) std::ignore = residency_->SetStale(item.ref);
   const int64_t now = clock_->NowNanos();
   const int64_t last = put_off_.empty() ? now : put_off_.rbegin()->first;
   put_off_.emplace(std::max(now + kPauseNanos, last + kPutOffNanos), item);
@@ -310,7 +316,7 @@ Status WriteDown::AddTo(WriteBatch* write, const Item& item) {
   if (Status charged = renewal ? Status() : residency_->ChargeNvme(item.ref); !charged.ok()) {
     if (charged.code() == Code::kBusy) return charged;
     ++stats_.refused_blocks;
-    losses_.AddRefused(tenant);
+    if (!residency_->in_lasting(item.ref)) losses_.AddRefused(tenant);
     return charged;
   }
   WriteOp& op = write->batch.ops.emplace_back();
@@ -340,7 +346,7 @@ void WriteDown::Pump() {
     ++busy;
     bytes_under_way += write->bytes;
   }
-  if (!aside_.empty() && flushes_.any_for_blocks()) TakeBackFlushed();
+  if (!aside_.empty() && !flushes_.empty()) TakeBackFlushed();
   // What is under way cannot be evicted, like what is held.
   const uint64_t most_bytes = std::min(kMaxInFlightBytes, settings_.max_held_bytes);
   const auto has_room = [&] {
@@ -400,7 +406,7 @@ void WriteDown::Pump() {
     pump_from_ = next->first;
     PumpAt(now);
   }
-  if (!flushes_.empty()) CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::PumpAt(int64_t nanos) {
@@ -422,7 +428,7 @@ void WriteDown::OnDone(WriteBatch* write) {
   CheckBarriersLater();
   eraser_->Pump();
   Pump();
-  CheckFlushes();
+  CheckFlushesLater();
 }
 
 void WriteDown::Recycle(WriteBatch* write) {
@@ -468,7 +474,9 @@ void WriteDown::OnWritten(WriteBatch* write, size_t i) {
       again.held_bytes = 0;
     }
     const bool replaces = op.replace && residency_->at(item.ref).in_tier(kTierNvme);
-    if (replaces && op.status.code() == Code::kUnavailable) {
+    // Its drive is away, or its tenant's key: others can be written meanwhile.
+    const bool only_this = replaces || (target_ != nullptr && target_->in_service());
+    if (only_this && op.status.code() == Code::kUnavailable) {
       budget_.RefundBytes(now, op.source.size());
       PutOff(again);
     } else {
@@ -605,14 +613,7 @@ void WriteDown::SortSome() {
   if (sorting_) return PostToSelf(&WriteDown::SortSome);
   flushes_.WaitUntil(unwritten_.last());  // Their blocks may stand anywhere now.
   Pump();
-  CheckFlushes();
-}
-
-void WriteDown::FinishFlush(uint64_t number, Status status) {
-  const std::optional<FlushWaits::Wait> wait = flushes_.Finish(number);
-  if (!wait) return;
-  if (status.ok()) status = LostSinceLastFlush(wait->tenant, wait->client);
-  wait->on_done(std::move(status));
+  CheckFlushesLater();
 }
 
 Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
@@ -625,33 +626,29 @@ Status WriteDown::LostSinceLastFlush(uint16_t tenant, uint32_t client) {
                                     "more room");
 }
 
-// Those that are through share one flush of the tier, a slice of them.
-void WriteDown::CheckFlushes() {
-  if (flushes_.empty() || flush_check_.posted()) return;
-  if (target_ == nullptr || !target_->in_service()) return FailFlushes();
-  if (sorting_) return;
-  std::vector<uint64_t> written =
-      flushes_.TakeWritten([this](uint16_t of) { return unwritten_.Oldest(of); }, kFlushSlice);
-  if (written.empty()) return;
-  if (written.size() == kFlushSlice) CheckFlushesLater();
-  target_->Flush(tasks_.Guard([this, written = std::move(written)](const Status& status) {
-    for (const uint64_t number : written) {
-      FinishFlush(number, status);
-    }
-  }));
-}
-
+// One task for all that want it.
 void WriteDown::CheckFlushesLater() {
-  flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
+  if (!flushes_.empty()) flush_check_.Post(&tasks_, [this] { CheckFlushes(); });
 }
 
-void WriteDown::FailFlushes() {
-  for (const uint64_t number : flushes_.TakeAny(kFlushSlice)) {
-    FinishFlush(number, Status(Code::kUnavailable,
-                               "the NVMe tier went out of service; Stats() says of "
-                               "each drive why"));
+// Answers a slice of the flushes that are through; of all, where the tier is out of service.
+void WriteDown::CheckFlushes() {
+  const bool usable = target_ != nullptr && target_->in_service();
+  if (usable && sorting_) return;
+  size_t left = kFlushSlice;
+  for (const uint16_t of : flushes_.Whose()) {
+    const uint64_t oldest = usable ? unwritten_.Oldest(of) : UINT64_MAX;
+    while (left > 0) {
+      const std::optional<FlushWaits::Wait> wait = flushes_.TakeWritten(of, oldest);
+      if (!wait) break;
+      --left;
+      wait->on_done(usable ? LostSinceLastFlush(wait->tenant, wait->client)
+                           : Status(Code::kUnavailable,
+                                    "the NVMe tier went out of service; Stats() says of each "
+                                    "drive why"));
+    }
   }
-  if (!flushes_.empty()) CheckFlushesLater();
+  if (left == 0) CheckFlushesLater();
 }
 
 // --- Barrier

@@ -63,6 +63,9 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump(), or set aside.
   void Add(BlockRef ref);
+  // The block was loaded from a durable tier, which keeps it. It is written as one that was just
+  // committed, or else not at all: no flush needs it here.
+  void Promote(BlockRef ref);
   // NVMe had to give up what DRAM still has: it is set aside, for a flush to find.
   void OnLost(BlockRef ref);
   // It was used, or somebody wants it kept: see SetAside.
@@ -207,17 +210,15 @@ class WriteDown {
   void Recycle(WriteBatch* write);
   // Not written: it waits again, in its old place.
   void Requeue(const Item& item);
-  // The same after a while: the drive of its old record is out of service.
+  // The same after a while: the drive of its old record is out of service, or its tenant's key
+  // cannot be had.
   void PutOff(const Item& item);
   void TakeUp(int64_t now);
   FlushWaits::Id AddFlush(uint16_t of, FlushWaits::Wait wait);
   // The first behind `sequence` in queue_ that somebody waits for.
   Queue::iterator NextFlushed(uint64_t sequence);
-  void CheckFlushes();
-  // One task for all who want it.
   void CheckFlushesLater();
-  void FailFlushes();
-  void FinishFlush(uint64_t number, Status status);
+  void CheckFlushes();
   void CheckBarriers();
   void CheckBarriersLater();
   void PumpAt(int64_t nanos);

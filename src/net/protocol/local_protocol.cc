@@ -12,12 +12,13 @@ constexpr size_t kHashBytes = 8;
 constexpr size_t kReleaseOpBytes = 16;
 constexpr size_t kMaxGroups = 16;
 constexpr size_t kMaxFormatBytes = 128;
-// So many tiers fit in a frame together.
-constexpr size_t kMaxTiers = 4;
-constexpr size_t kMaxDrives = 16;
 constexpr size_t kMaxDriveTextBytes = 256;  // Longer texts are cut.
-constexpr size_t kMaxCounters = 256;
 constexpr size_t kMaxCounterNameBytes = 64;
+// Of all tiers together: the NVMe tier has many, a durable tier has one.
+constexpr size_t kMaxStatsAllDrives = kMaxStatsDrives + kMaxStatsTiers;
+static_assert(kMaxStatsTiers * 64 + kMaxStatsAllDrives * 2 * (kMaxDriveTextBytes + 4) +
+                  kMaxStatsCounters * (kMaxCounterNameBytes + 10) + kMaxMessageBytes + 64 <=
+              kMaxFrameBytes);
 
 // ---- Pieces that several messages have ----
 
@@ -134,8 +135,9 @@ KvGroup TakeGroup(FrameReader* from) {
   return group;
 }
 
-void PutDrives(const std::vector<DriveStats>& drives, FrameWriter* to) {
-  const size_t count = std::min(drives.size(), kMaxDrives);
+// Returns how many drives were written: at most `most`.
+size_t PutDrives(const std::vector<DriveStats>& drives, size_t most, FrameWriter* to) {
+  const size_t count = std::min({drives.size(), kMaxStatsDrives, most});
   to->U8(static_cast<uint8_t>(count));
   for (const DriveStats& drive : std::span(drives).first(count)) {
     to->Text(std::string_view(drive.directory).substr(0, kMaxDriveTextBytes));
@@ -143,12 +145,13 @@ void PutDrives(const std::vector<DriveStats>& drives, FrameWriter* to) {
     to->U8(drive.writable ? 1 : 0);
     to->Text(std::string_view(drive.why).substr(0, kMaxDriveTextBytes));
   }
+  return count;
 }
 
 void TakeDrives(FrameReader* from, std::vector<DriveStats>* drives) {
   const size_t count = from->U8();
-  if (count > kMaxDrives) from->Bad("too many drives");
-  for (size_t i = 0; i < std::min(count, kMaxDrives); ++i) {
+  if (count > kMaxStatsDrives) from->Bad("too many drives");
+  for (size_t i = 0; i < std::min(count, kMaxStatsDrives); ++i) {
     DriveStats& drive = drives->emplace_back();
     drive.directory = from->Text(kMaxDriveTextBytes);
     drive.in_service = from->Flag();
@@ -570,9 +573,11 @@ void Decode(FrameReader* from, CountsAnswer* answer) {
 }
 
 void Encode(const CacheStats& stats, FrameWriter* to) {
-  AQ_CHECK(stats.tiers.size() <= kMaxTiers && stats.counters.size() <= kMaxCounters);
-  to->U8(static_cast<uint8_t>(stats.tiers.size()));
-  for (const TierStats& tier : stats.tiers) {
+  const size_t tiers = std::min(stats.tiers.size(), kMaxStatsTiers);
+  const size_t counters = std::min(stats.counters.size(), kMaxStatsCounters);
+  size_t drives = 0;
+  to->U8(static_cast<uint8_t>(tiers));
+  for (const TierStats& tier : std::span(stats.tiers).first(tiers)) {
     PutChoice(tier.tier, to);
     to->U8(tier.in_service ? 1 : 0);
     to->U64(tier.capacity_bytes);
@@ -580,11 +585,11 @@ void Encode(const CacheStats& stats, FrameWriter* to) {
     to->U64(tier.blocks);
     to->U64(tier.tenant_bytes);
     to->F64(tier.read_gbps);
-    PutDrives(tier.drives, to);
+    drives += PutDrives(tier.drives, kMaxStatsAllDrives - drives, to);
   }
-  to->U16(static_cast<uint16_t>(stats.counters.size()));
-  for (const auto& [name, value] : stats.counters) {
-    to->Text(name);
+  to->U16(static_cast<uint16_t>(counters));
+  for (const auto& [name, value] : std::span(stats.counters).first(counters)) {
+    to->Text(std::string_view(name).substr(0, kMaxCounterNameBytes));
     to->U64(value);
   }
 }
@@ -592,8 +597,8 @@ void Encode(const CacheStats& stats, FrameWriter* to) {
 void Decode(FrameReader* from, CacheStats* stats) {
   *stats = {};
   const size_t tiers = from->U8();
-  if (tiers > kMaxTiers) from->Bad("too many tiers");
-  for (size_t i = 0; i < std::min(tiers, kMaxTiers); ++i) {
+  if (tiers > kMaxStatsTiers) from->Bad("too many tiers");
+  for (size_t i = 0; i < std::min(tiers, kMaxStatsTiers); ++i) {
     TierStats& tier = stats->tiers.emplace_back();
     tier.tier = TakeTier(from);
     tier.in_service = from->Flag();
@@ -605,8 +610,8 @@ void Decode(FrameReader* from, CacheStats* stats) {
     TakeDrives(from, &tier.drives);
   }
   const size_t counters = from->U16();
-  if (counters > kMaxCounters) from->Bad("too many counters");
-  for (size_t i = 0; i < std::min(counters, kMaxCounters); ++i) {
+  if (counters > kMaxStatsCounters) from->Bad("too many counters");
+  for (size_t i = 0; i < std::min(counters, kMaxStatsCounters); ++i) {
     const std::string_view name = from->Text(kMaxCounterNameBytes);
     stats->counters.emplace_back(name, from->U64());
   }

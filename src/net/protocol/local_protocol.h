@@ -32,6 +32,11 @@ inline constexpr uint32_t kMaxItems = 1u << 20;      // Keys or operations of on
 // Of names of tenants, engines and sessions, and of tokens.
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxMessageBytes = 1024;
+// The answer to kStats. An encoder leaves out what is beyond these bounds. The node's configuration
+// uses the same constants, so that nothing is left out.
+inline constexpr size_t kMaxStatsTiers = 8;
+inline constexpr size_t kMaxStatsDrives = 16;  // Of one tier.
+inline constexpr size_t kMaxStatsCounters = 256;
 
 enum class FrameKind : uint16_t {
   // On the socket.

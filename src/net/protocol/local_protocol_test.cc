@@ -323,19 +323,45 @@ TEST(LocalProtocolBoundsTest, AFullFrameOfItemsFits) {
   EXPECT_TRUE(IsFrameLength(writer.Finish().size()));
 }
 
+// Returns what a client reads of these statistics.
+Result<CacheStats> Received(const CacheStats& stats) {
+  FrameWriter writer;
+  writer.Begin(1, 0);
+  Encode(AnswerHead{.done = true, .message = std::string(2000, 'm')}, &writer);
+  Encode(stats, &writer);
+  FrameReader reader(writer.Finish());
+  AnswerHead head;
+  Decode(&reader, &head);
+  CacheStats received;
+  Decode(&reader, &received);
+  AQ_RETURN_IF_ERROR(reader.End());
+  return received;
+}
+
 TEST(LocalProtocolBoundsTest, TheLargestStatsFit) {
   CacheStats stats;
   const std::string text(1000, 't');
-  stats.tiers.resize(4);
+  stats.tiers.resize(kMaxStatsTiers);
   for (TierStats& tier : stats.tiers) {
     tier.drives.assign(20, {.directory = text, .why = text});
   }
-  stats.counters.assign(256, {text.substr(0, 64), 1});
-  FrameWriter writer;
-  writer.Begin(1, 0);
-  Encode(AnswerHead{.done = true, .message = text}, &writer);
-  Encode(stats, &writer);
-  EXPECT_TRUE(IsFrameLength(writer.Finish().size()));
+  stats.counters.assign(kMaxStatsCounters, {text.substr(0, 64), 1});
+  const Result<CacheStats> received = Received(stats);
+  ASSERT_TRUE(received.ok()) << received.status().ToString();
+  EXPECT_EQ(received->tiers.size(), kMaxStatsTiers);
+  EXPECT_EQ(received->tiers.front().drives.size(), kMaxStatsDrives);
+  EXPECT_EQ(received->counters, stats.counters);
+}
+
+// The node may not end because of what it has to tell.
+TEST(LocalProtocolBoundsTest, StatsBeyondTheBoundsAreCutAndStillUnderstood) {
+  CacheStats stats;
+  stats.tiers.resize(kMaxStatsTiers + 300);
+  stats.counters.assign(kMaxStatsCounters + 70'000, {std::string(100'000, 'n'), 1});
+  const Result<CacheStats> received = Received(stats);
+  ASSERT_TRUE(received.ok()) << received.status().ToString();
+  EXPECT_EQ(received->tiers.size(), kMaxStatsTiers);
+  EXPECT_EQ(received->counters.size(), kMaxStatsCounters);
 }
 
 TEST(LocalProtocolBoundsTest, ASlotThatCannotBeIsRefused) {

@@ -3,22 +3,13 @@
 #include <algorithm>
 #include <string_view>
 
+#include "node/api/metric_rows.h"
+
 namespace aquifer {
 namespace {
 
 constexpr MetricKind kCounter = MetricKind::kCounter;
 constexpr MetricKind kGauge = MetricKind::kGauge;
-
-// A figure of each tier as a metric. Rows of one metric follow each other; the first one's help is
-// the metric's.
-struct Row {
-  std::string_view metric;
-  MetricKind kind;
-  std::string_view label;  // Empty: none but the tier.
-  std::string_view value;
-  double (*figure)(const DurableStats&);
-  std::string_view help;
-};
 
 template <auto kMember>
 double Of(const DurableStats& tier) {
@@ -31,7 +22,7 @@ double Used(const DurableStats& tier) {
 double LatencySeconds(const DurableStats& tier) { return tier.latency_ms / 1e3; }
 
 using D = DurableStats;
-constexpr Row kRows[] = {
+constexpr MetricRow<DurableStats> kRows[] = {
     {"aquifer_durable_in_service", kGauge, "", "", &Of<&D::in_service>, "1: the tier can be used"},
     {"aquifer_durable_capacity_bytes", kGauge, "", "", &Used<&TierUsage::capacity_bytes>,
      "The cap of all who share it; 0: none is known"},
@@ -75,18 +66,8 @@ constexpr Row kRows[] = {
 }  // namespace
 
 void WriteDurableMetrics(std::span<const DurableStats> tiers, PrometheusText* text) {
-  std::string_view family;
-  for (const Row& row : kRows) {
-    if (row.metric != family) text->Family(row.metric, row.kind, row.help);
-    family = row.metric;
-    for (const DurableStats& tier : tiers) {
-      if (row.label.empty()) {
-        text->Sample({{"tier", tier.name}}, row.figure(tier));
-      } else {
-        text->Sample({{"tier", tier.name}, {row.label, row.value}}, row.figure(tier));
-      }
-    }
-  }
+  const auto name = [](const DurableStats& tier) { return std::string_view(tier.name); };
+  WriteMetricRows<DurableStats>(kRows, tiers, "tier", name, text);
   text->Family(
       "aquifer_durable_events_total", kCounter,
       "What the tier itself counted, by its own names, and with store_ before them what its store "

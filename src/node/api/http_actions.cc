@@ -190,6 +190,19 @@ Status EvictEverything(const std::string& tenant, HttpContext* context, EvictReq
   return Status();
 }
 
+// Returns true if the configuration, the cache or the key store has this tenant.
+bool IsKnownTenant(const std::string& tenant, HttpContext* context) {
+  const std::vector<std::string> configured = context->tenants();
+  if (std::find(configured.begin(), configured.end(), tenant) != configured.end()) return true;
+  bool known = false;
+  RunningCore* const running = context->node->running();
+  RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+    known = running->core()->HasTenant(tenant);
+    done();
+  });
+  return known || (context->keys != nullptr && context->keys->MayHaveKey(TenantIdOf(tenant)));
+}
+
 Status NoRecorder() {
   return Status(Code::kUnavailable, "this node cannot record; start it with aquifer serve");
 }
@@ -267,8 +280,16 @@ HttpResponse EvictCall(const HttpRequest& request, HttpContext* context) {
 HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context) {
   JsonBody body(request.body);
   const std::string tenant = body.Text("tenant", kMaxTenantBytes).value_or("");
+  const bool force = body.Flag("force");
   if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
   if (tenant.empty()) return Refuse(Status(Code::kInvalid, "'tenant' is missing; name one"));
+  if (!force && !IsKnownTenant(tenant, context)) {
+    return Refuse(Status(
+        Code::kNotFound,
+        fmt::format("there is no tenant '{}': the tenants file, this node and its key store do not "
+                    "have it; where a durable tier may still have blocks of it, ask with force",
+                    tenant)));
+  }
   EvictRequest first;
   EvictRequest rest;
   const Status begun = EvictEverything(tenant, context, &first);
@@ -335,6 +356,20 @@ HttpResponse DrainCall(const HttpRequest& request, HttpContext* context) {
   if (!visit.ok()) return Refuse(visit.status());
   (**visit)->Drain(&drain);
   return Tell(drain.status, {{"left", drain.left}});
+}
+
+HttpResponse UndrainCall(const HttpRequest& request, HttpContext* context) {
+  JsonBody body(request.body);
+  if (const Status status = body.Finish(); !status.ok()) return Refuse(status);
+  if (context->stopping) return Refuse(Status(Code::kUnavailable, std::string(kEnding)));
+  bool was_draining = false;
+  RunningCore* const running = context->node->running();
+  RunAndWait(running->owner(), [&](const std::function<void()>& done) {
+    was_draining = running->core()->draining();
+    running->core()->Undrain();
+    done();
+  });
+  return Tell(Status(), {{"was_draining", was_draining}});
 }
 
 }  // namespace aquifer

@@ -24,6 +24,7 @@ HttpResponse RecordCall(const HttpRequest& request, HttpContext* context);
 HttpResponse RecordStartCall(const HttpRequest& request, HttpContext* context);
 HttpResponse RecordStopCall(const HttpRequest& request, HttpContext* context);
 HttpResponse DrainCall(const HttpRequest& request, HttpContext* context);
+HttpResponse UndrainCall(const HttpRequest& request, HttpContext* context);
 HttpResponse TenantDeleteCall(const HttpRequest& request, HttpContext* context);
 
 // Nothing was done, and why.

@@ -162,53 +162,54 @@ void HttpApi::AuditRefusal(const HttpRequest& request, const HttpResponse& respo
                    number == kAuditLines ? "; more of this minute are not logged" : ""));
 }
 
-milliseconds HttpApi::Handle(HttpRequest request, HttpReply reply) {
+milliseconds HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   if (request.path == kHealth || request.path == kReady) {
-    AnswerHealth(request.path == kReady, reply);
+    AnswerHealth(request.path == kReady, answer);
     return kHealthLimit;
   }
   std::string allowed;
   const HttpRoute& route = *Find(request, &allowed);  // Screen() has seen it.
-  Run(route, std::move(request), std::move(reply));
+  Run(route, std::move(request), std::move(answer));
   return route.place == HttpPlace::kReading ? kReadingLimit : kActingLimit;
 }
 
 // The owner itself answers: a node whose owner hangs is not healthy.
-void HttpApi::AnswerHealth(bool readiness, const HttpReply& reply) {
+void HttpApi::AnswerHealth(bool readiness, const std::shared_ptr<HttpAnswer>& answer) {
   const MutexLock lock(&mutex_);
-  if (stopped_) return reply(PlainText(503, "ending\n"));
-  if (!serving_) return reply(PlainText(readiness ? 503 : 200, "starting\n"));
+  if (stopped_) return answer->Reply(PlainText(503, "ending\n"));
+  if (!serving_) return answer->Reply(PlainText(readiness ? 503 : 200, "starting\n"));
   Core* const core = context_.node->running()->core();
   context_.node->running()->owner()->Post(
-      [core, readiness, reply, stopping = context_.stopping.load()] {
+      [core, readiness, answer, stopping = context_.stopping.load()] {
         const bool draining = stopping || core->draining();
-        if (readiness && draining) return reply(PlainText(503, "draining\n"));
-        reply(PlainText(200, readiness ? "ready\n" : "ok\n"));
+        if (readiness && draining) return answer->Reply(PlainText(503, "draining\n"));
+        answer->Reply(PlainText(200, readiness ? "ready\n" : "ok\n"));
       });
 }
 
-void HttpApi::Run(const HttpRoute& route, HttpRequest request, HttpReply reply) {
+void HttpApi::Run(const HttpRoute& route, HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
   const bool reads = route.place == HttpPlace::kReading;
   const MutexLock lock(&mutex_);
   int& running = reads ? reading_ : acting_;
   if (stopped_ || !serving_) {
-    return reply(
+    return answer->Reply(
         HttpError(503, "unavailable",
                   stopped_ ? "the node is ending" : "the node is starting; ask again in a moment"));
   }
   if (running == (reads ? kMaxReading : kMaxActing)) {
-    return reply(HttpError(503, "busy", "too many calls are under way; ask again in a moment"));
+    return answer->Reply(
+        HttpError(503, "busy", "too many calls are under way; ask again in a moment"));
   }
   ++running;
   (reads ? readers_ : actors_)
-      ->Run([this, &route, reads, request = std::move(request), reply = std::move(reply)] {
+      ->Run([this, &route, reads, request = std::move(request), answer = std::move(answer)] {
         const HttpResponse response = route.call(request, &context_);
         if (route.need == HttpNeed::kAdministration && route.method == "POST" && log_) {
           log_(fmt::format("audit: {}{} for {}: {}", route.path, DescribeBody(request.body),
                            request.peer, response.status));
         }
         Finished(reads);
-        reply(response);
+        answer->Reply(response);
       });
 }
 

@@ -11,14 +11,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "net/http/http_server.h"
 #include "node/api/http_guard.h"
 #include "node/api/http_routes.h"
-#include "node/api/http_server.h"
-#include "node/node.h"
+#include "node/local/node.h"
 
 namespace aquifer {
 
@@ -51,7 +52,11 @@ class HttpApi final : public HttpHandler {
   void Stop();
 
   std::optional<HttpResponse> Screen(const HttpRequest& request) override;
-  std::chrono::milliseconds Handle(HttpRequest request, HttpReply reply) override;
+  std::chrono::milliseconds Handle(HttpRequest request,
+                                   std::shared_ptr<HttpAnswer> answer) override;
+  HttpResponse Refusal(unsigned status, std::string_view code, std::string_view message) override {
+    return HttpError(status, code, message);
+  }
 
  private:
   HttpRules rules() const;
@@ -59,8 +64,8 @@ class HttpApi final : public HttpHandler {
   std::vector<std::string> TenantNames() const;
   void Finished(bool reads);
   const HttpRoute* Find(const HttpRequest& request, std::string* allowed) const;
-  void AnswerHealth(bool readiness, const HttpReply& reply);
-  void Run(const HttpRoute& route, HttpRequest request, HttpReply reply);
+  void AnswerHealth(bool readiness, const std::shared_ptr<HttpAnswer>& answer);
+  void Run(const HttpRoute& route, HttpRequest request, std::shared_ptr<HttpAnswer> answer);
   void AuditRefusal(const HttpRequest& request, const HttpResponse& response);
 
   const std::function<void(const std::string&)> log_;

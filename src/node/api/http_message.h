@@ -1,43 +1,11 @@
-// A request and a response of HTTP, as far as a node looks at them. Who reads and writes them on a
-// socket is http_server.h.
+// What a node answers where it does not answer.
 #pragma once
 
-#include <map>
-#include <optional>
-#include <string>
 #include <string_view>
 
-#include "aquifer/status.h"
+#include "net/http/http_message.h"
 
 namespace aquifer {
-
-struct HttpRequest {
-  std::string method{};  // "GET"
-  std::string path{};    // "/v1/status", decoded.
-  std::map<std::string, std::string> query{};
-  std::string host{};  // Empty: none was given.
-  std::optional<std::string> origin{};
-  std::optional<std::string>
-      fetch_site{};  // Sec-Fetch-Site: a browser says where it was sent from.
-  std::optional<std::string> content_type{};
-  std::optional<std::string> authorization{};
-  bool repeated_header = false;  // One of these was there twice: somebody plays with parsers.
-  std::string body{};
-
-  bool on_socket = false;  // The administrator's Unix socket: the peer is the node's user or root.
-  std::string peer{};      // For the audit log: "127.0.0.1:51234", "process 77 of user 0".
-};
-
-struct HttpResponse {
-  unsigned status = 200;
-  std::string content_type = "application/json";
-  std::string body{};
-  std::string allow{};         // With 405.
-  bool ask_for_token = false;  // With 401.
-};
-
-// Splits "/v1/sessions?limit=5" into path and query. kInvalid: it is no path, or badly encoded.
-Status ParseTarget(std::string_view target, HttpRequest* request);
 
 // {"error":{"code":"not_found","message":"..."}}. The message says what to do next.
 HttpResponse HttpError(unsigned status, std::string_view code, std::string_view message);

@@ -56,12 +56,13 @@ NodeSnapshot Take(HttpContext* context) {
   return snapshot;
 }
 
-HttpResponse Metrics(const HttpRequest&, HttpContext* context) {
+HttpResponse Metrics(const HttpRequest& request, HttpContext* context) {
   NodeSnapshot snapshot = Take(context);
   snapshot.process = OwnUsage();
+  const MetricsFormat format = FormatFor(request.accept);
   HttpResponse response;
-  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = MetricsText(snapshot);
+  response.content_type = ContentTypeOf(format);
+  response.body = MetricsText(snapshot, format);
   return response;
 }
 
@@ -140,6 +141,7 @@ HttpResponse StatusCall(const HttpRequest&, HttpContext* context) {
                 {{"open", snapshot.server.open},
                  {"lingering", snapshot.server.lingering},
                  {"accepted", snapshot.server.accepted},
+                 {"goodbyes", snapshot.server.goodbyes},
                  {"cut_off", snapshot.server.cut_off}}},
                {"sessions", core.sessions},
                {"tiers", TiersJson(core.stats)},
@@ -149,6 +151,7 @@ HttpResponse StatusCall(const HttpRequest&, HttpContext* context) {
                  {"loads", core.loads_waiting},
                  {"nvme", core.nvme_queued}}},
                {"savings", SavingsJson(snapshot.tenants)},
+               {"key_trouble", snapshot.keys ? snapshot.keys->trouble : ""},
                {"counters", CountersJson(core.stats)}});
 }
 
@@ -350,6 +353,7 @@ constexpr HttpRoute kRoutes[] = {
     {"GET", "/v1/keys", HttpNeed::kAdministration, HttpPlace::kReading, &KeysCall},
     {"POST", "/v1/keys/rewrap", HttpNeed::kAdministration, HttpPlace::kActing, &KeysRewrapCall},
     {"POST", "/v1/drain", HttpNeed::kAdministration, HttpPlace::kActing, &DrainCall},
+    {"POST", "/v1/undrain", HttpNeed::kAdministration, HttpPlace::kReading, &UndrainCall},
 };
 
 }  // namespace

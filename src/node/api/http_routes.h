@@ -21,8 +21,8 @@
 #include "node/api/http_guard.h"
 #include "node/api/http_message.h"
 #include "node/local/insider.h"
+#include "node/local/node.h"
 #include "node/local/recorder.h"
-#include "node/node.h"
 
 namespace aquifer {
 

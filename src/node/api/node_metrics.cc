@@ -4,10 +4,12 @@
 #include <array>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "metrics/prometheus_text.h"
 #include "node/api/durable_metrics.h"
+#include "node/api/metric_rows.h"
 
 namespace aquifer {
 namespace {
@@ -194,11 +196,16 @@ constexpr std::string_view kElsewhere[] = {
     "durable_looks", "durable_loads", "durable_loads_failed", "durable_writes",
     "durable_writes_failed", "durable_writes_waiting", "durable_erasures_waiting"};
 
-constexpr std::array<std::string_view, kCountedTierKinds> kTierNames = {"dram", "nvme", "durable"};
-
 std::string_view TierName(TierKind tier) {
   constexpr std::string_view kNames[] = {"dram", "nvme", "peer", "durable"};
   return kNames[static_cast<size_t>(tier)];
+}
+
+// A durable tier has one drive, with the tier's name. Several tiers are durable, so that the kind
+// does not tell them apart.
+std::string_view NameOf(const TierStats& tier) {
+  const bool named = tier.tier == TierKind::kDurable && !tier.drives.empty();
+  return named ? std::string_view(tier.drives.front().directory) : TierName(tier.tier);
 }
 
 void WriteRows(const CacheStats& stats, PrometheusText* text) {
@@ -218,11 +225,6 @@ void WriteRows(const CacheStats& stats, PrometheusText* text) {
     }
   }
 }
-
-struct LabelledTenant {
-  std::string label;
-  TenantSnapshot tenant;
-};
 
 void Add(const TenantSnapshot& from, TenantSnapshot* to) {
   to->dram_bytes += from.dram_bytes;
@@ -246,122 +248,95 @@ void Add(const TenantSnapshot& from, TenantSnapshot* to) {
   b->lost_ms += a.lost_ms;
 }
 
-// No tenant can have a name with parentheses.
-std::vector<LabelledTenant> Labelled(const std::vector<TenantSnapshot>& tenants) {
-  std::vector<LabelledTenant> labelled;
-  TenantSnapshot unknown;
-  TenantSnapshot others;
-  bool any_unknown = false;
-  bool any_others = false;
+// Tenants with the names that their lines have. No tenant can have a name with parentheses.
+std::vector<TenantSnapshot> Labelled(const std::vector<TenantSnapshot>& tenants) {
+  std::vector<TenantSnapshot> labelled;
+  std::optional<TenantSnapshot> unknown;
+  std::optional<TenantSnapshot> others;
   for (const TenantSnapshot& tenant : tenants) {
-    if (tenant.options.name.empty()) {
-      any_unknown = true;
-      Add(tenant, &unknown);
-    } else if (labelled.size() < kMaxTenantLabels) {
-      labelled.push_back({tenant.options.name, tenant});
-    } else {
-      any_others = true;
-      Add(tenant, &others);
+    if (!tenant.options.name.empty() && labelled.size() < kMaxTenantLabels) {
+      labelled.push_back(tenant);
+      continue;
     }
+    auto& shared = tenant.options.name.empty() ? unknown : others;
+    if (!shared) shared.emplace();
+    Add(tenant, &*shared);
   }
-  if (any_unknown) labelled.push_back({"(unknown)", unknown});
-  if (any_others) labelled.push_back({"(others)", others});
+  if (unknown) labelled.push_back(*unknown), labelled.back().options.name = "(unknown)";
+  if (others) labelled.push_back(*others), labelled.back().options.name = "(others)";
   return labelled;
 }
 
-using TenantValue = uint64_t (*)(const TenantSnapshot&);
-
-void WriteTenantCounter(std::string_view metric, std::string_view help, MetricKind kind,
-                        const std::vector<LabelledTenant>& tenants, TenantValue value,
-                        PrometheusText* text) {
-  text->Family(metric, kind, help);
-  for (const LabelledTenant& each : tenants) {
-    text->Sample({{"tenant", each.label}}, value(each.tenant));
-  }
+using S = TenantSnapshot;
+template <size_t kTier>
+double Hits(const S& tenant) {
+  return static_cast<double>(tenant.counters.fetch_hits[kTier]);
 }
-
-void WriteFetches(const std::vector<LabelledTenant>& tenants, PrometheusText* text) {
-  text->Family("aquifer_fetch_hits_total", kCounter,
-               "Blocks that engines fetched, by the tier where they were");
-  for (const LabelledTenant& each : tenants) {
-    for (size_t tier = 0; tier < kCountedTierKinds; ++tier) {
-      text->Sample({{"tier", kTierNames[tier]}, {"tenant", each.label}},
-                   each.tenant.counters.fetch_hits[tier]);
-    }
-  }
-  text->Family("aquifer_fetch_hit_bytes_total", kCounter, "Bytes of those blocks");
-  for (const LabelledTenant& each : tenants) {
-    for (size_t tier = 0; tier < kCountedTierKinds; ++tier) {
-      text->Sample({{"tier", kTierNames[tier]}, {"tenant", each.label}},
-                   each.tenant.counters.fetch_hit_bytes[tier]);
-    }
-  }
-  text->Family("aquifer_fetch_misses_total", kCounter,
-               "Blocks that engines asked for and did not get, by why");
-  for (const LabelledTenant& each : tenants) {
-    const TenantCounters& counters = each.tenant.counters;
-    text->Sample({{"reason", "not_found"}, {"tenant", each.label}}, counters.fetch_misses);
-    text->Sample({{"reason", "late"}, {"tenant", each.label}}, counters.fetch_late);
-    text->Sample({{"reason", "failed"}, {"tenant", each.label}}, counters.fetch_failed);
-  }
+template <size_t kTier>
+double HitBytes(const S& tenant) {
+  return static_cast<double>(tenant.counters.fetch_hit_bytes[kTier]);
 }
-
-void WriteTenants(const std::vector<LabelledTenant>& tenants, PrometheusText* text) {
-  WriteFetches(tenants, text);
-  using S = TenantSnapshot;
-  WriteTenantCounter(
-      "aquifer_match_keys_total", "Keys that engines asked about", kCounter, tenants,
-      [](const S& tenant) { return tenant.counters.match_keys; }, text);
-  WriteTenantCounter(
-      "aquifer_match_hits_total", "Of those, the ones that were there", kCounter, tenants,
-      [](const S& tenant) { return tenant.counters.match_hits; }, text);
-  WriteTenantCounter(
-      "aquifer_committed_blocks_total", "Blocks that engines stored", kCounter, tenants,
-      [](const S& tenant) { return tenant.counters.committed_blocks; }, text);
-  WriteTenantCounter(
-      "aquifer_committed_bytes_total", "Bytes of those blocks", kCounter, tenants,
-      [](const S& tenant) { return tenant.counters.committed_bytes; }, text);
-  WriteTenantCounter(
-      "aquifer_tenant_reservations_refused_total", "Blocks that a tenant's engines could not store",
-      kCounter, tenants, [](const S& tenant) { return tenant.counters.reserve_refused; }, text);
-  WriteTenantCounter(
-      "aquifer_lost_unwritten_total", "Blocks dropped from DRAM before any other tier had them",
-      kCounter, tenants, [](const S& tenant) { return tenant.lost_unwritten; }, text);
-  text->Family("aquifer_tenant_bytes", kGauge, "What a tenant has in a tier");
-  for (const LabelledTenant& each : tenants) {
-    text->Sample({{"tier", "dram"}, {"tenant", each.label}}, each.tenant.dram_bytes);
-    text->Sample({{"tier", "nvme"}, {"tenant", each.label}}, each.tenant.nvme_bytes);
-  }
-  text->Family("aquifer_saved_seconds_total", kCounter,
-               "Prefill that fetches replaced, less the time they took");
-  for (const LabelledTenant& each : tenants) {
-    text->Sample({{"tenant", each.label}}, each.tenant.counters.saved_ms / 1e3);
-  }
-  text->Family("aquifer_lost_seconds_total", kCounter,
-               "What fetches took longer than the prefill that they replaced");
-  for (const LabelledTenant& each : tenants) {
-    text->Sample({{"tenant", each.label}}, each.tenant.counters.lost_ms / 1e3);
-  }
+template <auto kMember>
+double Own(const S& tenant) {
+  return static_cast<double>(tenant.*kMember);
 }
-
-void WriteTiers(const CacheStats& stats, PrometheusText* text) {
-  const auto gauge = [&stats, text](std::string_view name, std::string_view help, auto value) {
-    text->Family(name, kGauge, help);
-    for (const TierStats& tier : stats.tiers)
-      text->Sample({{"tier", TierName(tier.tier)}}, value(tier));
-  };
-  gauge("aquifer_tier_in_service", "1: the tier can be used",
-        [](const TierStats& tier) { return uint64_t{tier.in_service}; });
-  gauge("aquifer_tier_capacity_bytes", "The hard cap",
-        [](const TierStats& tier) { return tier.capacity_bytes; });
-  gauge("aquifer_tier_used_bytes", "Of the cap, what is taken",
-        [](const TierStats& tier) { return tier.used_bytes; });
-  gauge("aquifer_tier_blocks", "Blocks in the tier",
-        [](const TierStats& tier) { return tier.blocks; });
-  gauge("aquifer_tier_read_bytes_per_second",
-        "How fast it can be read, as was seen; assumed until something was",
-        [](const TierStats& tier) { return tier.read_gbps * 1e9; });
+template <auto kMember>
+double Counted(const S& tenant) {
+  return static_cast<double>(tenant.counters.*kMember);
 }
+template <auto kMember>
+double Seconds(const S& tenant) {
+  return tenant.counters.*kMember / 1e3;
+}
+using T = TenantCounters;
+constexpr MetricRow<S> kTenantRows[] = {
+    {"aquifer_fetch_hits_total", kCounter, "tier", "dram", &Hits<0>,
+     "Blocks that engines fetched, by the tier where they were"},
+    {"aquifer_fetch_hits_total", kCounter, "tier", "nvme", &Hits<1>, ""},
+    {"aquifer_fetch_hits_total", kCounter, "tier", "durable", &Hits<2>, ""},
+    {"aquifer_fetch_hit_bytes_total", kCounter, "tier", "dram", &HitBytes<0>,
+     "Bytes of those blocks"},
+    {"aquifer_fetch_hit_bytes_total", kCounter, "tier", "nvme", &HitBytes<1>, ""},
+    {"aquifer_fetch_hit_bytes_total", kCounter, "tier", "durable", &HitBytes<2>, ""},
+    {"aquifer_fetch_misses_total", kCounter, "reason", "not_found", &Counted<&T::fetch_misses>,
+     "Blocks that engines asked for and did not get, by why"},
+    {"aquifer_fetch_misses_total", kCounter, "reason", "late", &Counted<&T::fetch_late>, ""},
+    {"aquifer_fetch_misses_total", kCounter, "reason", "failed", &Counted<&T::fetch_failed>, ""},
+    {"aquifer_match_keys_total", kCounter, "", "", &Counted<&T::match_keys>,
+     "Keys that engines asked about"},
+    {"aquifer_match_hits_total", kCounter, "", "", &Counted<&T::match_hits>,
+     "Of those, the ones that were there"},
+    {"aquifer_committed_blocks_total", kCounter, "", "", &Counted<&T::committed_blocks>,
+     "Blocks that engines stored"},
+    {"aquifer_committed_bytes_total", kCounter, "", "", &Counted<&T::committed_bytes>,
+     "Bytes of those blocks"},
+    {"aquifer_tenant_reservations_refused_total", kCounter, "", "", &Counted<&T::reserve_refused>,
+     "Blocks that a tenant's engines could not store"},
+    {"aquifer_lost_unwritten_total", kCounter, "", "", &Own<&S::lost_unwritten>,
+     "Blocks dropped from DRAM before any other tier had them"},
+    {"aquifer_tenant_bytes", kGauge, "tier", "dram", &Own<&S::dram_bytes>,
+     "What a tenant has in a tier"},
+    {"aquifer_tenant_bytes", kGauge, "tier", "nvme", &Own<&S::nvme_bytes>, ""},
+    {"aquifer_saved_seconds_total", kCounter, "", "", &Seconds<&T::saved_ms>,
+     "Prefill that fetches replaced, less the time they took"},
+    {"aquifer_lost_seconds_total", kCounter, "", "", &Seconds<&T::lost_ms>,
+     "What fetches took longer than the prefill that they replaced"},
+};
+
+double ReadSpeed(const TierStats& tier) { return tier.read_gbps * 1e9; }
+template <auto kMember>
+double Of(const TierStats& tier) {
+  return static_cast<double>(tier.*kMember);
+}
+using R = TierStats;
+constexpr MetricRow<R> kTierRows[] = {
+    {"aquifer_tier_in_service", kGauge, "", "", &Of<&R::in_service>, "1: the tier can be used"},
+    {"aquifer_tier_capacity_bytes", kGauge, "", "", &Of<&R::capacity_bytes>, "The hard cap"},
+    {"aquifer_tier_used_bytes", kGauge, "", "", &Of<&R::used_bytes>, "Of the cap, what is taken"},
+    {"aquifer_tier_blocks", kGauge, "", "", &Of<&R::blocks>, "Blocks in the tier"},
+    {"aquifer_tier_read_bytes_per_second", kGauge, "", "", &ReadSpeed,
+     "How fast it can be read, as was seen; assumed until something was"},
+};
 
 void WriteQueues(const NodeSnapshot& snapshot, PrometheusText* text) {
   const CacheStats& stats = snapshot.core.stats;
@@ -425,9 +400,11 @@ void WriteNode(const NodeSnapshot& snapshot, PrometheusText* text) {
   text->Family("aquifer_connections", kGauge, "Connections of engines");
   text->Sample({{"state", "open"}}, snapshot.server.open);
   text->Sample({{"state", "lingering"}}, snapshot.server.lingering);
-  text->Family("aquifer_connections_total", kCounter, "What became of connections of engines");
+  text->Family("aquifer_connection_events_total", kCounter,
+               "What became of connections of engines");
   text->Sample({{"event", "accepted"}}, snapshot.server.accepted);
   text->Sample({{"event", "turned_away"}}, snapshot.server.turned_away);
+  text->Sample({{"event", "goodbye"}}, snapshot.server.goodbyes);
   text->Sample({{"event", "cut_off"}}, snapshot.server.cut_off);
   text->Family("aquifer_reservations_refused_total", kCounter,
                "Blocks that could not be stored, by why");
@@ -454,11 +431,15 @@ void WriteProcess(const ProcessUsage& process, PrometheusText* text) {
 
 }  // namespace
 
-std::string MetricsText(const NodeSnapshot& snapshot) {
-  PrometheusText text;
+std::string MetricsText(const NodeSnapshot& snapshot, MetricsFormat format) {
+  PrometheusText text(format);
   WriteNode(snapshot, &text);
-  WriteTenants(Labelled(snapshot.tenants), &text);
-  WriteTiers(snapshot.core.stats, &text);
+  const std::vector<TenantSnapshot> tenants = Labelled(snapshot.tenants);
+  const auto name = [](const TenantSnapshot& tenant) {
+    return std::string_view(tenant.options.name);
+  };
+  WriteMetricRows<TenantSnapshot>(kTenantRows, tenants, "tenant", name, &text);
+  WriteMetricRows<TierStats>(kTierRows, snapshot.core.stats.tiers, "tier", NameOf, &text);
   WriteDurableMetrics(snapshot.core.durable, &text);
   WriteKeyMetrics(snapshot.keys, &text);
   WriteTimes(snapshot.core, &text);

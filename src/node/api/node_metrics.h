@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/core_snapshot.h"
+#include "metrics/prometheus_text.h"
 #include "node/api/process_usage.h"
 #include "node/local/server.h"
 #include "tenant/keys/key_service.h"
@@ -30,7 +31,8 @@ struct NodeSnapshot {
 // Tenants that get lines of their own, the first that came; all others share one.
 inline constexpr size_t kMaxTenantLabels = 256;
 
-std::string MetricsText(const NodeSnapshot& snapshot);
+std::string MetricsText(const NodeSnapshot& snapshot,
+                        MetricsFormat format = MetricsFormat::kPrometheus);
 
 // Counters of CacheStats that are in no metric: none, if the table is complete.
 std::vector<std::string> CountersWithoutMetric(const CacheStats& stats);

@@ -8,12 +8,16 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
+#include "base/text/mistakes.h"
+#include "base/text/setting_readers.h"
 #include "base/text/size_text.h"
 #include "base/text/toml_value.h"
 #include "net/local/default_socket.h"
+#include "net/protocol/local_protocol.h"
 #include "tenant/token.h"
 
 namespace aquifer {
@@ -26,7 +30,6 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLeastDramBytes = 64 * kMiB;    // One extent.
 constexpr uint64_t kLeastDriveBytes = 257 * kMiB;  // Four segments of 64 MiB, and a little.
 constexpr uint64_t kSegmentUnit = 4096;
-constexpr size_t kMaxDrives = 16;  // What the protocol can report (docs/formats/local.md).
 
 Status Invalid(std::string message) { return Status(Code::kInvalid, std::move(message)); }
 
@@ -99,10 +102,10 @@ Status SetSocket(const std::string& path, NodeConfig* config) {
 Status CheckDrives(const NodeConfig& config) {
   if (!config.nvme_directories.has_value()) return Status();
   std::vector<std::string> sorted = *config.nvme_directories;
-  if (sorted.size() > kMaxDrives) {
+  if (sorted.size() > kMaxStatsDrives) {
     return Invalid(
         fmt::format("nvme.directories: {} directories are too many; at most {} are possible",
-                    sorted.size(), kMaxDrives));
+                    sorted.size(), kMaxStatsDrives));
   }
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
@@ -120,40 +123,13 @@ Status CheckDrives(const NodeConfig& config) {
 
 // ---- The file ----
 
-// Normal, so that one that is there twice is seen.
-std::string NormalPath(const std::filesystem::path& path) {
-  std::string text = path.lexically_normal().string();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
-  return text;
-}
-
-// An absolute path, because a service's current directory is nobody's choice.
-Result<std::string> PathFrom(const TomlValue& value) {
-  const Result<std::string> text = value.Text();
-  if (!text.ok()) return text.status();
-  if (text->starts_with('/')) return NormalPath(*text);
-  return value.Wrong(fmt::format("'{}' is not an absolute path; begin it with '/'", *text));
-}
-
-// `word` stands for an empty path.
-Status PathOr(std::string_view word, const TomlValue& value, std::string* path) {
-  const Result<std::string> text = value.Text();
-  if (!text.ok()) return text.status();
-  if (*text != word && !text->starts_with('/')) {
-    return value.Wrong(
-        fmt::format("'{}' is neither an absolute path nor \"{}\"; begin it with '/'", *text, word));
-  }
-  *path = *text == word ? "" : NormalPath(*text);
-  return Status();
-}
-
 Status At(const TomlValue& value, const Status& status) {
   return status.ok() ? status : value.Wrong(status.message());
 }
 
 Status ReadSocket(const TomlValue& value, NodeConfig* config) {
   std::string path;
-  AQ_RETURN_IF_ERROR(PathOr(kAuto, value, &path));
+  AQ_RETURN_IF_ERROR(ReadPathOr(kAuto, false, value, &path));
   return At(value, SetSocket(path, config));
 }
 
@@ -176,85 +152,54 @@ Status ReadDramSize(const TomlValue& value, NodeConfig* config) {
   return Status();
 }
 
-Status ReadKeepAvailable(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(config->keep_available_bytes, value.Bytes());
-  return Status();
-}
-
 Status ReadDirectories(const TomlValue& value, NodeConfig* config) {
+  config->nvme_directories.reset();
   if (value.is_text()) {
     AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-    if (text == kAuto) {
-      config->nvme_directories.reset();
-      return Status();
-    }
+    if (text == kAuto) return Status();
     return value.Wrong("this is neither \"auto\" nor a list, as in [\"/mnt/nvme0\"]");
   }
   AQ_ASSIGN_OR_RETURN(const auto elements, value.Elements());
   std::vector<std::string> directories;
   for (const TomlValue& element : elements) {
-    AQ_ASSIGN_OR_RETURN(std::string path, PathFrom(element));
+    AQ_ASSIGN_OR_RETURN(std::string path, AbsolutePathFrom(element));
     directories.push_back(std::move(path));
   }
   config->nvme_directories = std::move(directories);
   return Status();
 }
 
-Status ReadNvmeSize(const TomlValue& value, NodeConfig* config) {
-  config->nvme = SizeChoice{};
+// None: "auto".
+Result<std::optional<uint64_t>> BytesOrAuto(const TomlValue& value) {
   if (value.is_text()) {
     AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-    if (text == kAuto) return Status();
+    if (text == kAuto) return std::optional<uint64_t>();
   }
   AQ_ASSIGN_OR_RETURN(const uint64_t bytes, value.Bytes());
-  if (bytes < kLeastDriveBytes) {
+  return std::optional(bytes);
+}
+
+Status ReadNvmeSize(const TomlValue& value, NodeConfig* config) {
+  AQ_ASSIGN_OR_RETURN(const std::optional<uint64_t> bytes, BytesOrAuto(value));
+  config->nvme = SizeChoice{};
+  if (!bytes) return Status();
+  if (*bytes < kLeastDriveBytes) {
     return value.Wrong(fmt::format("{} is too little; write at least {}, or no directories",
-                                   SizeText(bytes), SizeText(kLeastDriveBytes)));
+                                   SizeText(*bytes), SizeText(kLeastDriveBytes)));
   }
-  config->nvme = {.kind = SizeChoice::Kind::kBytes, .value = bytes};
-  return Status();
-}
-
-Status ReadEngine(const TomlValue& value, NodeConfig* config) {
-  constexpr std::array<std::string_view, 3> kNames = {kAuto, "io_uring", "threads"};
-  constexpr std::array kEngines = {NvmeEngine::kAuto, NvmeEngine::kUring, NvmeEngine::kThreads};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  config->nvme_engine = kEngines[index];
-  return Status();
-}
-
-Status ReadSync(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(config->nvme_sync, value.Flag());
+  config->nvme = {.kind = SizeChoice::Kind::kBytes, .value = *bytes};
   return Status();
 }
 
 Status ReadSegment(const TomlValue& value, NodeConfig* config) {
-  config->nvme_segment_bytes = 0;
-  if (value.is_text()) {
-    AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-    if (text == kAuto) return Status();
-  }
-  AQ_ASSIGN_OR_RETURN(const uint64_t bytes, value.Bytes());
-  if (bytes < kMiB || bytes % kSegmentUnit != 0) {
+  AQ_ASSIGN_OR_RETURN(const std::optional<uint64_t> bytes, BytesOrAuto(value));
+  if (bytes && (*bytes < kMiB || *bytes % kSegmentUnit != 0)) {
     return value.Wrong(
         fmt::format("{} is not a multiple of 4KiB of at least 1MiB; write \"auto\", or a size like "
                     "\"256MiB\"",
-                    SizeText(bytes)));
+                    SizeText(*bytes)));
   }
-  config->nvme_segment_bytes = bytes;
-  return Status();
-}
-
-Status ReadWriteBudget(const TomlValue& value, NodeConfig* config) {
-  config->nvme_write_bytes_per_second = 0;
-  if (value.is_text()) {
-    AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-    if (text == "unlimited") return Status();
-  }
-  AQ_ASSIGN_OR_RETURN(config->nvme_write_bytes_per_second, value.Bytes());
-  if (config->nvme_write_bytes_per_second < kMiB) {
-    return value.Wrong("that is less than 1MiB a second; write \"unlimited\", or more");
-  }
+  config->nvme_segment_bytes = bytes.value_or(0);
   return Status();
 }
 
@@ -263,35 +208,10 @@ Status ReadWrittenPart(const TomlValue& value, NodeConfig* config) {
   return Status();
 }
 
-Status ReadPolicy(const TomlValue& value, NodeConfig* config) {
-  constexpr std::array<std::string_view, 2> kNames = {"learned", "lru"};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  config->policy = index == 0 ? EvictionPolicy::kLearned : EvictionPolicy::kLru;
-  return Status();
-}
-
-Status ReadDrain(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(config->drain_seconds, value.Seconds(0));
-  return Status();
-}
-
-Status ReadOverdue(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(config->overdue_seconds, value.Seconds(1));
-  return Status();
-}
-
 Status ReadWorkers(const TomlValue& value, NodeConfig* config) {
   AQ_ASSIGN_OR_RETURN(const int64_t threads, value.Integer(1, kMaxWorkerThreads));
   config->worker_threads = static_cast<uint32_t>(threads);
   return Status();
-}
-
-Status ReadRecord(const TomlValue& value, NodeConfig* config) {
-  return PathOr(kOff, value, &config->record_file);
-}
-
-Status ReadTenants(const TomlValue& value, NodeConfig* config) {
-  return PathOr(kOff, value, &config->tenants_file);
 }
 
 Status ReadAdminToken(const TomlValue& value, NodeConfig* config) {
@@ -304,30 +224,10 @@ Status ReadAdminToken(const TomlValue& value, NodeConfig* config) {
   return Status();
 }
 
-Status ReadEncryption(const TomlValue& value, NodeConfig* config) {
-  constexpr std::array<std::string_view, 3> kNames = {kAuto, "on", kOff};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  config->encryption = static_cast<Encryption>(index);
-  return Status();
-}
-
-Status ReadMasterKeyFile(const TomlValue& value, NodeConfig* config) {
-  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-  if (text != kOff && !text.starts_with('/')) {
-    // Not repeated: it may be the key itself.
-    return value.Wrong("this is neither an absolute path nor \"off\"; begin it with '/'");
-  }
-  return PathOr(kOff, value, &config->master_key_file);
-}
-
 // A name is compared with the tiers' when all of them are known.
 Status ReadKeyStore(const TomlValue& value, NodeConfig* config) {
   AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-  if (text.starts_with('/')) {
-    config->key_store = NormalPath(text);
-  } else {
-    config->key_store = text == kAuto ? "" : text;
-  }
+  config->key_store = text.starts_with('/') ? NormalPath(text) : text == kAuto ? "" : text;
   return Status();
 }
 
@@ -350,10 +250,20 @@ Status CheckKeyStore(const TomlValue& value, const NodeConfig& config) {
                   config.key_store));
 }
 
+// What a key sets, for comparing two configurations and for taking it over at a reload.
+struct Set {
+  bool (*same)(const NodeConfig&, const NodeConfig&);
+  void (*copy)(const NodeConfig& from, NodeConfig* to);
+};
 template <auto kMember>
-bool Same(const NodeConfig& a, const NodeConfig& b) {
-  return a.*kMember == b.*kMember;
-}
+constexpr Set kSet = {
+    .same = [](const NodeConfig& a, const NodeConfig& b) { return a.*kMember == b.*kMember; },
+    .copy = [](const NodeConfig& from, NodeConfig* to) { to->*kMember = from.*kMember; }};
+
+using C = NodeConfig;
+constexpr std::string_view kEngines[] = {kAuto, "io_uring", "threads"};
+constexpr std::string_view kPolicies[] = {"learned", "lru"};
+constexpr std::string_view kEncryptions[] = {kAuto, "on", kOff};
 
 // Every key there is.
 struct Setting {
@@ -361,37 +271,40 @@ struct Setting {
   std::string_view name;
   bool reloadable;
   Status (*read)(const TomlValue&, NodeConfig*);
-  bool (*same)(const NodeConfig&, const NodeConfig&);
+  Set set;
 
   std::string Name() const {
     return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
   }
 };
-using C = NodeConfig;
+// clang-format off
 constexpr Setting kKeys[] = {
-    {"", "socket", false, &ReadSocket, &Same<&C::socket>},
-    {"", "http", false, &ReadHttp, &Same<&C::http>},
-    {"", "worker_threads", false, &ReadWorkers, &Same<&C::worker_threads>},
-    {"", "policy", false, &ReadPolicy, &Same<&C::policy>},
-    {"", "overdue", false, &ReadOverdue, &Same<&C::overdue_seconds>},
-    {"", "drain_budget", true, &ReadDrain, &Same<&C::drain_seconds>},
-    {"", "record", true, &ReadRecord, &Same<&C::record_file>},
-    {"", "tenants", true, &ReadTenants, &Same<&C::tenants_file>},
-    {"", "admin_token_sha256", true, &ReadAdminToken, &Same<&C::admin_token_sha256>},
-    {"", "encryption", false, &ReadEncryption, &Same<&C::encryption>},
-    {"", "master_key_file", true, &ReadMasterKeyFile, &Same<&C::master_key_file>},
-    {"", "key_store", false, &ReadKeyStore, &Same<&C::key_store>},
-    {"dram", "size", false, &ReadDramSize, &Same<&C::dram>},
-    {"dram", "keep_available", false, &ReadKeepAvailable, &Same<&C::keep_available_bytes>},
-    {"nvme", "directories", false, &ReadDirectories, &Same<&C::nvme_directories>},
-    {"nvme", "size", false, &ReadNvmeSize, &Same<&C::nvme>},
-    {"nvme", "engine", false, &ReadEngine, &Same<&C::nvme_engine>},
-    {"nvme", "sync", false, &ReadSync, &Same<&C::nvme_sync>},
-    {"nvme", "segment", false, &ReadSegment, &Same<&C::nvme_segment_bytes>},
-    {"nvme", "write_budget", false, &ReadWriteBudget, &Same<&C::nvme_write_bytes_per_second>},
-    {"nvme", "written_part", false, &ReadWrittenPart, &Same<&C::nvme_written_part>},
-    {"", kTier, false, &ReadTierList, &Same<&C::tiers>},
+    {"", "socket", false, &ReadSocket, kSet<&C::socket>},
+    {"", "http", false, &ReadHttp, kSet<&C::http>},
+    {"", "worker_threads", false, &ReadWorkers, kSet<&C::worker_threads>},
+    {"", "policy", false, &ReadChoice<&C::policy, kPolicies>, kSet<&C::policy>},
+    {"", "overdue", false, &ReadSeconds<&C::overdue_seconds, 1>, kSet<&C::overdue_seconds>},
+    {"", "drain_budget", true, &ReadSeconds<&C::drain_seconds, 0>, kSet<&C::drain_seconds>},
+    {"", "log_level", true, &ReadChoice<&C::log_level, kLogLevels>, kSet<&C::log_level>},
+    {"", "log_format", true, &ReadChoice<&C::log_format, kLogFormats>, kSet<&C::log_format>},
+    {"", "record", true, &ReadPathOr<&C::record_file, kOff>, kSet<&C::record_file>},
+    {"", "tenants", true, &ReadPathOr<&C::tenants_file, kOff>, kSet<&C::tenants_file>},
+    {"", "admin_token_sha256", true, &ReadAdminToken, kSet<&C::admin_token_sha256>},
+    {"", "encryption", false, &ReadChoice<&C::encryption, kEncryptions>, kSet<&C::encryption>},
+    {"", "master_key_file", true, &ReadPathOr<&C::master_key_file, kOff, true>, kSet<&C::master_key_file>},
+    {"", "key_store", false, &ReadKeyStore, kSet<&C::key_store>},
+    {"dram", "size", false, &ReadDramSize, kSet<&C::dram>},
+    {"dram", "keep_available", false, &ReadBytes<&C::keep_available_bytes>, kSet<&C::keep_available_bytes>},
+    {"nvme", "directories", false, &ReadDirectories, kSet<&C::nvme_directories>},
+    {"nvme", "size", false, &ReadNvmeSize, kSet<&C::nvme>},
+    {"nvme", "engine", false, &ReadChoice<&C::nvme_engine, kEngines>, kSet<&C::nvme_engine>},
+    {"nvme", "sync", false, &ReadFlag<&C::nvme_sync>, kSet<&C::nvme_sync>},
+    {"nvme", "segment", false, &ReadSegment, kSet<&C::nvme_segment_bytes>},
+    {"nvme", "write_budget", false, &ReadWriteBudget<&C::nvme_write_bytes_per_second>, kSet<&C::nvme_write_bytes_per_second>},
+    {"nvme", "written_part", false, &ReadWrittenPart, kSet<&C::nvme_written_part>},
+    {"", kTier, false, &ReadTierList, kSet<&C::tiers>},
 };
+// clang-format on
 
 // The keys of one section, as ReadTable() takes them.
 std::vector<TomlKey> KeysIn(std::string_view section, NodeConfig* config) {
@@ -407,22 +320,15 @@ std::vector<TomlKey> KeysIn(std::string_view section, NodeConfig* config) {
 }
 
 // A key that is known, but elsewhere in the file.
-Status ExplainMisplaced(const TomlValue& table, std::string_view section) {
-  if (!table.is_table()) return Status();
-  for (const auto& [name, value] : table.table()) {
-    if (value.is_table()) continue;
-    std::vector<std::string> places;
-    bool here = false;
-    for (const Setting& key : kKeys) {
-      if (key.name != name) continue;
-      here = here || key.section == section;
-      places.push_back(key.section.empty() ? "above the first [section]"
-                                           : fmt::format("in [{}]", key.section));
-    }
-    if (here || places.empty()) continue;
-    return value.Wrong(fmt::format("'{}' belongs {}", name, fmt::join(places, " or ")));
+Status ExplainMisplaced(const std::string& name, const TomlValue& value) {
+  std::vector<std::string> places;
+  for (const Setting& key : kKeys) {
+    if (key.name != name || value.is_table()) continue;
+    places.push_back(key.section.empty() ? "above the first [section]"
+                                         : fmt::format("in [{}]", key.section));
   }
-  return Status();
+  if (places.empty()) return Status();
+  return value.Wrong(fmt::format("'{}' belongs {}", name, fmt::join(places, " or ")));
 }
 
 const TomlValue* Find(const TomlValue& table, std::string_view name) {
@@ -436,7 +342,7 @@ const TomlValue* Find(const TomlValue& table, std::string_view name) {
 
 std::string AbsolutePath(const std::string& text) {
   std::error_code error;
-  return NormalPath(std::filesystem::absolute(text, error));
+  return NormalPath(std::filesystem::absolute(text, error).string());
 }
 
 Status ForOption(std::string_view option, const Status& status) {
@@ -488,6 +394,17 @@ Status SetDrives(const std::vector<std::string>& drives, NodeConfig* config) {
   return CheckDrives(*config);
 }
 
+template <class Names, class Choice>
+Status SetChoice(const std::optional<std::string>& given, const Names& names, Choice* choice) {
+  if (!given.has_value()) return Status();
+  const auto found = std::find(names.begin(), names.end(), *given);
+  if (found == names.end()) {
+    return Invalid(fmt::format("'{}' is not one of {}", *given, fmt::join(names, ", ")));
+  }
+  *choice = static_cast<Choice>(found - names.begin());
+  return Status();
+}
+
 using O = NodeOverrides;
 constexpr NodeOption kOptions[] = {
     {"--config", "FILE", "Read this file first (etc/aquifer.toml documents it; default: none)",
@@ -503,16 +420,14 @@ constexpr NodeOption kOptions[] = {
      nullptr, &O::nvme},
     {"--record", "FILE", "Write a trace of requests, with no content, to this file; or off",
      &O::record, nullptr},
+    {"--log-level", "LEVEL",
+     "Leave out of the log what is below: info, warning or error (default: info)", &O::log_level,
+     nullptr},
+    {"--log-format", "FORMAT", "How lines of the log are written: text or json (default: text)",
+     &O::log_format, nullptr},
 };
 
 }  // namespace
-
-bool HttpAddress::loopback() const { return host == "::1" || host.starts_with("127."); }
-
-std::string HttpAddress::Text() const {
-  const bool six = host.find(':') != std::string::npos;
-  return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
 
 Status AtKey(const KeyPlaces& places, std::string_view key, const Status& status) {
   if (status.ok()) return status;
@@ -532,16 +447,17 @@ Result<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& fil
   std::vector<TomlKey> keys = KeysIn("", &config);
   for (const std::string section : {"dram", "nvme"}) {
     keys.push_back({section, [&config, section](const TomlValue& value) {
-                      AQ_RETURN_IF_ERROR(ExplainMisplaced(value, section));
-                      return ReadTable(value, KeysIn(section, &config));
+                      return ReadTable(value, KeysIn(section, &config), ExplainMisplaced);
                     }});
   }
-  AQ_RETURN_IF_ERROR(ExplainMisplaced(root, ""));
-  AQ_RETURN_IF_ERROR(ReadTable(root, keys));
-  AQ_RETURN_IF_ERROR(WithPlace(config.places, CheckDrives(config)));
+  AQ_RETURN_IF_ERROR(ReadTable(root, keys, ExplainMisplaced));
+  // These compare values that are right each by itself.
+  Mistakes mistakes;
+  mistakes.Add(WithPlace(config.places, CheckDrives(config)));
   if (const TomlValue* key_store = Find(root, "key_store")) {
-    AQ_RETURN_IF_ERROR(CheckKeyStore(*key_store, config));
+    mistakes.Add(CheckKeyStore(*key_store, config));
   }
+  AQ_RETURN_IF_ERROR(mistakes.All());
   return config;
 }
 
@@ -553,53 +469,65 @@ Result<NodeConfig> ReadNodeConfig(const std::string& path) {
 std::span<const NodeOption> NodeOptions() { return kOptions; }
 
 Status ApplyOverrides(const NodeOverrides& overrides, NodeConfig* config) {
+  Mistakes mistakes;
+  const auto apply = [&](std::string_view option, const Status& status,
+                         std::initializer_list<const char*> keys) {
+    mistakes.Add(ForOption(option, status));
+    for (const char* const key : keys) config->places.by_key[key] = option;
+  };
   if (overrides.socket.has_value()) {
     const std::string& path = *overrides.socket;
-    if (path.empty()) return Invalid("--socket: the path is empty; write one, or auto");
-    AQ_RETURN_IF_ERROR(
-        ForOption("--socket", SetSocket(path == kAuto ? "" : AbsolutePath(path), config)));
-    config->places.by_key["socket"] = "--socket";
+    apply("--socket",
+          path.empty() ? Invalid("the path is empty; write one, or auto")
+                       : SetSocket(path == kAuto ? "" : AbsolutePath(path), config),
+          {"socket"});
   }
-  if (overrides.http.has_value()) {
-    AQ_RETURN_IF_ERROR(ForOption("--http", SetHttp(*overrides.http, config)));
-  }
+  if (overrides.http.has_value()) apply("--http", SetHttp(*overrides.http, config), {});
   if (overrides.dram.has_value()) {
     const Result<SizeChoice> size = ParseDram(*overrides.dram);
-    if (!size.ok()) return ForOption("--dram", size.status());
-    config->dram = *size;
-    config->places.by_key["dram.size"] = "--dram";
+    if (size.ok()) config->dram = *size;
+    apply("--dram", size.status(), {"dram.size"});
   }
   if (!overrides.nvme.empty()) {
-    AQ_RETURN_IF_ERROR(ForOption("--nvme", SetDrives(overrides.nvme, config)));
-    for (const char* const key : {"nvme.directories", "nvme.size"}) {
-      config->places.by_key[key] = "--nvme";
-    }
+    apply("--nvme", SetDrives(overrides.nvme, config), {"nvme.directories", "nvme.size"});
   }
   if (overrides.record.has_value()) {
     const std::string& path = *overrides.record;
-    if (path.empty()) return Invalid("--record: the path is empty; write one, or off");
-    config->record_file = path == kOff ? "" : AbsolutePath(path);
-    config->places.by_key["record"] = "--record";
+    config->record_file = path.empty() || path == kOff ? "" : AbsolutePath(path);
+    apply("--record", path.empty() ? Invalid("the path is empty; write one, or off") : Status(),
+          {"record"});
   }
-  return Status();
+  apply("--log-level", SetChoice(overrides.log_level, kLogLevels, &config->log_level), {});
+  apply("--log-format", SetChoice(overrides.log_format, kLogFormats, &config->log_format), {});
+  return mistakes.All();
 }
 
 Result<NodeConfig> LoadNodeConfig(const NodeOverrides& overrides) {
   NodeConfig config;
+  Mistakes mistakes;
   if (overrides.config.has_value()) {
-    AQ_ASSIGN_OR_RETURN(config, ReadNodeConfig(*overrides.config));
+    Result<NodeConfig> read = ReadNodeConfig(*overrides.config);
+    mistakes.Add(read.status());
+    if (read.ok()) config = *std::move(read);
   }
-  AQ_RETURN_IF_ERROR(ApplyOverrides(overrides, &config));
+  mistakes.Add(ApplyOverrides(overrides, &config));
+  AQ_RETURN_IF_ERROR(mistakes.All());
   return config;
 }
 
 ReloadChanges CompareForReload(const NodeConfig& running, const NodeConfig& next) {
   ReloadChanges changes;
   for (const Setting& key : kKeys) {
-    if (key.same(running, next)) continue;
+    if (key.set.same(running, next)) continue;
     (key.reloadable ? changes.applied : changes.need_restart).push_back(key.Name());
   }
   return changes;
+}
+
+void CopyReloadable(const NodeConfig& next, NodeConfig* running) {
+  for (const Setting& key : kKeys) {
+    if (key.reloadable) key.set.copy(next, running);
+  }
 }
 
 std::vector<std::string> NodeConfigKeys() {

@@ -14,6 +14,8 @@
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
 #include "base/crypto/sha256.h"
+#include "net/http/http_address.h"
+#include "node/config/node_log.h"
 #include "node/config/tier_config.h"
 
 namespace aquifer {
@@ -30,17 +32,6 @@ struct SizeChoice {
 // What is done to bytes that leave DRAM. kAuto: encrypted whenever there is a master key, and a
 // node with a tenants file does not start without one; kOn: no node does.
 enum class Encryption : uint8_t { kAuto, kOn, kOff };
-
-// Where HTTP is served; a numeric address.
-struct HttpAddress {
-  std::string host = "127.0.0.1";  // "::1" without brackets.
-  uint16_t port = 9470;            // 0: any that is free.
-
-  bool loopback() const;
-  std::string Text() const;  // "127.0.0.1:9470", "[::1]:9470"
-
-  friend bool operator==(const HttpAddress&, const HttpAddress&) = default;
-};
 
 // Where each key that is set was written: "aquifer.toml:7", or "--dram". For messages of whoever
 // finds later that this host cannot do it; what is configured is the same wherever it is written.
@@ -74,6 +65,9 @@ struct NodeConfig {
 
   EvictionPolicy policy = EvictionPolicy::kLearned;
 
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+
   int64_t drain_seconds = 20;  // Kubernetes gives 30 by default, systemd 90.
   int64_t overdue_seconds = 60;
   uint32_t worker_threads = CacheOptions{}.worker_threads;
@@ -105,6 +99,8 @@ struct NodeOverrides {
   std::optional<std::string> dram{};
   std::vector<std::string> nvme{};  // "DIR" or "DIR:SIZE", one a drive; or "off" alone.
   std::optional<std::string> record{};
+  std::optional<std::string> log_level{};
+  std::optional<std::string> log_format{};
 };
 
 // An option of `aquifer serve`: where its value goes, and its line of help.
@@ -132,6 +128,9 @@ struct ReloadChanges {
   std::vector<std::string> need_restart;
 };
 ReloadChanges CompareForReload(const NodeConfig& running, const NodeConfig& next);
+
+// Takes over from `next` what a reload can change.
+void CopyReloadable(const NodeConfig& next, NodeConfig* running);
 
 // Every key that the file may have ("dram.size", "tier.name"), in the order of the documentation.
 std::vector<std::string> NodeConfigKeys();

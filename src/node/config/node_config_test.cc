@@ -40,6 +40,39 @@ std::string Refusal(const std::string& text) {
   return config.status().message();
 }
 
+TEST(NodeConfigTest, EveryMistakeIsToldAtOnce) {
+  const std::string refusal = Refusal(R"(socket = "here"
+polcy = "lru"
+overdue = 0
+[dram]
+size = "1MiB"
+sync = true
+[[tier]]
+name = "a"
+kind = "posix"
+size = "1MiB"
+tls = true
+)");
+  for (const char* const line :
+       {"n.toml:1: socket: 'here'", "n.toml:2: polcy: there is no such key; did you mean 'policy'?",
+        "n.toml:3: overdue: ", "n.toml:5: dram.size: ",
+        "n.toml:6: dram.sync: 'sync' belongs in [nvme]", "n.toml:10: tier[0].size: ",
+        "n.toml:11: tier[0].tls: 'tls' is for tiers of kind redis", "needs 'directory'"}) {
+    EXPECT_THAT(refusal, HasSubstr(line));
+  }
+  EXPECT_EQ(std::count(refusal.begin(), refusal.end(), '\n'), 7) << refusal;
+}
+
+TEST(NodeConfigTest, MistakesOfTheFileAndOfTheCommandLineAreToldTogether) {
+  const ScratchDirectory scratch;
+  std::ofstream(scratch.Sub("n.toml")) << "overdue = 0\n";
+  const auto config =
+      LoadNodeConfig({.config = scratch.Sub("n.toml"), .http = "x", .dram = "1KiB"});
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.status().message(), AllOf(HasSubstr("n.toml:1: overdue: "),
+                                               HasSubstr("\n--http: "), HasSubstr("\n--dram: ")));
+}
+
 TEST(NodeConfigTest, AnEmptyFileIsTheDefaults) { EXPECT_EQ(Parsed(""), NodeConfig{}); }
 
 TEST(NodeConfigTest, EveryKeyIsRead) {
@@ -50,6 +83,8 @@ worker_threads = 5
 policy = "lru"
 overdue = "5m"
 drain_budget = 7
+log_level = "warning"
+log_format = "json"
 record = "/srv/trace"
 tenants = "/etc/aquifer/tenants.toml"
 admin_token_sha256 = ")" + std::string(kDigest) +
@@ -80,6 +115,8 @@ bucket = "kv-cache"
   EXPECT_EQ(config.policy, EvictionPolicy::kLru);
   EXPECT_EQ(config.overdue_seconds, 300);
   EXPECT_EQ(config.drain_seconds, 7);
+  EXPECT_EQ(config.log_level, LogLevel::kWarning);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
   EXPECT_EQ(config.record_file, "/srv/trace");
   EXPECT_EQ(config.tenants_file, "/etc/aquifer/tenants.toml");
   EXPECT_EQ(Sha256Text(*config.admin_token_sha256), kDigest);
@@ -144,7 +181,7 @@ TEST(NodeConfigTest, ImpossibleValuesAreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("record = \"trace\""), HasSubstr("neither an absolute path nor \"off\""));
   EXPECT_THAT(Refusal("admin_token_sha256 = \"secret\""), HasSubstr("sha256sum"));
   const std::string nothing = Sha256Text(Sha256Of({}));
-  EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("no token at all"));
+  EXPECT_THAT(Refusal("admin_token_sha256 = \"" + nothing + "\""), HasSubstr("empty token"));
   EXPECT_THAT(Refusal("encryption = \"yes\""), HasSubstr("\"auto\", \"on\", \"off\""));
   EXPECT_THAT(Refusal("encryption = false"), HasSubstr("a text in quotes"));
   for (const char* size : {"0%", "101%", "-5%", "%", "x%"}) {
@@ -268,7 +305,8 @@ TEST(NodeConfigTest, EveryOptionHasOneTargetAndAHelpText) {
     EXPECT_FALSE(option.help.empty());
     EXPECT_FALSE(option.value.empty());
   }
-  EXPECT_THAT(names, ElementsAre("--config", "--socket", "--http", "--dram", "--nvme", "--record"));
+  EXPECT_THAT(names, ElementsAre("--config", "--socket", "--http", "--dram", "--nvme", "--record",
+                                 "--log-level", "--log-format"));
 }
 
 // ---- Reload ----
@@ -334,7 +372,12 @@ TEST(NodeConfigTest, TheExampleShowsEveryKeyOnceAndWhichCanBeReloaded) {
   next.drain_seconds = 1;
   next.record_file = next.tenants_file = next.master_key_file = "/x";
   next.admin_token_sha256 = Sha256Digest{};
+  next.log_level = LogLevel::kError;
+  next.log_format = LogFormat::kJson;
   EXPECT_EQ(CompareForReload(NodeConfig{}, next).applied, reloadable);
+  NodeConfig running;
+  CopyReloadable(next, &running);
+  EXPECT_EQ(running, next);
 }
 
 }  // namespace

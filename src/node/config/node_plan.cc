@@ -313,10 +313,6 @@ Status PlanNvme(const NodeHost& host, NodePlan* plan) {
 
 // ---- Text ----
 
-std::string Line(std::string_view name, const std::string& text) {
-  return fmt::format("  {:<12} {}\n", name, text);
-}
-
 std::string InParentheses(const std::string& text) {
   return text.empty() ? "" : fmt::format(" ({})", text);
 }
@@ -339,11 +335,12 @@ std::string NvmeText(const NodePlan& plan) {
   return text;
 }
 
-// Whether the environment has a key is known only when it is taken from there, which the log tells.
-std::string EncryptionText(const NodeConfig& config) {
-  if (config.encryption == Encryption::kOff) return "off";
-  if (!config.master_key_file.empty()) return "with the master key in " + config.master_key_file;
-  return "only with a master key in the environment";
+std::string EncryptionText(const NodePlan& plan) {
+  if (plan.config.encryption == Encryption::kOff) return "off";
+  if (!plan.encrypted) return "off, because there is no master key (master_key_file)";
+  return plan.config.master_key_file.empty()
+             ? "on, with the master key in the environment"
+             : "on, with the master key in " + plan.config.master_key_file;
 }
 
 std::string EnvironmentText(const char* name) {
@@ -420,32 +417,34 @@ Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host) {
   return plan;
 }
 
-std::string DescribePlan(const NodePlan& plan, const std::string& file) {
+LogTable DescribePlan(const NodePlan& plan, const std::string& file) {
   const NodeConfig& config = plan.config;
   const std::string admin = AdminSocketBeside(plan.socket);
-  std::string text = "This node uses\n";
-  text += Line("config", file.empty() ? "defaults" : file);
-  text += Line("socket", plan.socket);
-  text += Line("http", plan.http.has_value() ? plan.http->Text() : "off");
-  text += Line("dram", fmt::format("{}{}, {} of memory always left to others",
-                                   SizeText(plan.cache.dram_bytes), InParentheses(plan.dram_reason),
-                                   SizeText(plan.cache.keep_available_bytes)));
-  text += Line("nvme", NvmeText(plan));
-  text += Line("policy", config.policy == EvictionPolicy::kLru ? "lru" : "learned");
-  text += Line("tenants", config.tenants_file.empty()
-                              ? fmt::format("one, local, for user {} only", plan.uid)
-                              : config.tenants_file);
-  text += Line("admin", config.admin_token_sha256.has_value()
-                            ? "by token, or by the node's own user on " + admin
-                            : "by the node's own user, on " + admin);
-  for (const TierConfig& tier : config.tiers) text += Line("tier", DescribeTier(tier));
-  text += Line("encryption", EncryptionText(config));
-  text += Line("workers", fmt::format("{}", plan.cache.worker_threads));
-  text += Line("overdue", fmt::format("after {}", SecondsText(config.overdue_seconds)));
-  text += Line("drain", fmt::format("within {}", SecondsText(config.drain_seconds)));
-  text += Line("record", config.record_file.empty() ? "off" : config.record_file);
-  for (const std::string& warning : plan.warnings) text += Line("warning", warning);
-  return text;
+  LogTable rows;
+  const auto add = [&rows](const char* name, std::string text) {
+    rows.emplace_back(name, std::move(text));
+  };
+  add("config", file.empty() ? "defaults" : file);
+  add("socket", plan.socket);
+  add("http", plan.http.has_value() ? plan.http->Text() : "off");
+  add("dram",
+      fmt::format("{}{}, {} of memory always left to others", SizeText(plan.cache.dram_bytes),
+                  InParentheses(plan.dram_reason), SizeText(plan.cache.keep_available_bytes)));
+  add("nvme", NvmeText(plan));
+  add("policy", config.policy == EvictionPolicy::kLru ? "lru" : "learned");
+  add("tenants", config.tenants_file.empty() ? fmt::format("one, local, for user {} only", plan.uid)
+                                             : config.tenants_file);
+  add("admin", config.admin_token_sha256.has_value()
+                   ? "by token, or by the node's own user on " + admin
+                   : "by the node's own user, on " + admin);
+  for (const TierConfig& tier : config.tiers) add("tier", DescribeTier(tier));
+  add("encryption", EncryptionText(plan));
+  add("workers", fmt::format("{}", plan.cache.worker_threads));
+  add("overdue", fmt::format("after {}", SecondsText(config.overdue_seconds)));
+  add("drain", fmt::format("within {}", SecondsText(config.drain_seconds)));
+  add("record", config.record_file.empty() ? "off" : config.record_file);
+  for (const std::string& warning : plan.warnings) add("warning", warning);
+  return rows;
 }
 
 }  // namespace aquifer

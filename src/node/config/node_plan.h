@@ -51,13 +51,15 @@ struct NodePlan {
   uid_t uid = 0;                    // The node's own user.
   std::string dram_reason;          // "of 22.1GiB available"
   std::string nvme_reason;
+  bool encrypted = false;             // There is a master key; known once it was looked for.
   std::vector<std::string> warnings;  // What works, but not as one might expect.
 };
 
 // kInvalid or kNoSpace: which key or option to change, and how.
 Result<NodePlan> PlanNode(const NodeConfig& config, const NodeHost& host);
 
-// A block of lines for the log at start. `file` is the configuration file, or empty.
-std::string DescribePlan(const NodePlan& plan, const std::string& file);
+// For the log at start: names, and what the node uses of each. `file` is the configuration file, or
+// empty.
+LogTable DescribePlan(const NodePlan& plan, const std::string& file);
 
 }  // namespace aquifer

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "node/config/admin_socket.h"
 #include "testing/scratch_directory.h"
 
 namespace aquifer {
@@ -70,6 +71,11 @@ class NodePlanTest : public testing::Test {
 };
 
 // ---- Socket ----
+
+// As in the log.
+std::string Described(const NodePlan& plan, const std::string& file = "") {
+  return TableText("", DescribePlan(plan, file));
+}
 
 TEST_F(NodePlanTest, TheSocketIsInTheSystemsPlaceWhereItCanBe) {
   EXPECT_EQ(Plan().socket, scratch_.Sub("run/node.sock"));
@@ -311,16 +317,16 @@ TEST_F(NodePlanTest, TheCacheGetsWhatTheFileSays) {
 TEST_F(NodePlanTest, ThePlanSaysHowMuchIsWritten) {
   config_.nvme_directories = {scratch_.Sub("drive")};
   config_.nvme = {Kind::kBytes, 300 * kMiB};
-  EXPECT_THAT(DescribePlan(Plan(), ""), Not(HasSubstr("written")));
+  EXPECT_THAT(Described(Plan(), ""), Not(HasSubstr("written")));
   config_.nvme_write_bytes_per_second = 5 * kMiB;
   config_.nvme_written_part = 0.65;
-  EXPECT_THAT(DescribePlan(Plan(), ""),
+  EXPECT_THAT(Described(Plan(), ""),
               AllOf(HasSubstr(", written at most 5MiB/s"), HasSubstr(", 65 % of blocks written")));
 }
 
 TEST_F(NodePlanTest, WritingOnlyAPartNeedsThePolicyThatLearns) {
   config_.nvme_written_part = 0.65;
-  EXPECT_THAT(DescribePlan(Plan(), ""), HasSubstr("policy       learned"));
+  EXPECT_THAT(Described(Plan(), ""), HasSubstr("policy       learned"));
   config_.policy = EvictionPolicy::kLru;
   EXPECT_THAT(Refusal().message(),
               AllOf(HasSubstr("nvme.written_part"), HasSubstr("likely to return")));
@@ -340,19 +346,29 @@ TEST_F(NodePlanTest, TheDescriptionNamesEverythingThatIsUsed) {
   config_.nvme_sync = true;
   config_.http = HttpAddress{.host = "::1", .port = 80};
   config_.record_file = "/srv/trace";
-  const std::string text = DescribePlan(Plan(), "/etc/aquifer.toml");
+  const std::string text = Described(Plan(), "/etc/aquifer.toml");
   EXPECT_THAT(text, AllOf(HasSubstr("/etc/aquifer.toml"), HasSubstr("run/node.sock"),
                           HasSubstr("[::1]:80"), HasSubstr("10GiB (of 40GiB available)"),
                           HasSubstr("512MiB of memory always left"), HasSubstr("300MiB in "),
                           HasSubstr("synced")));
   EXPECT_THAT(text, AllOf(HasSubstr("one, local"), HasSubstr("/srv/trace"), HasSubstr("within 20s"),
-                          HasSubstr("encryption   only with a master key")));
+                          HasSubstr("encryption   off, because there is no master key")));
+  NodePlan encrypted = Plan();
+  encrypted.encrypted = true;
+  EXPECT_THAT(Described(encrypted),
+              HasSubstr("encryption   on, with the master key in the environment"));
   config_ = NodeConfig{};
   config_.nvme_directories = std::vector<std::string>();
   config_.http.reset();
-  EXPECT_THAT(DescribePlan(Plan(), ""),
+  EXPECT_THAT(Described(Plan(), ""),
               AllOf(HasSubstr("config       defaults"), HasSubstr("nvme         off"),
                     HasSubstr("http         off")));
+}
+
+TEST(AdminSocketTest, TheAdministratorsSocketIsBesideTheNodes) {
+  EXPECT_EQ(AdminSocketBeside("/run/aquifer/node.sock"), "/run/aquifer/node.admin.sock");
+  EXPECT_EQ(AdminSocketBeside("/run/user/1/aquifer.sock"), "/run/user/1/aquifer.admin.sock");
+  EXPECT_EQ(AdminSocketBeside("/tmp/x"), "/tmp/x.admin.sock");
 }
 
 TEST(NodeHostTest, ThisHostIsDescribed) {

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <utility>
 
+#include "base/text/mistakes.h"
+#include "base/text/setting_readers.h"
 #include "base/text/size_text.h"
 #include "cache/environment.h"
+#include "net/protocol/local_protocol.h"
 #include "store/redis/redis_slots.h"
 #include "store/s3/bucket.h"
 #include "store/s3/s3_endpoints.h"
@@ -23,6 +25,8 @@ constexpr uint64_t kLeastDirectoryBytes = 1024 * kMiB;  // Eight grants of 128 M
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxEndpoints = 64;
 constexpr size_t kMaxTextBytes = 255;
+// A client is told of DRAM, of NVMe and of every durable tier.
+static_assert(2 + kMaxDurableTiers <= kMaxStatsTiers);
 constexpr std::array<std::string_view, 3> kKinds = {"posix", "redis", "object"};
 
 // ---- Texts ----
@@ -40,40 +44,7 @@ bool LeavesHostPlain(const std::string& url) {
   return endpoint.ok() && !endpoint->tls && !endpoint->loopback;
 }
 
-Result<std::string> AbsolutePath(const TomlValue& value, bool of_secret = false) {
-  const Result<std::string> text = value.Text();
-  if (!text.ok()) return text.status();
-  if (!text->starts_with('/')) {
-    // Not repeated: it may be the secret itself, as below.
-    if (of_secret) return value.Wrong("this is not an absolute path; begin it with '/'");
-    return value.Wrong(fmt::format("'{}' is not an absolute path; begin it with '/'", *text));
-  }
-  std::string path = std::filesystem::path(*text).lexically_normal().string();
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
 // ---- Reading one key ----
-
-template <auto kMember>
-Status ReadFlag(const TomlValue& value, TierConfig* tier) {
-  AQ_ASSIGN_OR_RETURN(tier->*kMember, value.Flag());
-  return Status();
-}
-
-template <auto kMember>
-Status ReadPath(const TomlValue& value, TierConfig* tier) {
-  AQ_ASSIGN_OR_RETURN(tier->*kMember, AbsolutePath(value));
-  return Status();
-}
-
-// `word` is the default.
-template <auto kMember>
-Status ReadPathOr(std::string_view word, const TomlValue& value, TierConfig* tier) {
-  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-  (tier->*kMember).clear();
-  return text == word ? Status() : ReadPath<kMember>(value, tier);
-}
 
 Status ReadName(const TomlValue& value, TierConfig* tier) {
   AQ_ASSIGN_OR_RETURN(tier->name, value.Text());
@@ -85,37 +56,6 @@ Status ReadName(const TomlValue& value, TierConfig* tier) {
       return value.Wrong(fmt::format("'{}' means something else already; choose another", taken));
     }
   }
-  return Status();
-}
-
-Status ReadKind(const TomlValue& value, TierConfig* tier) {
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kKinds));
-  tier->kind = static_cast<StoreKind>(index);
-  return Status();
-}
-
-Status ReadWriteBudget(const TomlValue& value, TierConfig* tier) {
-  tier->write_bytes_per_second = 0;
-  if (value.is_text()) {
-    AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-    if (text == "unlimited") return Status();
-  }
-  AQ_ASSIGN_OR_RETURN(tier->write_bytes_per_second, value.Bytes());
-  if (tier->write_bytes_per_second >= kMiB) return Status();
-  return value.Wrong("that is less than 1MiB a second; write \"unlimited\", or more");
-}
-
-Status ReadWrites(const TomlValue& value, TierConfig* tier) {
-  constexpr std::array<std::string_view, 3> kNames = {"durable", "all", "nothing"};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  tier->writes = static_cast<TierWrites>(index);
-  return Status();
-}
-
-Status ReadLossless(const TomlValue& value, TierConfig* tier) {
-  constexpr std::array<std::string_view, 3> kNames = {"auto", "on", "off"};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  tier->lossless = static_cast<LosslessChoice>(index);
   return Status();
 }
 
@@ -160,22 +100,10 @@ Status ReadEndpoints(const TomlValue& value, TierConfig* tier) {
   return Status();
 }
 
-Status ReadCaFile(const TomlValue& value, TierConfig* tier) {
-  return ReadPathOr<&TierConfig::ca_file>("system", value, tier);
-}
-
 Status ReadUser(const TomlValue& value, TierConfig* tier) {
   AQ_ASSIGN_OR_RETURN(tier->user, value.Text());
   if (tier->user.size() <= kMaxTextBytes) return Status();
   return value.Wrong(fmt::format("a user's name has at most {} bytes", kMaxTextBytes));
-}
-
-Status ReadPasswordFile(const TomlValue& value, TierConfig* tier) {
-  AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-  tier->password_file.clear();
-  if (text == "off") return Status();
-  AQ_ASSIGN_OR_RETURN(tier->password_file, AbsolutePath(value, /*of_secret=*/true));
-  return Status();
 }
 
 Status ReadBucket(const TomlValue& value, TierConfig* tier) {
@@ -204,13 +132,6 @@ Status ReadRegion(const TomlValue& value, TierConfig* tier) {
       fmt::format("'{}' is not a region; write it like \"eu-central-1\"", tier->region));
 }
 
-Status ReadAddressing(const TomlValue& value, TierConfig* tier) {
-  constexpr std::array<std::string_view, 2> kNames = {"path", "virtual-host"};
-  AQ_ASSIGN_OR_RETURN(const size_t index, value.OneOf(kNames));
-  tier->virtual_host = index == 1;
-  return Status();
-}
-
 Status ReadCredentials(const TomlValue& value, TierConfig* tier) {
   AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
   if (text == kCredentialsFromEnvironment || text == kCredentialsFromWebIdentity) {
@@ -234,24 +155,29 @@ struct Setting {
   Status (*read)(const TomlValue&, TierConfig*);
 };
 using T = TierConfig;
+constexpr std::string_view kWrites[] = {"durable", "all", "nothing"};
+constexpr std::string_view kLossless[] = {"auto", "on", "off"};
+constexpr std::string_view kAddressing[] = {"path", "virtual-host"};
+constexpr std::string_view kOff = "off";
+constexpr std::string_view kSystem = "system";
 constexpr Setting kKeys[] = {
     {"name", kAll, kAll, &ReadName},
-    {"kind", kAll, kAll, &ReadKind},
-    {"writes", kAll, 0, &ReadWrites},
-    {"write_budget", kAll, 0, &ReadWriteBudget},
-    {"lossless", kAll, 0, &ReadLossless},
+    {"kind", kAll, kAll, &ReadChoice<&T::kind, kKinds>},
+    {"writes", kAll, 0, &ReadChoice<&T::writes, kWrites>},
+    {"write_budget", kAll, 0, &ReadWriteBudget<&T::write_bytes_per_second>},
+    {"lossless", kAll, 0, &ReadChoice<&T::lossless, kLossless>},
     {"directory", kPosix, kPosix, &ReadPath<&T::directory>},
     {"size", kPosix, kPosix, &ReadSize},
     {"sync", kPosix, 0, &ReadFlag<&T::sync>},
     {"endpoints", kRedis | kObject, kRedis, &ReadEndpoints},
     {"prefix", kRedis | kObject, 0, &ReadPrefix},
     {"user", kRedis, 0, &ReadUser},
-    {"password_file", kRedis, 0, &ReadPasswordFile},
+    {"password_file", kRedis, 0, &ReadPathOr<&T::password_file, kOff, true>},
     {"tls", kRedis, 0, &ReadFlag<&T::tls>},
-    {"ca_file", kRedis | kObject, 0, &ReadCaFile},
+    {"ca_file", kRedis | kObject, 0, &ReadPathOr<&T::ca_file, kSystem>},
     {"bucket", kObject, kObject, &ReadBucket},
     {"region", kObject, 0, &ReadRegion},
-    {"addressing", kObject, 0, &ReadAddressing},
+    {"addressing", kObject, 0, &ReadChoice<&T::virtual_host, kAddressing>},
     {"credentials", kObject, 0, &ReadCredentials},
     {"allow_plain_http", kObject, 0, &ReadFlag<&T::allow_plain_http>},
 };
@@ -266,17 +192,15 @@ const TomlValue* Find(const TomlValue& table, std::string_view name) {
 }
 
 // A key that is known, but for tiers of another kind.
-Status ExplainForeign(const TomlValue& table, StoreKind kind) {
-  for (const auto& [name, value] : table.table()) {
-    for (const Setting& key : kKeys) {
-      if (key.name != name || (key.kinds & BitOf(kind)) != 0) continue;
-      std::vector<std::string_view> kinds;
-      for (size_t i = 0; i < kKinds.size(); ++i) {
-        if ((key.kinds & (1u << i)) != 0) kinds.push_back(kKinds[i]);
-      }
-      return value.Wrong(fmt::format("'{}' is for tiers of kind {}, and this one is {}", name,
-                                     fmt::join(kinds, " and "), StoreKindName(kind)));
+Status ExplainForeign(StoreKind kind, const std::string& name, const TomlValue& value) {
+  for (const Setting& key : kKeys) {
+    if (key.name != name) continue;
+    std::vector<std::string_view> kinds;
+    for (size_t i = 0; i < kKinds.size(); ++i) {
+      if ((key.kinds & (1u << i)) != 0) kinds.push_back(kKinds[i]);
     }
+    return value.Wrong(fmt::format("'{}' is for tiers of kind {}, and this one is {}", name,
+                                   fmt::join(kinds, " and "), StoreKindName(kind)));
   }
   return Status();
 }
@@ -302,21 +226,24 @@ Result<TierConfig> ReadTier(const TomlValue& table) {
     return table.Wrong(
         fmt::format("this tier has no kind; add kind = \"{}\"", fmt::join(kKinds, "\" or \"")));
   }
-  AQ_RETURN_IF_ERROR(ReadKind(*kind, &tier));
+  AQ_RETURN_IF_ERROR((ReadChoice<&T::kind, kKinds>(*kind, &tier)));
   if (tier.kind == StoreKind::kRedis) tier.writes = TierWrites::kAll;
-  AQ_RETURN_IF_ERROR(ExplainForeign(table, tier.kind));
   std::vector<TomlKey> keys;
   for (const Setting& key : kKeys) {
     if ((key.kinds & BitOf(tier.kind)) == 0) continue;
     keys.push_back({std::string(key.name),
                     [&key, &tier](const TomlValue& value) { return key.read(value, &tier); }});
   }
-  AQ_RETURN_IF_ERROR(ReadTable(table, keys));
+  Mistakes mistakes;
+  mistakes.Add(ReadTable(table, keys, [&tier](const std::string& name, const TomlValue& value) {
+    return ExplainForeign(tier.kind, name, value);
+  }));
   for (const Setting& key : kKeys) {
     if ((key.required & BitOf(tier.kind)) == 0 || Find(table, key.name) != nullptr) continue;
-    return table.Wrong(
-        fmt::format("a tier of kind {} needs '{}'; add it", StoreKindName(tier.kind), key.name));
+    mistakes.Add(table.Wrong(
+        fmt::format("a tier of kind {} needs '{}'; add it", StoreKindName(tier.kind), key.name)));
   }
+  AQ_RETURN_IF_ERROR(mistakes.All());
   AQ_RETURN_IF_ERROR(CheckEncrypted(table, tier));
   if (tier.kind == StoreKind::kRedis && tier.endpoints.empty()) {
     return Find(table, "endpoints")->Wrong("name at least one server");
@@ -349,20 +276,25 @@ Result<std::vector<TierConfig>> ReadTiers(const TomlValue& list) {
                                   kMaxDurableTiers));
   }
   std::vector<TierConfig> tiers;
+  Mistakes mistakes;
   std::map<std::string, std::string> seen;  // Names and places, to where they are.
   for (const TomlValue& element : elements) {
-    AQ_ASSIGN_OR_RETURN(TierConfig tier, ReadTier(element));
+    Result<TierConfig> read = ReadTier(element);
+    mistakes.Add(read.status());
+    if (!read.ok()) continue;
+    TierConfig& tier = *read;
     if (const auto [at, added] = seen.emplace("name " + tier.name, element.where()); !added) {
-      return element.Wrong(fmt::format("tier '{}' is there already, at {}; give each its own name",
-                                       tier.name, at->second));
+      mistakes.Add(element.Wrong(fmt::format(
+          "tier '{}' is there already, at {}; give each its own name", tier.name, at->second)));
     }
     const std::string place = fmt::format("{} {}", StoreKindName(tier.kind), PlaceOf(tier));
     if (const auto [at, added] = seen.emplace(place, element.where()); !added) {
-      return element.Wrong(
-          fmt::format("the tier at {} is in the same place; leave one of them out", at->second));
+      mistakes.Add(element.Wrong(
+          fmt::format("the tier at {} is in the same place; leave one of them out", at->second)));
     }
     tiers.push_back(std::move(tier));
   }
+  AQ_RETURN_IF_ERROR(mistakes.All());
   return tiers;
 }
 

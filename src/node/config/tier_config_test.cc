@@ -155,7 +155,7 @@ TEST(TierConfigTest, WhatMayBeASecretIsNotRepeated) {
                 AllOf(HasSubstr("password_file"), Not(HasSubstr("SECRET"))));
   }
   EXPECT_THAT(Refusal(redis + "endpoints = [\"10.0.0.7:6379\"]\npassword_file = \"SECRET\"\n"),
-              AllOf(HasSubstr("not an absolute path"), Not(HasSubstr("SECRET"))));
+              AllOf(HasSubstr("neither an absolute path"), Not(HasSubstr("SECRET"))));
   EXPECT_THAT(Refusal(object + "endpoints = [\"https://AKIA:SECRET@s3.local\"]\n"),
               AllOf(HasSubstr("credentials"), Not(HasSubstr("SECRET"))));
 }

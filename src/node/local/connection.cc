@@ -309,6 +309,8 @@ Status Connection::HandleWhileLingering(FrameReader* frame) {
     case FrameKind::kGoodbye:
       AQ_RETURN_IF_ERROR(frame->End());
       goodbye_ = true;
+      // A connection that has ended already was cut off: its goodbye comes too late to change that.
+      said_goodbye_ = state_ == State::kOpen;
       End("the client said goodbye");
       return Status();
     default:

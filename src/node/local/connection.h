@@ -95,6 +95,8 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   Status Begin();
 
   State state() const { return state_; }
+  // Returns true if the client ended the connection with a goodbye, as it should.
+  bool said_goodbye() const { return said_goodbye_; }
   const PeerCredentials& peer() const { return peer_; }
   const Admission& admission() const { return admission_; }  // Of one that is open.
   size_t items() const { return items_; }                    // Announced.
@@ -168,6 +170,7 @@ class Connection final : private ClientSink, private Polled, private SlotLocator
   bool hostile_ = false;  // What it sends is not looked at any more.
   bool hung_up_ = false;  // Its end of the socket is closed.
   bool goodbye_ = false;  // It touches nothing any more.
+  bool said_goodbye_ = false;
   uint16_t version_ = 0;  // That both speak.
   bool observe_ = false;
   RecordedClient recorded_as_;

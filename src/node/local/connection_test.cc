@@ -15,7 +15,7 @@
 
 #include "aquifer/cache.h"
 #include "net/protocol/local_protocol.h"
-#include "node/node.h"
+#include "node/local/node.h"
 #include "testing/cache/test_engine.h"
 #include "testing/chain.h"
 #include "testing/node/own_node.h"

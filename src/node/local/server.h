@@ -46,6 +46,7 @@ struct ServerOptions {
 struct ServerStats {
   uint64_t accepted = 0;
   uint64_t turned_away = 0;  // There were too many, or nothing is known of the process.
+  uint64_t goodbyes = 0;     // Ended by the client with a goodbye.
   uint64_t cut_off = 0;      // Ended by us, or by the client without a goodbye.
   uint64_t open = 0;
   uint64_t lingering = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace aquifer {
 namespace {
@@ -16,9 +17,10 @@ constexpr double kPriorMebibytes = 4;
 // slower says so again and again, and each time moves the bound.
 constexpr double kMaxSurprise = 4;
 
-// A tier is never taken to be over a thousand times faster than its prior: a line through noisy
-// samples of similar size may be flat.
-constexpr double kMinSlopePart = 1e-3;
+// A line through as many samples tells nothing of its own error.
+constexpr double kExactSamples = 2;
+// Sizes that differ by less than this part of their mean are one size.
+constexpr double kOneSize = 1e-3;
 
 }  // namespace
 
@@ -65,12 +67,16 @@ void TierSpeed::Learn(int64_t now_nanos, const SpeedSample& sample) {
   sum_y_ = sum_y_ * kept + y;
   sum_xx_ = sum_xx_ * kept + x * x;
   sum_xy_ = sum_xy_ * kept + x * y;
-
+  sum_yy_ = sum_yy_ * kept + y * y;
   // The long run follows the first samples quickly, and later ones by the time they stand for.
   const double since = samples_ == 0 ? 0 : static_cast<double>(now_nanos - learned_nanos_);
   const double by_time =
       1 - std::exp2(-std::max(since, 0.0) / static_cast<double>(options_.slow_half_life_nanos));
   const double by_count = samples_ < 16 ? 1.0 / static_cast<double>(samples_ + 1) : 0;
+  // A tier that has become slower has no such fast loads any more: they are forgotten as slowly.
+  if (samples_ == 0) fastest_ms_per_mebibyte_ = std::numeric_limits<double>::infinity();
+  fastest_ms_per_mebibyte_ =
+      std::min(fastest_ms_per_mebibyte_ / (1 - by_time), y / std::max(x, 1 / kBytesPerMebibyte));
   slow_log_scale_ += std::max(by_time, by_count) * (std::log(y / prior_.At(x)) - slow_log_scale_);
   ++samples_;
   learned_nanos_ = std::max(learned_nanos_, now_nanos);
@@ -95,6 +101,30 @@ double TierSpeed::WeightAt(int64_t now_nanos) const {
                    static_cast<double>(options_.half_life_nanos));
 }
 
+double TierSpeed::SlopeError(int64_t now_nanos) const {
+  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+  const double count = sum_ * WeightAt(now_nanos);
+  if (count <= kExactSamples) return kNoLimit;
+  const double mean_x = sum_x_ / sum_;
+  const double mean_y = sum_y_ / sum_;
+  const double variance_x = sum_xx_ / sum_ - mean_x * mean_x;
+  if (variance_x <= std::pow(kOneSize * mean_x, 2)) return kNoLimit;
+  const double covariance = sum_xy_ / sum_ - mean_x * mean_y;
+  const double variance_y = sum_yy_ / sum_ - mean_y * mean_y;
+  const double unexplained = std::max(0.0, variance_y - covariance * covariance / variance_x);
+  return 2 * std::sqrt(unexplained / variance_x / (count - kExactSamples));
+}
+
+// How flat the line may be: as the fastest load, where the recent samples show no slope that is
+// more than their noise; and ever flatter, the better they show it.
+double TierSpeed::LeastMsPerMebibyte(int64_t now_nanos, double slope) const {
+  const double error = SlopeError(now_nanos);
+  const double unknown = error < slope ? std::pow(error / slope, 2) : 1;
+  return unknown * fastest_ms_per_mebibyte_;
+}
+
+// A straight line by least squares through the recent samples and two points that stand for what
+// was known before. Where it is too flat, it is turned around the mean of the samples.
 TierSpeed::Line TierSpeed::Fit(int64_t now_nanos) const {
   const double kept = WeightAt(now_nanos);
   const double recent = sum_ * kept;
@@ -119,11 +149,16 @@ TierSpeed::Line TierSpeed::Fit(int64_t now_nanos) const {
   Line line;
   const double spread = s * sxx - sx * sx;
   line.ms_per_mebibyte = spread > 0 ? (s * sxy - sx * sy) / spread : 0;
-  line.ms_per_mebibyte = std::max(line.ms_per_mebibyte, kMinSlopePart * prior_.ms_per_mebibyte);
   line.latency_ms = (sy - line.ms_per_mebibyte * sx) / s;
   if (line.latency_ms < 0) {
     line.latency_ms = 0;
     line.ms_per_mebibyte = sxy / sxx;
+  }
+  const double least = LeastMsPerMebibyte(now_nanos, line.ms_per_mebibyte);
+  if (line.ms_per_mebibyte < least) {
+    const double mean = sum_x_ / sum_;
+    line.latency_ms = std::max(0.0, line.At(mean) - least * mean);
+    line.ms_per_mebibyte = least;
   }
   return line;
 }
@@ -151,11 +186,11 @@ TierCost TierSpeed::Cost(int64_t now_nanos) const {
 }
 
 int64_t TierSpeed::LatencyNanos(int64_t now_nanos) const {
-  return static_cast<int64_t>(Fit(now_nanos).latency_ms * kNanosPerMs);
+  return samples_ == 0 ? 0 : static_cast<int64_t>(Fit(now_nanos).latency_ms * kNanosPerMs);
 }
 
 double TierSpeed::BytesPerSecond(int64_t now_nanos) const {
-  return kBytesPerMebibyte / Fit(now_nanos).ms_per_mebibyte * 1e3;
+  return samples_ == 0 ? 0 : kBytesPerMebibyte / Fit(now_nanos).ms_per_mebibyte * 1e3;
 }
 
 }  // namespace aquifer

@@ -6,9 +6,14 @@
 // and the two unknowns are fitted by least squares whose weights halve every `half_life`. What was
 // seen over the last minutes, and before that a prior, stands in where recent samples are few: a
 // tier that was slow and is therefore not asked any more looks normal again after a while, and is
-// tried again. One wild sample moves the fit little, a lasting change quickly. A tier that stops
-// answering looks slower with every moment of silence, so that loads stop going there before any
-// deadline tells.
+// tried again. One wild sample moves the fit little, a lasting change quickly.
+//
+// Loads of one size do not tell latency from bandwidth, and noise makes that worse. As far as the
+// samples leave the bandwidth open, it is taken to be no more than the fastest load had: its bytes,
+// with those queued before it, divided by its time.
+//
+// A tier that stops answering looks slower with every moment of silence, so that loads stop going
+// there before any deadline tells.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +63,7 @@ class TierSpeed {
 
   uint64_t queued_bytes() const { return queued_bytes_; }
   uint32_t queued_ops() const { return queued_ops_; }
+  // As far as it was seen; 0: nothing was yet.
   int64_t LatencyNanos(int64_t now_nanos) const;
   double BytesPerSecond(int64_t now_nanos) const;
 
@@ -73,19 +79,24 @@ class TierSpeed {
   double Mebibytes(uint64_t bytes, uint32_t ops, uint64_t queued_bytes) const;
   double WeightAt(int64_t now_nanos) const;
   Line Fit(int64_t now_nanos) const;
+  // How far the slope of a line through the recent samples may be off: twice its standard error.
+  double SlopeError(int64_t now_nanos) const;
+  double LeastMsPerMebibyte(int64_t now_nanos, double slope) const;
   // How long the tier has been silent beyond what it had to do.
   double SilenceMs(int64_t now_nanos, const Line& line) const;
 
   const TierSpeedOptions options_;
   const Line prior_;
-  // Sums over the recent samples as of learned_nanos_: of 1, x, y, x*x, x*y, weighted. x is in MiB
-  // and y in milliseconds.
+  // Sums over the recent samples as of learned_nanos_: of 1, x, y, x*x, x*y, y*y, weighted. x is in
+  // MiB and y in milliseconds.
   double sum_ = 0;
   double sum_x_ = 0;
   double sum_y_ = 0;
   double sum_xx_ = 0;
   double sum_xy_ = 0;
-  int64_t learned_nanos_ = 0;  // The last sample; meaningless before the first.
+  double sum_yy_ = 0;
+  double fastest_ms_per_mebibyte_ = 0;  // The least y / x.
+  int64_t learned_nanos_ = 0;           // The last sample; meaningless before the first.
   uint64_t samples_ = 0;
   double slow_log_scale_ = 0;  // The logarithm of how many times slower than the prior, for long.
   uint64_t queued_bytes_ = 0;

@@ -1,5 +1,6 @@
 #include "policy/cost/tier_speed.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gtest/gtest.h"
@@ -45,8 +46,69 @@ TEST(TierSpeedTest, ThePriorAnswersBeforeAnythingWasSeen) {
   const TierSpeed speed(PlainOptions());
   EXPECT_NEAR(EstimateMs(speed, 0, 1'000'000), 2, 0.01);
   EXPECT_NEAR(EstimateMs(speed, 0, 1'000'000, 3'000'000), 5, 0.01);
-  EXPECT_NEAR(static_cast<double>(speed.LatencyNanos(0)), kMs, 1000);
-  EXPECT_NEAR(speed.BytesPerSecond(0), 1e9, 1e6);
+}
+
+TEST(TierSpeedTest, ATierThatNothingWasReadFromHasNoSpeedToReport) {
+  TierSpeed speed(PlainOptions());
+  speed.Submitted(0, kMebibyte, 1);
+  speed.Failed(kMs, kMebibyte, 1);
+  EXPECT_EQ(speed.BytesPerSecond(kMs), 0);
+  EXPECT_EQ(speed.LatencyNanos(kMs), 0);
+}
+
+// A Redis on the same host: a quarter of a millisecond, more or less, for blocks of 64 KiB.
+TEST(TierSpeedTest, LoadsOfOneSizeAreNeverTakenToBeFasterThanTheFastestOfThem) {
+  for (const double noise : {0.0, 0.05, 0.5}) {
+    TierSpeedOptions options;
+    options.prior_latency_nanos = 10 * kMs;
+    options.prior_bytes_per_second = 5e8;
+    TierSpeed speed(options);
+    SeededRandom random(3);
+    int64_t now = 0;
+    int64_t fastest = INT64_MAX;
+    for (int i = 0; i < 200; ++i) {
+      const double part = static_cast<double>(random.Below(1000)) / 1000;
+      const auto elapsed = static_cast<int64_t>(kMs / 4 * (1 + noise * part));
+      fastest = std::min(fastest, elapsed);
+      now += 5 * kMs;
+      Feed(&speed, now, 64 << 10, elapsed);
+      const double counted = (64 << 10) + options.op_overhead_bytes;
+      ASSERT_LE(speed.BytesPerSecond(now), 1.001 * counted / fastest * 1e9) << noise << " " << i;
+    }
+    EXPECT_NEAR(EstimateMs(speed, now, 64 << 10), 0.25 * (1 + noise / 2), 0.03);
+  }
+}
+
+// What is queued ahead of a load may not matter to it: a line through that is flat.
+TEST(TierSpeedTest, AStoreThatServesAllAtOnceIsNoFasterThanItsFastestLoad) {
+  TierSpeed speed(PlainOptions());
+  SeededRandom random(5);
+  int64_t now = 0;
+  double fastest = 0;
+  for (int i = 0; i < 300; ++i) {
+    const uint64_t queued = random.Below(8) * kMebibyte;
+    const auto elapsed = static_cast<int64_t>((1 + random.Below(1000) / 1000.0) * kMs);
+    fastest = std::max(
+        fastest, static_cast<double>(kMebibyte + queued) / static_cast<double>(elapsed) * 1e9);
+    now += 5 * kMs;
+    Feed(&speed, now, kMebibyte, elapsed, queued);
+    // By chance the noise looks like a slope now and then.
+    ASSERT_LE(speed.BytesPerSecond(now), 3 * fastest) << i;
+  }
+}
+
+TEST(TierSpeedTest, LoadsOfSeveralSizesTellTheFloorFromTheRate) {
+  TierSpeed speed(PlainOptions());
+  const Device device{.latency_ms = 20, .ms_per_mebibyte = 1};
+  SeededRandom random(7);
+  int64_t now = 0;
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t bytes = (1 + random.Below(16)) * kMebibyte;
+    now += 50 * kMs;
+    Feed(&speed, now, bytes, device.Nanos(bytes) + static_cast<int64_t>(random.Below(kMs)));
+  }
+  EXPECT_NEAR(EstimateMs(speed, now, 256 * kMebibyte), 276.5, 30);
+  EXPECT_NEAR(static_cast<double>(speed.LatencyNanos(now)) / kMs, 20.5, 2);
 }
 
 TEST(TierSpeedTest, LearnsLatencyAndBandwidthFromVariedBatches) {

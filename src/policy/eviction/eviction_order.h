@@ -32,8 +32,6 @@ struct AskedChain {
   SessionHint session = SessionHint::kNone;
   ChainSaving saving{};
   std::function<uint64_t(uint32_t position)> name;  // As in BlockFeatures.
-  // From the first on: what this tier and those above it have. Not set: this tier alone.
-  std::optional<uint32_t> held{};
 };
 
 // How far one request has been taken in. All zero at first.

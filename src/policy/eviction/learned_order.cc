@@ -129,12 +129,7 @@ class Learned final : public EvictionOrder {
   template <class Has>
   uint32_t Leading(const AskedChain& chain, Has has) const;
   void Compare(const AskedChain& chain);
-  // So much LRU would have.
-  uint64_t lru_pages() const {
-    return options_.lru_bytes == 0 ? pages_ : options_.lru_bytes / BlockHistory::kPageBytes;
-  }
   void SetPages(uint64_t pages);
-  void TrimRecent() { takeover_.NoteMissedRightly(history_.SetRecent(lru_pages())); }
   void BeginTable();
   void TakeTable();
 
@@ -189,9 +184,7 @@ uint32_t Learned::Leading(const AskedChain& chain, Has has) const {
 }
 
 void Learned::Compare(const AskedChain& chain) {
-  const uint32_t hits =
-      chain.held ? *chain.held
-                 : Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
+  const uint32_t hits = Leading(chain, [](const BlockRecord& record) { return !record.ghost(); });
   const uint32_t lru_hits =
       Leading(chain, [](const BlockRecord& record) { return bool{record.in_recent}; });
   weights_.NoteAsked(chain.saving, chain.blocks);
@@ -309,8 +302,6 @@ bool Learned::Ask(const AskedChain& chain, AskProgress* progress, size_t max_blo
   const auto count = static_cast<uint32_t>(std::min<size_t>(max_blocks, progress->left));
   GrowOlder(now_nanos, count);
   for (uint32_t i = 0; i < count; ++i) AskOne(chain, *progress, --progress->left, now_nanos);
-  // LRU has them now, though nothing may be stored here.
-  if (options_.lru_bytes > 0) TrimRecent();
   TrimGhosts();
   return progress->left > 0;
 }
@@ -511,14 +502,13 @@ void Learned::Remove(uint32_t ref) {
 
 void Learned::SetPages(uint64_t pages) {
   pages_ = pages;
-  TrimRecent();
+  takeover_.NoteMissedRightly(history_.SetRecent(pages_));
 }
 
 void Learned::TrimGhosts() {
   while (ghosts_ > kLeastGhosts + kGhostsPerBlock * size_) {
     const uint32_t oldest = history_.OldestGhost();
     if (oldest == kNoRecord) return;
-    if (options_.lru_bytes > 0 && history_.at(oldest).in_recent) return;  // LRU would have it.
     history_.Remove(oldest);
     --ghosts_;
   }

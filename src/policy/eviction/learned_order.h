@@ -27,12 +27,9 @@ namespace aquifer {
 
 struct LearnedOrderOptions {
   uint32_t max_blocks = 0;  // Refs are below this.
-  // Whether it holds itself against LRU. A lower tier can only where chains come with what the
-  // tiers above have (AskedChain::held).
+  // Whether it holds itself against LRU. A lower tier cannot: what the tiers above have is not
+  // asked of it.
   bool compare_with_lru = true;
-  // What LRU would have; 0: as much as the tier has, which is the same where all that is asked for
-  // is stored.
-  uint64_t lru_bytes = 0;
   // Where tables are made; empty: at once, where they are needed. What it is given may outlive the
   // order.
   std::function<void(Task)> run_elsewhere{};

@@ -369,22 +369,6 @@ TEST(LearnedOrderTest, LruIsTakenToHaveAsManyBytesAndNotAsManyBlocks) {
   EXPECT_LT(order->stats().weighed_hits, 1);  // It is a small one.
 }
 
-// As many as LRU would have in a tier of that size, whatever of it was stored.
-TEST(LearnedOrderTest, LruOfATierThatIsNotFullHasAllOfItsBytes) {
-  constexpr uint32_t kBlocks = 200;
-  auto made = NewLearnedOrder({.max_blocks = 1000, .lru_bytes = kBlocks * uint64_t{4096}});
-  ASSERT_TRUE(made.ok());
-  AskedTier tier(made->get(), /*capacity=*/1, {.block_bytes = 4096});
-  int64_t now = 0;
-  for (uint32_t block = 0; block < kBlocks; ++block) tier.Ask({block}, now += 10 * kSecond);
-  for (uint32_t block = 0; block < kBlocks; ++block) tier.Ask({block}, now += 10 * kSecond);
-  EXPECT_EQ((*made)->stats().hits, 0u);
-  EXPECT_EQ((*made)->stats().lru_hits, kBlocks);
-  tier.Ask({kBlocks}, now += 10 * kSecond);  // One too many.
-  for (uint32_t block = 0; block < kBlocks; ++block) tier.Ask({block}, now += 10 * kSecond);
-  EXPECT_EQ((*made)->stats().lru_hits, kBlocks);
-}
-
 // A tier that keeps ten blocks which LRU would not, and lacks others that LRU would have, which are
 // asked for three times as often. Returns how often LRU had to decide.
 uint64_t Takeovers(double kept_ms, double lacking_ms) {

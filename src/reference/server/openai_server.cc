@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,7 +44,11 @@ json UsageOf(const RequestFigures& figures) {
             {"first_token_ms", figures.first_token_ms}}}};
 }
 
-// One request on its way. Once it is submitted, only the engine's thread touches it.
+HttpResponse ErrorOf(const OpenAiError& error) {
+  return {.status = error.status, .body = error.Body()};
+}
+
+// One request on its way. The engine's thread alone touches it, once it is submitted.
 class Reply {
  public:
   Reply(OpenAiRequest request, std::string id, std::string model,
@@ -79,7 +84,7 @@ class Reply {
       json body = Envelope(request_.chat ? "chat.completion" : "text_completion");
       body["choices"] = json::array({WholeChoice(ReasonText(reason))});
       body["usage"] = UsageOf(figures);
-      return answer_->Reply(200, "application/json", Dump(body));
+      return answer_->Reply({.body = Dump(body)});
     }
     BeginStream();
     if (!rest.empty()) SendEvent(Choice(rest, nullptr));
@@ -132,7 +137,7 @@ class Reply {
 
   void BeginStream() {
     if (std::exchange(begun_, true)) return;
-    answer_->Begin("text/event-stream");
+    answer_->Begin({.content_type = "text/event-stream"});
     if (!request_.chat) return;
     json event = Envelope(StreamKind());
     event["choices"] = json::array({{{"index", 0},
@@ -147,9 +152,7 @@ class Reply {
   void Cancelled() {
     if (begun_) return answer_->End();
     answer_->Reply(
-        503, "application/json",
-        OpenAiError{.status = 503, .message = "the engine is shutting down", .type = "server_error"}
-            .Body());
+        ErrorOf({.status = 503, .message = "the engine is shutting down", .type = "server_error"}));
   }
 
   OpenAiRequest request_;
@@ -224,7 +227,7 @@ std::string MetricsText(const EngineFigures& figures) {
   return text.Take();
 }
 
-class EngineServer final : public OpenAiServer {
+class EngineServer final : public OpenAiServer, private HttpHandler {
  public:
   EngineServer(const OpenAiOptions& options, Engine* engine, const Tokenizer* tokenizer)
       : rules_{.model = options.model},
@@ -232,22 +235,30 @@ class EngineServer final : public OpenAiServer {
         tokenizer_(tokenizer),
         created_(SystemClock()->UnixSeconds()) {}
 
-  Status Start(HttpStreamOptions http) {
-    http.error_body = [](unsigned status, const std::string& what) {
-      return OpenAiError{.status = status, .message = what}.Body();
-    };
-    AQ_ASSIGN_OR_RETURN(server_,
-                        StartHttpStreamServer(
-                            http, [this](HttpCall call, const std::shared_ptr<HttpAnswer>& answer) {
-                              Handle(call, answer);
-                            }));
+  Status Start(const OpenAiOptions& options) {
+    HttpHandler* const handler = this;
+    AQ_ASSIGN_OR_RETURN(server_, StartHttpServer({.address = options.address,
+                                                  .limits = options.limits,
+                                                  .thread_name = "aq-openai"},
+                                                 handler));
     return Status();
   }
 
-  uint16_t port() const override { return server_->port(); }
+  uint16_t port() const override { return server_->address()->port; }
 
  private:
-  void Handle(const HttpCall& call, const std::shared_ptr<HttpAnswer>& answer) {
+  HttpResponse Refusal(unsigned status, std::string_view /*code*/,
+                       std::string_view message) override {
+    return ErrorOf({.status = status, .message = std::string(message)});
+  }
+
+  // An engine takes its time, and its client may hang up.
+  std::chrono::milliseconds Handle(HttpRequest call, std::shared_ptr<HttpAnswer> answer) override {
+    Answer(call, answer);
+    return {};
+  }
+
+  void Answer(const HttpRequest& call, const std::shared_ptr<HttpAnswer>& answer) {
     const bool chat = call.path == "/v1/chat/completions";
     if (chat || call.path == "/v1/completions") {
       return call.method == "POST" ? Generate(call, chat, answer) : RefuseMethod("POST", answer);
@@ -261,30 +272,30 @@ class EngineServer final : public OpenAiServer {
     }
     if (call.method != "GET") return RefuseMethod("GET", answer);
     if (call.path == "/health") {
-      return answer->Reply(200, "application/json", R"({"status":"ok"})");
+      return answer->Reply({.body = R"({"status":"ok"})"});
     }
     if (call.path == "/metrics") {
-      return answer->Reply(200, "text/plain; version=0.0.4", MetricsText(engine_->figures()));
+      return answer->Reply(
+          {.content_type = "text/plain; version=0.0.4", .body = MetricsText(engine_->figures())});
     }
     const json model = {{"id", rules_.model},
                         {"object", "model"},
                         {"created", created_},
                         {"owned_by", "aquifer"},
                         {"max_model_len", engine_->shape().max_positions}};
-    answer->Reply(
-        200, "application/json",
-        Dump(call.path == one_model ? model
-                                    : json{{"object", "list"}, {"data", json::array({model})}}));
+    answer->Reply({.body = Dump(call.path == one_model
+                                    ? model
+                                    : json{{"object", "list"}, {"data", json::array({model})}})});
   }
 
   static void Refuse(const OpenAiError& error, const std::shared_ptr<HttpAnswer>& answer) {
-    answer->Reply(error.status, "application/json", error.Body());
+    answer->Reply(ErrorOf(error));
   }
   static void RefuseMethod(const char* method, const std::shared_ptr<HttpAnswer>& answer) {
     Refuse({.status = 405, .message = fmt::format("use {} here", method)}, answer);
   }
 
-  void Generate(const HttpCall& call, bool chat, const std::shared_ptr<HttpAnswer>& answer) {
+  void Generate(const HttpRequest& call, bool chat, const std::shared_ptr<HttpAnswer>& answer) {
     OpenAiRequest request;
     OpenAiError error;
     if (!ParseOpenAiRequest(call.body, chat, rules_, *tokenizer_, &request, &error)) {
@@ -324,8 +335,8 @@ class EngineServer final : public OpenAiServer {
   Engine* const engine_;
   const Tokenizer* const tokenizer_;
   const int64_t created_;
-  uint64_t last_id_ = 0;  // Only the server's thread touches it.
-  std::unique_ptr<HttpStreamServer> server_;
+  uint64_t last_id_ = 0;  // On the server's thread.
+  std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace
@@ -334,7 +345,7 @@ Result<std::unique_ptr<OpenAiServer>> StartOpenAiServer(const OpenAiOptions& opt
                                                         Engine* engine,
                                                         const Tokenizer* tokenizer) {
   auto server = std::make_unique<EngineServer>(options, engine, tokenizer);
-  AQ_RETURN_IF_ERROR(server->Start(options.http));
+  AQ_RETURN_IF_ERROR(server->Start(options));
   return std::unique_ptr<OpenAiServer>(std::move(server));
 }
 

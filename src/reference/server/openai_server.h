@@ -7,20 +7,27 @@
 // too: docs/engines/reference.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "aquifer/status.h"
+#include "net/http/http_server.h"
 #include "reference/engine/engine.h"
 #include "reference/model/tokenizer.h"
-#include "reference/server/http_stream.h"
 
 namespace aquifer::reference {
 
 struct OpenAiOptions {
-  std::string model{};  // The model's name for clients.
-  HttpStreamOptions http{};
+  std::string model{};  // Its name to clients.
+  HttpAddress address{.host = "127.0.0.1", .port = 0};
+  HttpLimits limits{.max_connections = 256,
+                    .max_header_bytes = 16 << 10,
+                    .max_body_bytes = 16 << 20,
+                    .idle = std::chrono::seconds(120),
+                    .header = std::chrono::seconds(30),
+                    .write = std::chrono::seconds(30)};
 };
 
 class OpenAiServer {

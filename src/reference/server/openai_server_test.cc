@@ -35,7 +35,7 @@ bool Eventually(const std::function<bool()>& holds) {
 
 class OpenAiServerTest : public testing::Test {
  protected:
-  void Start(const HttpStreamOptions& http = {}) {
+  void Start(const HttpLimits& limits = OpenAiOptions{}.limits) {
     const ModelShape shape{.vocabulary = 258,
                            .hidden = 16,
                            .intermediate = 16,
@@ -47,7 +47,8 @@ class OpenAiServerTest : public testing::Test {
     auto engine = StartEngine({}, *RandomWeights(shape, 1), tokenizer_.get());
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = *std::move(engine);
-    auto server = StartOpenAiServer({.model = "m", .http = http}, engine_.get(), tokenizer_.get());
+    auto server =
+        StartOpenAiServer({.model = "m", .limits = limits}, engine_.get(), tokenizer_.get());
     ASSERT_TRUE(server.ok()) << server.status().ToString();
     server_ = *std::move(server);
   }

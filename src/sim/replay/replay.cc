@@ -46,8 +46,10 @@ Result<std::unique_ptr<ReplayPolicy>> NewPolicy(const ReplayTrace& trace,
     auto comparison = NewComparisonPolicy(setup.policy, trace, setup.capacity_blocks);
     if (comparison != nullptr) return comparison;
   }
-  ReplayOrderOptions options = {
-      .capacity_blocks = setup.capacity_blocks, .nvme_blocks = setup.nvme_blocks, .hints = {}};
+  ReplayOrderOptions options = {.capacity_blocks = setup.capacity_blocks,
+                                .nvme_blocks = setup.nvme_blocks,
+                                .written_part = setup.written_part,
+                                .hints = {}};
   if (setup.hint_accuracy > 0) options.hints = MakeHints(trace, setup);
   AQ_ASSIGN_OR_RETURN(auto order, NewOrderPolicy(setup.policy, trace, std::move(options)));
   AQ_CHECK(order != nullptr);  // CheckSetup() has refused unknown policies.
@@ -68,6 +70,11 @@ Status CheckSetup(const ReplaySetup& setup) {
     return Status(Code::kInvalid, "the capacity must be at least one block");
   if (std::find(names.begin(), names.end(), setup.policy) == names.end()) {
     return Status(Code::kInvalid, fmt::format("there is no policy '{}'", setup.policy));
+  }
+  if (setup.written_part < 1 && (setup.nvme_blocks == 0 || setup.policy != "learned")) {
+    return Status(Code::kInvalid, fmt::format("'{}' writes all that is stored: only learned, with "
+                                              "a second tier, writes a part",
+                                              setup.policy));
   }
   const bool two_tiers =
       setup.policy == "lru" || setup.policy == "lru-leaf" || setup.policy == "learned";

@@ -18,6 +18,7 @@ struct ReplaySetup {
   std::string policy;
   uint32_t capacity_blocks = 0;
   uint32_t nvme_blocks = 0;  // 0: there is no second tier.
+  double written_part = 1;   // Of what is stored, to NVMe: as in a node's configuration.
   // How often callers are right when they say if a conversation goes on; 0: they say nothing.
   double hint_accuracy = 0;
   // With true, callers also say when: right within a factor of two if they are right, and any time

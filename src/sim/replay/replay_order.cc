@@ -1,11 +1,9 @@
 #include "sim/replay/replay_order.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "policy/admission/write_share.h"
-#include "policy/eviction/block_history.h"
+#include "policy/admission/write_threshold.h"
 #include "policy/eviction/eviction_order.h"
 #include "policy/eviction/leaf_recency.h"
 #include "policy/eviction/learned_order.h"
@@ -94,13 +92,12 @@ class OrderPolicy : public ReplayPolicy {
   uint32_t Use(const ReplayRequest& request, std::span<const uint32_t> blocks) override {
     uint32_t hits = 0;
     while (hits < blocks.size() && Has(blocks[hits])) ++hits;
-    Ask(request, blocks, hits);
+    Ask(request, blocks);
     for (size_t i = blocks.size(); i-- > 0;) {
       UseBlock(blocks[i], static_cast<uint32_t>(i), request.at_nanos);
     }
-    while (dram_.order().size() > options_.capacity_blocks) {
-      LeaveDram(dram_.EvictOne(), request.at_nanos);
-    }
+    WriteDown(blocks, request.at_nanos);
+    while (dram_.order().size() > options_.capacity_blocks) LeaveDram(dram_.EvictOne());
     ++requests_;
     return hits;
   }
@@ -110,22 +107,21 @@ class OrderPolicy : public ReplayPolicy {
   virtual void UseBlock(uint32_t block, uint32_t position, int64_t now) {
     dram_.Use(block, position, now);
   }
-  virtual void LeaveDram(uint32_t /*block*/, int64_t /*now*/) {}
-  virtual void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks,
-                   uint32_t /*hits*/) {
-    AskOrder(request, blocks, std::nullopt, &dram_.order());
+  virtual void WriteDown(std::span<const uint32_t> /*blocks*/, int64_t /*now*/) {}
+  virtual void LeaveDram(uint32_t /*block*/) {}
+  virtual void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks) {
+    AskOrder(request, blocks, &dram_.order());
   }
 
   void AskOrder(const ReplayRequest& request, std::span<const uint32_t> blocks,
-                std::optional<uint32_t> held, EvictionOrder* order) {
+                EvictionOrder* order) {
     const AskedChain chain = {
         .blocks = request.blocks,
         .full_blocks = request.full_blocks,
         .input_tokens = request.input_tokens,
         .output_tokens = request.output_tokens,
         .session = options_.hints.empty() ? SessionHint::kNone : options_.hints[requests_],
-        .name = [blocks](uint32_t position) { return NameOf(blocks[position]); },
-        .held = held};
+        .name = [blocks](uint32_t position) { return NameOf(blocks[position]); }};
     AskProgress progress;
     while (order->Ask(chain, &progress, kMaxAsked, request.at_nanos)) {
     }
@@ -139,96 +135,82 @@ class OrderPolicy : public ReplayPolicy {
   size_t requests_ = 0;
 };
 
-// DRAM above NVMe. A block's copy on NVMe stays when the block is brought to DRAM again. With LRU
-// every block is written when it is stored. The learned order writes a block when it leaves DRAM,
-// if it is likely enough to return and NVMe would not evict it at once.
+// DRAM above NVMe, as a node has them. A block's copy on NVMe stays when it is brought up again.
+// All that is stored is written, or the part that is likeliest to return; the rest is set aside, in
+// DRAM alone, until it is used again or a block that goes on from it is written
+// (cache/transfer/set_aside.h).
 class TwoTierPolicy final : public OrderPolicy {
  public:
   TwoTierPolicy(const ReplayTrace& trace, ReplayOrderOptions options,
-                std::unique_ptr<EvictionOrder> dram, std::unique_ptr<EvictionOrder> nvme,
-                bool write_through)
+                std::unique_ptr<EvictionOrder> dram, std::unique_ptr<EvictionOrder> nvme)
       : OrderPolicy(trace, std::move(options), std::move(dram)),
         nvme_(std::move(nvme), &parents_),
-        write_through_(write_through),
-        share_(options_.nvme_blocks),
-        left_(trace.distinct) {}
+        threshold_({.written_part = options_.written_part}),
+        aside_(trace.distinct) {}
 
   uint64_t writes() const override { return writes_; }
 
  private:
   bool Has(uint32_t block) const override { return dram_.Has(block) || nvme_.Has(block); }
 
-  void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks, uint32_t hits) override {
-    OrderPolicy::Ask(request, blocks, hits);
-    const EvictionStats before = nvme_.order().stats();
-    AskOrder(request, blocks, hits, &nvme_.order());
-    if (write_through_ || blocks.empty()) return;
-    const EvictionStats after = nvme_.order().stats();
-    // A request that the order takes for one that it knows already counts for no tier.
-    if (after.asked_blocks > before.asked_blocks) {
-      share_.NoteRequest({.blocks = blocks.size(),
-                          .hits = hits,
-                          .lru_hits = after.lru_hits - before.lru_hits,
-                          .rank = [&](uint64_t position) { return left_[blocks[position]].rank; }});
-    }
-    for (const uint32_t block : blocks) left_[block] = {};
+  void Ask(const ReplayRequest& request, std::span<const uint32_t> blocks) override {
+    OrderPolicy::Ask(request, blocks);
+    AskOrder(request, blocks, &nvme_.order());
   }
 
   void UseBlock(uint32_t block, uint32_t position, int64_t now) override {
     dram_.Use(block, position, now);
-    if (nvme_.Has(block)) {
-      nvme_.Use(block, position, now);
-    } else if (write_through_) {
-      Write(block, position, now);
-    }
+    if (nvme_.Has(block)) nvme_.Use(block, position, now);
   }
 
-  void LeaveDram(uint32_t block, int64_t now) override {
-    if (write_through_) {
-      // The other blocks of its request are on NVMe by now, too.
-      while (nvme_.order().size() > options_.nvme_blocks) nvme_.EvictOne();
-      return;
+  // Heads first, as they are committed.
+  void WriteDown(std::span<const uint32_t> blocks, int64_t now) override {
+    for (const uint32_t block : blocks) {
+      if (nvme_.Has(block)) continue;
+      const double reuse = nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
+      if (!aside_[block]) {
+        aside_[block] = !nvme_.HasBelow(block) && !threshold_.Admit(reuse);
+      } else if (options_.written_part < 1 && threshold_.Passes(reuse)) {
+        aside_[block] = false;
+        threshold_.Reverse();
+      }
+      if (!aside_[block]) WriteWithParents(block, now);
     }
-    if (nvme_.Has(block)) return;
-    Left& left = left_[block];
-    const double reuse = nvme_.order().ReuseProbability(NameOf(block)).value_or(1);
-    left.reuse = std::max(left.reuse, reuse);
-    left.rank = share_.Rank(left.reuse);
-    if (parents_[block] != kNoParent) {
-      double& above = left_[parents_[block]].reuse;
-      above = std::max(above, left.reuse);
-    }
-    // The blocks below it are of no use without it.
-    if (!nvme_.HasBelow(block) && !share_.Writes(left.rank)) return;
-    Write(block, 0, now);
     while (nvme_.order().size() > options_.nvme_blocks) {
-      if (nvme_.EvictOne() == block) --writes_;  // Such a block is not written in the first place.
+      const uint32_t given_up = nvme_.EvictOne();
+      if (dram_.Has(given_up)) aside_[given_up] = true;
     }
   }
 
-  void Write(uint32_t block, uint32_t position, int64_t now) {
-    nvme_.Use(block, position, now);
+  // Whole prefixes are written.
+  void WriteWithParents(uint32_t block, int64_t now) {
+    Write(block, now);
+    for (uint32_t above = parents_[block]; above != kNoParent && aside_[above];
+         above = parents_[above]) {
+      aside_[above] = false;
+      threshold_.Reverse();
+      Write(above, now);
+    }
+  }
+
+  void Write(uint32_t block, int64_t now) {
+    nvme_.Use(block, 0, now);
     ++writes_;
   }
 
-  // The state of a block since it was last requested.
-  struct Left {
-    // The highest reuse estimate of the block and of blocks that left from below it.
-    double reuse = 0;
-    uint8_t rank = 0;  // WriteShare's rank when the block left DRAM; 0: it did not leave.
-  };
+  // It is nowhere any more.
+  void LeaveDram(uint32_t block) override { aside_[block] = false; }
 
   ReplayTier nvme_;
-  const bool write_through_;
-  WriteShare share_;
-  std::vector<Left> left_;  // By block.
+  WriteThreshold threshold_;
+  std::vector<bool> aside_;  // By block: in DRAM alone.
   uint64_t writes_ = 0;
 };
 
-Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks,
-                                                uint64_t lru_bytes = 0) {
+// As a node makes them.
+Result<std::unique_ptr<EvictionOrder>> NewOrder(bool learned, uint32_t blocks, bool is_dram) {
   if (!learned) return NewLeafRecency({.max_blocks = std::max(blocks, 1u)});
-  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .lru_bytes = lru_bytes});
+  return NewLearnedOrder({.max_blocks = std::max(blocks, 1u), .compare_with_lru = is_dram});
 }
 
 }  // namespace
@@ -241,17 +223,14 @@ Result<std::unique_ptr<ReplayPolicy>> NewOrderPolicy(std::string_view name,
   if (!learned && name != "lru-leaf" && !(two_tiers && name == "lru")) {
     return std::unique_ptr<ReplayPolicy>();
   }
-  AQ_ASSIGN_OR_RETURN(auto dram, NewOrder(learned, trace.distinct));
+  AQ_ASSIGN_OR_RETURN(auto dram, NewOrder(learned, trace.distinct, /*is_dram=*/true));
   if (!two_tiers) {
     return std::unique_ptr<ReplayPolicy>(
         std::make_unique<OrderPolicy>(trace, std::move(options), std::move(dram)));
   }
-  // LRU fills NVMe sooner than an order that does not write everything.
-  AQ_ASSIGN_OR_RETURN(
-      auto nvme,
-      NewOrder(learned, trace.distinct, uint64_t{options.nvme_blocks} * BlockHistory::kPageBytes));
-  return std::unique_ptr<ReplayPolicy>(std::make_unique<TwoTierPolicy>(
-      trace, std::move(options), std::move(dram), std::move(nvme), !learned));
+  AQ_ASSIGN_OR_RETURN(auto nvme, NewOrder(learned, trace.distinct, /*is_dram=*/false));
+  return std::unique_ptr<ReplayPolicy>(
+      std::make_unique<TwoTierPolicy>(trace, std::move(options), std::move(dram), std::move(nvme)));
 }
 
 }  // namespace aquifer

@@ -17,6 +17,7 @@ namespace aquifer {
 struct ReplayOrderOptions {
   uint32_t capacity_blocks = 0;
   uint32_t nvme_blocks = 0;  // 0: there is no second tier.
+  double written_part = 1;   // Of what is stored, to NVMe: as in a node's configuration.
   // For each request, the caller's hint; empty: no hints.
   std::vector<SessionHint> hints;
 };

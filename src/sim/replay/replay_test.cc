@@ -152,18 +152,37 @@ TEST_F(PublicTraceTest, TheLearnedOrderKeepsMoreThanLru) {
   EXPECT_GE(Rate({.policy = "learned", .hint_accuracy = 0.8, .hint_returns = true}, 0.05), 29.0);
 }
 
-TEST_F(PublicTraceTest, NvmeIsWrittenToLessForMoreHits) {
+TEST_F(PublicTraceTest, TwoTiersAreWrittenToAsInANode) {
   const uint32_t nvme = Conversation()->distinct / 10;
   const uint32_t dram = Conversation()->distinct / 100;
-  const auto lru =
-      Replay(*Conversation(), {.policy = "lru", .capacity_blocks = dram, .nvme_blocks = nvme}, {});
-  const auto learned = Replay(
-      *Conversation(), {.policy = "learned", .capacity_blocks = dram, .nvme_blocks = nvme}, {});
-  ASSERT_TRUE(lru.ok() && learned.ok());
-  EXPECT_NEAR(lru->hit_rate(), 0.2789, 0.00005);
-  EXPECT_NEAR(lru->writes_per_insert(), 1, 0.002);
-  EXPECT_GE(learned->hit_rate(), lru->hit_rate());
-  EXPECT_LE(learned->writes_per_insert(), 0.75 * lru->writes_per_insert());
+  const auto replay = [&](const std::string& policy, double written_part) {
+    const auto outcome = Replay(*Conversation(),
+                                {.policy = policy,
+                                 .capacity_blocks = dram,
+                                 .nvme_blocks = nvme,
+                                 .written_part = written_part},
+                                {});
+    EXPECT_TRUE(outcome.ok());
+    return *outcome;
+  };
+  const ReplayOutcome lru = replay("lru", 1);
+  EXPECT_NEAR(lru.hit_rate(), 0.2789, 0.00005);
+  EXPECT_NEAR(lru.writes_per_insert(), 1, 0.002);
+  const ReplayOutcome all = replay("learned", 1);
+  EXPECT_GE(all.hit_rate(), lru.hit_rate());
+  EXPECT_NEAR(all.writes_per_insert(), 1, 0.002);
+  const ReplayOutcome part = replay("learned", 0.65);
+  EXPECT_NEAR(part.writes_per_insert(), 0.65, 0.05);
+  EXPECT_GE(part.hit_rate(), lru.hit_rate());
+}
+
+TEST(ReplayTest, OnlyTheLearnedOrderWithASecondTierWritesAPart) {
+  const ReplayTrace trace = FromText(Line(0, 1, "1"));
+  for (const ReplaySetup& setup : std::vector<ReplaySetup>{
+           {.policy = "lru", .capacity_blocks = 1, .nvme_blocks = 1, .written_part = 0.5},
+           {.policy = "learned", .capacity_blocks = 1, .written_part = 0.5}}) {
+    EXPECT_EQ(Replay(trace, setup, {}).status().code(), Code::kInvalid);
+  }
 }
 
 }  // namespace

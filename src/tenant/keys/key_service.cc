@@ -15,6 +15,7 @@ constexpr int64_t kFirstPauseNanos = 200'000'000;
 constexpr int64_t kMostPauseNanos = 10'000'000'000;
 // A tenant without a key may get one on another node.
 constexpr int64_t kAbsentNanos = 10'000'000'000;
+constexpr int64_t kPatienceNanos = 200'000'000;  // A key store usually answers sooner.
 constexpr int64_t kReadMarksNanos = 600'000'000'000;
 constexpr size_t kMaxWanted = 65536;  // Requests beyond this are dropped; their callers ask again.
 
@@ -72,6 +73,7 @@ KeyService::KeyService(std::unique_ptr<KeyStore> store, std::unique_ptr<Masters>
       masters_(std::move(masters)),
       keys_(store_.get(), masters_.get(), options.random),
       refresh_at_(options.clock->NowNanos() + options.refresh_nanos),
+      log_from_(options.clock->NowNanos() + options.patience_nanos),
       thread_([this] { Run(); }) {}
 
 KeyService::~KeyService() {
@@ -108,6 +110,17 @@ std::optional<std::vector<DataKeyId>> KeyService::Generations(const TenantId& te
   return sure ? std::optional(std::move(all)) : std::nullopt;
 }
 
+bool KeyService::Missing(const TenantId& tenant) {
+  if (keys_.Known(tenant) != nullptr) return false;
+  const int64_t now = options_.clock->NowNanos();
+  const MutexLock lock(&mutex_);
+  const auto absent = absent_.find(tenant);
+  if (absent != absent_.end() && now < absent->second) return true;
+  const auto found = wanted_.find(tenant);
+  if (found == wanted_.end()) return false;
+  return found->second.pause_nanos > 0 || now - found->second.since_nanos >= kPatienceNanos;
+}
+
 void KeyService::Want(const TenantId& tenant, bool make) {
   if (keys_.held(tenant)) return;  // The caller asks again.
   const MutexLock lock(&mutex_);
@@ -119,7 +132,7 @@ void KeyService::Want(const TenantId& tenant, bool make) {
   if (found != wanted_.end()) {
     found->second.make = found->second.make || make;
   } else if (wanted_.size() < kMaxWanted) {
-    wanted_[tenant].make = make;
+    wanted_[tenant] = {.make = make, .since_nanos = options_.clock->NowNanos()};
     changed_.NotifyAll();
   }
 }
@@ -275,8 +288,9 @@ void KeyService::Heard(const Status& status) {
     const auto fails = [](const auto& one) { return one.second.pause_nanos > 0; };
     if (status.ok() && std::ranges::any_of(wanted_, fails)) return;
     if (!status.ok()) ++figures_.failures;
-    if (figures_.trouble == status.message()) return;
     figures_.trouble = status.message();
+    if (logged_ == status.message() || options_.clock->NowNanos() < log_from_) return;
+    logged_ = status.message();
     line = status.ok() ? "data keys can be read again"
                        : fmt::format("data keys cannot be read: {}", status.message());
   }

@@ -41,7 +41,10 @@ struct KeyServiceOptions {
   // then calls `on_dropped`, on any thread while the service lives. Runs on the thread that found
   // out.
   std::function<void(const TenantId&, std::function<void()> on_dropped)> on_forgotten{};
-  std::function<void(const std::string&)> log{};  // Runs on any thread; may be empty.
+  std::function<void(const std::string&)> log{};  // Any thread; may be empty.
+  // A store that this node has not used before may be on its way. For so long after the start what
+  // fails is shown by figures() and not logged.
+  int64_t patience_nanos = 0;
   Clock* clock = SystemClock();
   Random* random = SystemRandom();
 };
@@ -71,6 +74,7 @@ class KeyService final : public KeySource {
   SharedDataKey KeyOf(const TenantId& tenant) override;
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
+  bool Missing(const TenantId& tenant) override;
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
@@ -82,6 +86,11 @@ class KeyService final : public KeySource {
   // even if that failed. If the key was destroyed, the tenant has no key here until `drop` has run.
   Status Destroy(const TenantId& tenant, const std::function<void()>& drop = {});
   Result<size_t> Rewrap() { return keys_.Rewrap(); }
+  // Returns false if the key store has no key of the tenant. Waits for the store, and returns true
+  // where that cannot be told.
+  bool MayHaveKey(const TenantId& tenant) {
+    return keys_.Get(tenant).status().code() != Code::kNotFound;
+  }
   // Reads all known keys again now.
   Status Refresh();
 
@@ -97,8 +106,9 @@ class KeyService final : public KeySource {
   void Run();
   // A key that a caller asked for. A key that cannot be read does not delay the others.
   struct Wanted {
-    bool make = false;        // Make one if there is none.
-    int64_t pause_nanos = 0;  // How long to wait before the next try.
+    bool make = false;  // Make one if there is none.
+    int64_t since_nanos = 0;
+    int64_t pause_nanos = 0;  // How long to wait before the next try; 0: it has not failed yet.
     int64_t try_at = 0;
   };
   using AllWanted = std::map<TenantId, Wanted>;
@@ -128,6 +138,8 @@ class KeyService final : public KeySource {
   int64_t refresh_at_ AQ_GUARDED_BY(mutex_) = 0;
   int64_t read_marks_at_ AQ_GUARDED_BY(mutex_) = 0;
   KeyFigures figures_ AQ_GUARDED_BY(mutex_);
+  const int64_t log_from_;                    // Failures before are not logged.
+  std::string logged_ AQ_GUARDED_BY(mutex_);  // The last trouble that was.
   std::thread thread_;
 };
 

@@ -169,6 +169,20 @@ TEST_F(KeyServiceTest, AFailingStoreIsAskedAgainAndKnownKeysStay) {
                                  HasSubstr("can be read again")));
 }
 
+TEST_F(KeyServiceTest, AKeyIsMissingOnceItWasLookedForInVainAndUntilItIsFound) {
+  Await(Service().get(), kAcme);
+  const auto wrong = Service({Master(2)});
+  EXPECT_FALSE(wrong->Missing(kAcme)) << "nobody has asked yet";
+  EXPECT_EQ(wrong->Known(kAcme), nullptr);
+  EXPECT_TRUE(Eventually([&] { return wrong->Missing(kAcme); }));
+  EXPECT_NE(wrong->figures().trouble, "");
+  ASSERT_TRUE(wrong->SetMasters(std::vector{Master(1)}).ok());
+  Await(wrong.get(), kAcme);
+  EXPECT_FALSE(wrong->Missing(kAcme));
+  EXPECT_EQ(wrong->Known(kOther), nullptr);
+  EXPECT_TRUE(Eventually([&] { return wrong->Missing(kOther); })) << "it has none";
+}
+
 TEST_F(KeyServiceTest, TheMasterKeyIsChangedWhileItRuns) {
   const auto service = Service({Master(1)});
   const SharedDataKey key = Await(service.get(), kAcme);

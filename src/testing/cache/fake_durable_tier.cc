@@ -86,11 +86,6 @@ void FakeDurableTier::Begin(Batch<Op>* batch, Code fail, void (FakeDurableTier::
   Later(std::max<int64_t>(batch->deadline_nanos - now, 0), [this, batch] { End(batch, true); });
 }
 
-template <class Op>
-void FakeDurableTier::CancelBatch(Batch<Op>* batch) {
-  Later(0, [this, batch] { End(batch, true); });
-}
-
 void FakeDurableTier::Look(Batch<LookOp>* batch) {
   ++store_->look_batches;
   store_->looks += batch->ops.size();
@@ -184,12 +179,6 @@ void FakeDurableTier::EraseAll(const TenantId& tenant, std::function<void(Status
     std::erase_if(store_->blobs, [&](const auto& blob) { return blob.first.tenant == tenant; });
     std::erase_if(store_->notes, [&](const auto& note) { return note.first.first == tenant; });
     on_done(Status());
-  });
-}
-
-void FakeDurableTier::Flush(std::function<void(Status)> on_done) {
-  Later(0, [this, on_done = std::move(on_done)] {
-    on_done(in_service_ ? Status() : Status(Code::kUnavailable, "taken out by a test"));
   });
 }
 

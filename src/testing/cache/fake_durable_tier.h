@@ -65,17 +65,12 @@ class FakeDurableTier final : public DurableTier {
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;
   void Erase(Batch<EraseOp>* batch) override;
-  void Cancel(Batch<LookOp>* batch) override { CancelBatch(batch); }
-  void Cancel(Batch<ReadOp>* batch) override { CancelBatch(batch); }
-  void Cancel(Batch<WriteOp>* batch) override { CancelBatch(batch); }
   void PutNote(const TenantId& tenant, std::string name, std::vector<std::byte> value,
                int64_t expiry_unix_seconds, std::function<void(Status)> on_done) override;
   void GetNote(const TenantId& tenant, std::string name,
                std::function<void(Result<std::vector<std::byte>>)> on_done) override;
   void EraseAll(const TenantId& tenant, std::function<void(Status)> on_done) override;
   size_t unswept_tenants() const override { return 0; }
-  void Flush(std::function<void(Status)> on_done) override;
-  void Enumerate(const std::function<void(const BlockMeta&)>& /*visit*/) const override {}
   Status Probe(const BlockId& /*id*/) const override { return Status(Code::kBusy); }
   TierUsage Usage() const override { return {}; }
   bool in_service() const override { return in_service_; }
@@ -91,8 +86,6 @@ class FakeDurableTier final : public DurableTier {
 
   template <class Op>
   void Begin(Batch<Op>* batch, Code fail, void (FakeDurableTier::*one)(Op*));
-  template <class Op>
-  void CancelBatch(Batch<Op>* batch);
   template <class Op>
   static void SetInFlight(Op* op, bool in_flight);
   void End(const void* batch, bool late);

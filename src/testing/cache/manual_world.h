@@ -27,10 +27,13 @@ namespace aquifer {
 class ManualWorld {
  public:
   // `extents` outlives it; by default they are ordinary memory. So does what the durable tiers
-  // stand on, which are made anew with every start.
+  // stand on, which are made anew with every start, and the packer that seals what goes to drives.
   explicit ManualWorld(const CoreOptions& options, ExtentSource* extents = nullptr,
-                       std::vector<DurableTierSource> durable_tiers = {})
-      : options_(options), real_extents_(extents), durable_tiers_(std::move(durable_tiers)) {
+                       std::vector<DurableTierSource> durable_tiers = {}, Packer* packer = nullptr)
+      : options_(options),
+        real_extents_(extents),
+        durable_tiers_(std::move(durable_tiers)),
+        packer_(packer) {
     Start();
   }
   ~ManualWorld() { Stop(); }
@@ -124,6 +127,7 @@ class ManualWorld {
     environment.extents = real_extents_ != nullptr ? real_extents_ : &extents_;
     environment.durable_tiers = durable_tiers_;
     environment.meter = &meter_;
+    environment.packer = packer_;
     owner_->after_task = [this] {
       meter_.EndTask();
       if (after_task) after_task();
@@ -167,6 +171,7 @@ class ManualWorld {
   MemoryExtents extents_;
   ExtentSource* const real_extents_;
   const std::vector<DurableTierSource> durable_tiers_;
+  Packer* const packer_;
   TaskMeter meter_;
   std::map<std::string, std::shared_ptr<MemoryMedia>> media_;  // Outlives every mount.
   std::map<std::string, MemoryDisk*> mounted_;

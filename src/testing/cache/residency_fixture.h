@@ -16,7 +16,7 @@
 #include "testing/manual_clock.h"
 #include "testing/manual_executor.h"
 #include "testing/memory_extents.h"
-#include "tier/dram/dram_tier.h"
+#include "tier/dram/dram_pool.h"
 
 namespace aquifer {
 
@@ -26,8 +26,8 @@ class ResidencyFixture : public ::testing::Test {
   static constexpr uint64_t kDramBytes = 64 * kBlockBytes;
 
   ResidencyFixture() {
-    dram_ = *NewDramTier({.capacity_bytes = kDramBytes, .extent_bytes = kDramBytes, .hash_seed = 1},
-                         &extents_, &executor_, &executor_, &clock_);
+    dram_ = *NewDramPool({.capacity_bytes = kDramBytes, .extent_bytes = kDramBytes}, &extents_,
+                         &executor_, &executor_);
     tenant_ = *catalog_.Tenant("tenant", TenantOptions{.name = "tenant"});
     layout_ = *catalog_.Learn(tenant_, Digest{}, 0, kBlockBytes);
     residency_ = std::make_unique<Residency>(
@@ -81,7 +81,7 @@ class ResidencyFixture : public ::testing::Test {
   ManualExecutor executor_{&clock_};
   MemoryExtents extents_;
   Catalog catalog_{16};
-  std::unique_ptr<DramTier> dram_;
+  std::unique_ptr<DramPool> dram_;
   std::unique_ptr<Residency> residency_;
   uint16_t tenant_ = 0;
   uint16_t layout_ = 0;

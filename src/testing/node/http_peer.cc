@@ -100,6 +100,12 @@ std::optional<HeardResponse> HttpPeer::Receive() {
   return response;
 }
 
+std::string HttpPeer::ReceiveUntil(std::string_view text) {
+  while (input_.find(text) == std::string::npos && Fill()) {
+  }
+  return std::exchange(input_, {});
+}
+
 std::string HttpPeer::ReceiveAll() {
   while (Fill()) {
   }

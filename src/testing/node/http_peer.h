@@ -29,7 +29,9 @@ class HttpPeer {
   bool Send(std::string_view bytes);
   // Returns nothing if the connection is over, or a minute has passed.
   std::optional<HeardResponse> Receive();
-  // All bytes until the connection is over.
+  // All that comes until this has come, or the connection is over.
+  std::string ReceiveUntil(std::string_view text);
+  // All that comes until the connection is over.
   std::string ReceiveAll();
   // Drops all bytes until the connection is over. Returns false after a minute.
   bool WaitForEnd();

@@ -6,7 +6,7 @@
 
 #include "aquifer/cache.h"
 #include "aquifer/status.h"
-#include "node/node.h"
+#include "node/local/node.h"
 #include "testing/scratch_directory.h"
 
 namespace aquifer {

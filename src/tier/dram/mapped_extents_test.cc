@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tier/dram/dram_tier_fixture.h"
+#include "tier/dram/dram_pool_fixture.h"
 
 namespace aquifer {
 namespace {
@@ -13,13 +13,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class MappedExtentsTest : public DramTierFixture {
+class MappedExtentsTest : public DramPoolFixture {
  protected:
   void MakeReadyAndListen(uint64_t extents) {
     MakeReady(extents);
-    tier_->on_wanted_back = [this](uint32_t extent) { wanted_.push_back(extent); };
+    pool_->on_wanted_back = [this](uint32_t extent) { wanted_.push_back(extent); };
   }
-  size_t ExtentCount() const { return tier_->Extents().size(); }
+  size_t ExtentCount() const { return pool_->Extents().size(); }
 
   std::vector<uint32_t> wanted_;
 };
@@ -28,29 +28,29 @@ TEST_F(MappedExtentsTest, ASlotLiesWhereItsPlaceSays) {
   MakeReadyAndListen(1);
   const SlotId first = MustAllocate(1, 3 * kPage);
   const SlotId second = MustAllocate(1, 3 * kPage);
-  EXPECT_EQ(tier_->PlaceOf(first).extent, tier_->SlotExtent(first));
-  EXPECT_EQ(tier_->PlaceOf(second).extent, tier_->SlotExtent(second));
-  const auto apart = tier_->SlotBytes(second).data() - tier_->SlotBytes(first).data();
-  EXPECT_EQ(static_cast<int64_t>(tier_->PlaceOf(second).offset) -
-                static_cast<int64_t>(tier_->PlaceOf(first).offset),
+  EXPECT_EQ(pool_->PlaceOf(first).extent, pool_->SlotExtent(first));
+  EXPECT_EQ(pool_->PlaceOf(second).extent, pool_->SlotExtent(second));
+  const auto apart = pool_->SlotBytes(second).data() - pool_->SlotBytes(first).data();
+  EXPECT_EQ(static_cast<int64_t>(pool_->PlaceOf(second).offset) -
+                static_cast<int64_t>(pool_->PlaceOf(first).offset),
             apart);
 }
 
 TEST_F(MappedExtentsTest, ARetiredOneIsAskedBackOnceItIsEmptyAndClosedWhenAllHaveReturnedIt) {
   MakeReadyAndListen(2);
   const SlotId slot = MustAllocate(1, kPage);
-  const uint32_t extent = tier_->SlotExtent(slot);
-  tier_->AddMapper(extent);
-  tier_->AddMapper(extent);
-  tier_->Retire(extent);
+  const uint32_t extent = pool_->SlotExtent(slot);
+  pool_->AddMapper(extent);
+  pool_->AddMapper(extent);
+  pool_->Retire(extent);
   EXPECT_THAT(wanted_, IsEmpty());  // The slot is in use.
-  tier_->Free(slot);
+  pool_->Free(slot);
   EXPECT_THAT(wanted_, ElementsAre(extent));
-  tier_->RemoveMapper(extent);
+  pool_->RemoveMapper(extent);
   Settle();
   EXPECT_EQ(ExtentCount(), 1u);
   EXPECT_EQ(extents_.outstanding(), 2u) << "still charged";
-  tier_->RemoveMapper(extent);
+  pool_->RemoveMapper(extent);
   Settle();
   EXPECT_EQ(ExtentCount(), 0u);
   EXPECT_THAT(wanted_, ElementsAre(extent)) << "asked once";
@@ -59,12 +59,12 @@ TEST_F(MappedExtentsTest, ARetiredOneIsAskedBackOnceItIsEmptyAndClosedWhenAllHav
 TEST_F(MappedExtentsTest, OneThatIsReturnedWhileASlotIsInUseClosesWithTheSlot) {
   MakeReadyAndListen(1);
   const SlotId slot = MustAllocate(1, kPage);
-  const uint32_t extent = tier_->SlotExtent(slot);
-  tier_->AddMapper(extent);
-  tier_->Retire(extent);
-  tier_->RemoveMapper(extent);
+  const uint32_t extent = pool_->SlotExtent(slot);
+  pool_->AddMapper(extent);
+  pool_->Retire(extent);
+  pool_->RemoveMapper(extent);
   EXPECT_EQ(ExtentCount(), 1u);
-  tier_->Free(slot);
+  pool_->Free(slot);
   EXPECT_EQ(ExtentCount(), 0u);
   EXPECT_THAT(wanted_, IsEmpty());
 }
@@ -73,18 +73,18 @@ TEST_F(MappedExtentsTest, ATenantThatNeedsRoomWaitsForTheMapperAndThenTakesAnoth
   MakeReadyAndListen(2);
   const SlotId one = MustAllocate(1, kPage);
   const SlotId two = MustAllocate(1, kExtent);  // The other extent.
-  for (const SlotId slot : {one, two}) tier_->AddMapper(tier_->SlotExtent(slot));
-  tier_->Free(one);
-  tier_->Free(two);
+  for (const SlotId slot : {one, two}) pool_->AddMapper(pool_->SlotExtent(slot));
+  pool_->Free(one);
+  pool_->Free(two);
   // One of the two is asked back, and no more while it is on its way.
   EXPECT_EQ(AllocateCode(2, kPage), Code::kBusy);
   EXPECT_EQ(AllocateCode(2, kPage), Code::kBusy);
   EXPECT_EQ(wanted_.size(), 1u);
   // A mapper that hangs does not hold everyone up for ever.
-  for (int tick = 0; tick < 30; ++tick) tier_->Tick();
+  for (int tick = 0; tick < 30; ++tick) pool_->Tick();
   EXPECT_EQ(AllocateCode(2, kPage), Code::kBusy);
   ASSERT_EQ(wanted_.size(), 2u);
-  tier_->RemoveMapper(wanted_[1]);
+  pool_->RemoveMapper(wanted_[1]);
   Settle();
   EXPECT_EQ(AllocateCode(2, kPage), Code::kOk);
 }

@@ -54,7 +54,7 @@ Result<std::shared_ptr<DurableTierImpl::Note>> DurableTierImpl::NewNote(const Te
                                                                         const std::string& name,
                                                                         SharedDataKey key) {
   if (!in_service_) return why_;
-  if (packer_->seals() && key == nullptr) return WithoutKey();
+  if (packer_->seals() && key == nullptr) return WithoutKey(tenant);
   auto note = std::make_shared<Note>();
   note->key = std::move(key);
   if (!ledger_.TakePlace(options_.max_queued_ops)) return Status(Code::kBusy);

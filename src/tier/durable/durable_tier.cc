@@ -70,21 +70,24 @@ void DurableTierImpl::SettleRest(const Ledger::AnyBatch& batch, const Status& st
   SchedulePump();
 }
 
-Status DurableTierImpl::WithoutKey() {
+// A key that is being looked for is there soon. For one that could not be had nobody waits.
+Status DurableTierImpl::WithoutKey(const TenantId& tenant) {
   ++counters_.without_key;
-  return Status(Code::kBusy, "the tenant's data key is not known");
+  return packer_->keys()->Missing(tenant)
+             ? Status(Code::kUnavailable, "the tenant's data key cannot be had")
+             : Status(Code::kBusy, "the tenant's data key is not known");
 }
 
 Status DurableTierImpl::TakeKey(const BlockId& id, DurableState* state) {
   if (!packer_->seals()) return Status();
   state->key = packer_->keys()->Known(id.tenant);
-  return state->key != nullptr ? Status() : WithoutKey();
+  return state->key != nullptr ? Status() : WithoutKey(id.tenant);
 }
 
 Status DurableTierImpl::TakeKey(const BlockId& id, DurableWrite* write) {
   if (!packer_->seals()) return Status();
   write->key = packer_->KeyOf(id.tenant);
-  return write->key != nullptr ? Status() : WithoutKey();
+  return write->key != nullptr ? Status() : WithoutKey(id.tenant);
 }
 
 bool DurableTierImpl::IsKeyless(const TenantId& tenant) const {

@@ -3,8 +3,8 @@
 // and seals what is written, opens what is read on workers, bounds what is under way, and goes out
 // of service and comes back as its store does.
 //
-// It has no index: what is there is known only by asking. Probe() says kBusy, Enumerate() shows
-// nothing, and Look() asks the store. Blocks of other nodes are read as our own are.
+// It has no index: what is there is known only by asking. Probe() says kBusy, and Look() asks the
+// store. Blocks of other nodes are read as our own are.
 //
 // Runs on the executor that it was made with, like every tier; the store completes on threads of
 // its own. See docs/formats/durable.md for what a blob is made of.
@@ -78,8 +78,6 @@ class DurableTier : public Tier {
   // Whether blocks are there. One request to the store for each: a search along a chain asks for
   // few (prefixes are closed).
   virtual void Look(Batch<LookOp>* batch) = 0;
-  using Tier::Cancel;
-  virtual void Cancel(Batch<LookOp>* batch) = 0;
 
   // Small values of a tenant beside its blocks, for what must outlive a node and is not KV, such as
   // where a session ends. Sealed where blocks are. The last one written counts. `name` is any

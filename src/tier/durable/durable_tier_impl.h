@@ -95,7 +95,6 @@ class DurableTierImpl final : public DurableTier {
   const std::string& name() const override { return options_.name; }
   Status why() const override { return why_; }
   void Look(Batch<LookOp>* batch) override;
-  void Cancel(Batch<LookOp>* batch) override { ledger_.Cancel(batch); }
   void PutNote(const TenantId& tenant, std::string name, std::vector<std::byte> value,
                int64_t expiry_unix_seconds, std::function<void(Status)> on_done) override;
   void GetNote(const TenantId& tenant, std::string name,
@@ -108,14 +107,6 @@ class DurableTierImpl final : public DurableTier {
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;
   void Erase(Batch<EraseOp>* batch) override;
-  void Cancel(Batch<ReadOp>* batch) override { ledger_.Cancel(batch); }
-  void Cancel(Batch<WriteOp>* batch) override { ledger_.Cancel(batch); }
-
-  // A write is acknowledged when the store has it; nothing is left to do.
-  void Flush(std::function<void(Status)> on_done) override {
-    executor_->Post([on_done = std::move(on_done)] { on_done(Status()); });
-  }
-  void Enumerate(const std::function<void(const BlockMeta&)>&) const override {}
   Status Probe(const BlockId&) const override { return Status(Code::kBusy); }
   TierUsage Usage() const override;
   bool in_service() const override { return in_service_; }
@@ -156,7 +147,7 @@ class DurableTierImpl final : public DurableTier {
   // Only who writes makes a key where there is none.
   Status TakeKey(const BlockId& id, DurableState* state);
   Status TakeKey(const BlockId& id, DurableWrite* write);
-  Status WithoutKey();
+  Status WithoutKey(const TenantId& tenant);
   // The tenant is known to have no key: so it has no block that can be named.
   bool IsKeyless(const TenantId& tenant) const;
   // Settles what is not yet, and cancels it at the store.

@@ -366,6 +366,17 @@ TEST(DurableSealTest, WithoutItsKeyATenantIsRefusedAndNothingIsWrittenPlain) {
   EXPECT_EQ(harness.BlockCount(), 1u);
 }
 
+TEST(DurableSealTest, NobodyWaitsForAKeyThatCannotBeHad) {
+  DurableHarness harness({.seal = true});
+  const TestBlock block(1, 8192);
+  ASSERT_TRUE(harness.Write(block).ok());
+  harness.keys.Lose(block.id().tenant);
+  EXPECT_EQ(harness.Read(block).code(), Code::kUnavailable);
+  EXPECT_EQ(harness.Look(block.id()).status.code(), Code::kUnavailable);
+  harness.keys.Regain(block.id().tenant);
+  EXPECT_TRUE(harness.Read(block).ok());
+}
+
 TEST(DurableSealTest, AfterItsKeyWasDestroyedNothingOfATenantIsFound) {
   DurableHarness harness({.seal = true});
   const TestBlock block(1, 8192);

@@ -221,8 +221,7 @@ class History {
 
   std::map<BlockId, int64_t> Expiries() {
     std::map<BlockId, int64_t> found;
-    harness_->tier()->Enumerate(
-        [&](const BlockMeta& meta) { found[meta.id] = meta.expiry_unix_seconds; });
+    for (const BlockMeta& meta : harness_->Metas()) found[meta.id] = meta.expiry_unix_seconds;
     return found;
   }
 

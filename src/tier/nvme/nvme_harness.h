@@ -145,6 +145,15 @@ class NvmeHarness final : public TierHarness {
     return true;
   }
 
+  std::vector<BlockMeta> Metas() override {
+    std::vector<BlockMeta> metas;
+    bool done = false;
+    nvme_tier->EnumerateInSlices([&](const BlockMeta& meta) { metas.push_back(meta); },
+                                 [&] { done = true; });
+    EXPECT_TRUE(RunUntil([&] { return done; }));
+    return metas;
+  }
+
   // Where a block's payload lies on the first drive: as its last record says.
   struct Place {
     uint32_t file = 0;

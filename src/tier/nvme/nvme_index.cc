@@ -149,17 +149,6 @@ NvmeIndex::EntryId NvmeIndex::Collect(EntryId first, size_t max,
   return end < next_ ? end : kNone;
 }
 
-std::vector<NvmeIndex::EntryId> NvmeIndex::Ordered() const {
-  std::vector<OrderKey> keys;
-  keys.reserve(size_);
-  Collect(0, next_, &keys);
-  std::sort(keys.begin(), keys.end());
-  std::vector<EntryId> entries;
-  entries.reserve(keys.size());
-  for (const OrderKey& key : keys) entries.push_back(key.entry);
-  return entries;
-}
-
 uint64_t NvmeIndex::memory_bytes() const {
   // IndexTable keeps at most four buckets of eight bytes for each value it has seen at once.
   return chunks_.size() * sizeof(Chunk) + next_ * uint64_t{32} +

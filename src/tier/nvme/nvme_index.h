@@ -1,6 +1,6 @@
 // Which blocks the NVMe tier holds, and where: an open-addressing table over compact entries. A
-// block costs about 180 bytes (IndexTable's slack included), everything that Enumerate() must give
-// back among them; what many blocks share (tenants, layouts, data keys) is kept once.
+// block costs about 180 bytes (IndexTable's slack included), everything that an enumeration must
+// give back among them; what many blocks share (tenants, layouts, data keys) is kept once.
 //
 // An EntryId stays valid until its entry is removed, and is used again after that.
 #pragma once
@@ -55,6 +55,10 @@ class Interned {
   }
   const Value& operator[](uint32_t number) const { return values_[number].value; }
   size_t size() const { return numbers_.size(); }
+  template <class Visit>
+  void VisitAll(Visit visit) const {
+    for (const auto& [value, number] : numbers_) visit(value);
+  }
 
  private:
   struct Shared {
@@ -127,8 +131,12 @@ class NvmeIndex {
   // Looks at up to `max` entries from `first` on and adds those in use, unsorted. Returns where to
   // go on; kNone: that was all.
   EntryId Collect(EntryId first, size_t max, std::vector<OrderKey>* keys) const;
-  // Every entry, sorted.
-  std::vector<EntryId> Ordered() const;
+
+  // Calls `visit` for each tenant that has blocks here.
+  template <class Visit>
+  void VisitTenants(Visit visit) const {
+    tenants_.VisitAll(visit);
+  }
 
   size_t size() const { return size_; }
   uint64_t memory_bytes() const;

@@ -207,10 +207,7 @@ bool NvmeTierImpl::PrepareWrite(PendingWrite* write, const WriteOp& op) {
     return false;
   };
   if (Status status = CheckWrite(op); !status.ok()) return settle(std::move(status));
-  if (seals() && write->key == nullptr) {
-    ++shared_.counters.without_key;
-    return settle(Status(Code::kBusy, "the tenant's data key is not known"));
-  }
+  if (seals() && write->key == nullptr) return settle(WithoutKey(op.meta.id.tenant));
   NvmeIndex::EntryId entry = shared_.index.Find(op.meta.id);
   if (entry != NvmeIndex::kNone) {
     NvmeDrive* const drive = drives_[shared_.index.Place(entry).drive].get();

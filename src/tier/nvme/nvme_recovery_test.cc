@@ -248,7 +248,7 @@ TEST(NvmeRecoveryTest, EnumerateIsTheSameAfterARestart) {
   for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(harness.Write(TestBlock(i, 5000, i % 7)).ok());
   const auto list = [&] {
     std::vector<BlockId> ids;
-    harness.tier()->Enumerate([&](const BlockMeta& meta) { ids.push_back(meta.id); });
+    for (const BlockMeta& meta : harness.Metas()) ids.push_back(meta.id);
     return ids;
   };
   const std::vector<BlockId> before = list();

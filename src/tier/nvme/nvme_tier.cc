@@ -103,6 +103,7 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
       }
       if (--*waiting > 0) return;
       started_ = true;
+      WatchKeys();
       shared_.Post([this, answer] {
         (*answer)(in_service() ? Status()
                                : Status(Code::kUnavailable, "no drive can be used: " + WhyOut()));
@@ -141,18 +142,13 @@ std::string NvmeTierImpl::WhyOut() const {
 
 bool NvmeTierImpl::Detached(const BlockId& id) const {
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
-  return entry != NvmeIndex::kNone && drives_[shared_.index.Place(entry).drive]->detached();
-}
-
-void NvmeTierImpl::Enumerate(const std::function<void(const BlockMeta&)>& visit) const {
-  for (const NvmeIndex::EntryId entry : shared_.index.Ordered()) {
-    if (Visible(entry)) visit(shared_.index.Meta(entry));
-  }
+  if (entry == NvmeIndex::kNone) return false;
+  return drives_[shared_.index.Place(entry).drive]->detached() || Keyless(entry);
 }
 
 bool NvmeTierImpl::Visible(NvmeIndex::EntryId entry) const {
   return !shared_.index.Expired(entry, shared_.clock->UnixSeconds()) &&
-         drives_[shared_.index.Place(entry).drive]->in_service();
+         drives_[shared_.index.Place(entry).drive]->in_service() && !Keyless(entry);
 }
 
 void NvmeTierImpl::EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
@@ -209,7 +205,7 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   }
   if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) return Status(Code::kNotFound);
   if (!drives_[shared_.index.Place(entry).drive]->in_service()) return Status(Code::kUnavailable);
-  return Status();
+  return Status(Keyless(entry) ? Code::kUnavailable : Code::kOk);
 }
 
 std::optional<BlockMeta> NvmeTierImpl::MetaOf(const BlockId& id) const {

@@ -42,6 +42,16 @@ class RealNvmeHarness final : public ThreadedHarness {
   ~RealNvmeHarness() override { Stop(); }
 
   Tier* tier() override { return tier_.get(); }
+  std::vector<BlockMeta> Metas() override {
+    std::vector<BlockMeta> metas;
+    bool done = false;
+    Do([&] {
+      tier_->EnumerateInSlices([&](const BlockMeta& meta) { metas.push_back(meta); },
+                               [&] { done = true; });
+    });
+    EXPECT_TRUE(RunUntil([&] { return done; }));
+    return metas;
+  }
 
  private:
   void Start() override {

@@ -60,8 +60,9 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
   std::vector<NvmeDriveState> Drives() const override;
   bool AllRead() const override {
-    return announcing_ == 0 && std::all_of(drives_.begin(), drives_.end(),
-                                           [](const auto& drive) { return drive->announced(); });
+    return announcing_ == 0 && keyless_.empty() &&
+           std::all_of(drives_.begin(), drives_.end(),
+                       [](const auto& drive) { return drive->announced(); });
   }
   bool AllInService() const override {
     return std::all_of(drives_.begin(), drives_.end(),
@@ -77,15 +78,6 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   void Read(Batch<ReadOp>* batch) override;
   void Write(Batch<WriteOp>* batch) override;
   void Erase(Batch<EraseOp>* batch) override;
-  void Cancel(Batch<ReadOp>* batch) override { ledger_.Cancel(batch); }
-  void Cancel(Batch<WriteOp>* batch) override { ledger_.Cancel(batch); }
-
-  // A write is acknowledged only when it survives what it should; nothing is left to do.
-  void Flush(std::function<void(Status)> on_done) override {
-    shared_.executor->Post([on_done = std::move(on_done)] { on_done(Status()); });
-  }
-
-  void Enumerate(const std::function<void(const BlockMeta&)>& visit) const override;
   Status Probe(const BlockId& id) const override;
   uint32_t DeviceOf(const BlockId& id) const override;
   TierUsage Usage() const override;
@@ -246,6 +238,18 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // The same of what is under way for the block.
   const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
+  // Asks for the keys of all tenants that have blocks here, and tells the listener which blocks can
+  // be read no more, or again.
+  void WatchKeys();
+  void WatchKeysAt(int64_t at_nanos);
+  // Returns true if the entry is sealed with a key that cannot be had.
+  bool Keyless(NvmeIndex::EntryId entry) const {
+    return !keyless_.empty() && shared_.index.data_key_id(entry) != DataKeyId{} &&
+           keyless_.contains(shared_.index.Id(entry).tenant);
+  }
+  // What an operation of a tenant is told whose key is not known.
+  Status WithoutKey(const TenantId& tenant);
+
   void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
 
   NvmeShared shared_;
@@ -265,8 +269,11 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   StorePace pace_;                          // Of writing, over all drives.
   std::deque<PendingWrite*> waiting_pack_;  // For scratch memory.
   bool pack_scheduled_ = false;
-  size_t announcing_ = 0;    // Found blocks that the listener is about to hear of.
-  bool started_ = false;     // Recover() was answered.
+  size_t announcing_ = 0;  // Found blocks that the listener is about to hear of.
+  bool started_ = false;   // Recover() was answered.
+  // Tenants whose keys cannot be had, and whose sealed blocks the listener does not count on.
+  std::set<TenantId> keyless_;
+  bool key_watch_posted_ = false;
   bool reported_in_ = true;  // What the listener believes.
 };
 
