@@ -122,10 +122,12 @@ void SimulatedKeys::Find(const TenantId& tenant) {
   const bool make = wanted_.at(tenant);
   const Status status = (make ? keys_.GetOrMake(tenant) : keys_.Get(tenant)).status();
   if (status.code() == Code::kUnavailable || status.code() == Code::kBusy) {
+    failed_.insert(tenant);
     scheduler_->At(scheduler_->now() + kAgainNanos, party_, [this, tenant] { Find(tenant); });
     return;
   }
   wanted_.erase(tenant);
+  failed_.erase(tenant);
   if (status.code() == Code::kNotFound) {
     absent_[tenant] = scheduler_->now() + kAbsentNanos;
   } else {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +67,9 @@ class SimulatedKeys final : public KeySource {
   SharedDataKey KeyOf(const TenantId& tenant) override;
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
+  bool Missing(const TenantId& tenant) override {
+    return keys_.Known(tenant) == nullptr && (IsAbsent(tenant) || failed_.contains(tenant));
+  }
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }
 
@@ -80,6 +84,7 @@ class SimulatedKeys final : public KeySource {
   SeededRandom random_;
   DataKeys keys_;
   std::map<TenantId, bool> wanted_;     // Asked for; true: to be made where there is none.
+  std::set<TenantId> failed_;           // Of those, the ones that could not be had so far.
   std::map<TenantId, int64_t> absent_;  // They have no key; until when.
 };
 
