@@ -460,6 +460,38 @@ TEST_F(CoreDurableTest, AWholeTenantIsDeletedThereToo) {
   EXPECT_EQ(store_.blobs.size(), 0u);
 }
 
+TEST_F(CoreDurableTest, AMatchDoesNotShowWhatWasDeletedWithAllOfATenants) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  ASSERT_EQ(Match(chain)->matched, 4u);  // It is remembered that the store has them.
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok()) << evict.status.ToString();
+  EXPECT_EQ(Match(chain)->matched, 0u);
+}
+
+TEST_F(CoreDurableTest, AMatchDoesNotShowWhatWasDeletedSinceTheStoreWasAsked) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 4});
+  ASSERT_EQ(Store(chain), 4u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache());
+  store_.latency_nanos = 20 * kMillisecond;
+  MatchRequest earlier;
+  earlier.chain = Slice(chain);
+  client_->Submit(&Core::Match, &earlier);
+  world_->Advance(10 * kMillisecond);
+  EXPECT_TRUE(Evict(chain)->status.ok());  // The store answers the match first.
+  ASSERT_TRUE(world_->RunUntil([&] { return earlier.done(); }));
+  EXPECT_EQ(store_.blobs.size(), 0u);
+  world_->Advance(2 * kSecond);
+  EXPECT_EQ(Match(chain)->matched, 0u);
+}
+
 TEST_F(CoreDurableTest, AnotherTimeToLiveReachesTheStore) {
   MakeDurable(DurableCache());
   const Chain chain(layout_, {.seed = 1, .blocks = 4});

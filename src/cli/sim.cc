@@ -88,13 +88,14 @@ std::string SummaryOf(const FuzzReport& report) {
   const EngineCounts& counts = report.counts;
   return fmt::format(
       "{} seeds in {:.1f} s ({:.0f} a second), {:.1f} simulated hours, {} steps\n"
-      "{} block operations ({:.0f} a second): {} stored, {} hits in DRAM, {} on NVMe, {} misses,\n"
-      "  {} late, {} corrupt, {} failed, {} refused, {} deleted\n{}\n",
+      "{} block operations ({:.0f} a second): {} stored, {} hits in DRAM, {} on NVMe,\n"
+      "  {} in durable tiers, {} misses, {} late, {} corrupt, {} failed, {} refused, {} "
+      "deleted\n{}\n",
       report.seeds, report.seconds, static_cast<double>(report.seeds) / report.seconds,
       report.simulated_seconds / 3600, report.steps, counts.block_operations,
       static_cast<double>(counts.block_operations) / report.seconds, counts.stored,
-      counts.hits_dram, counts.hits_nvme, counts.misses, counts.late, counts.corrupt, counts.failed,
-      counts.refused, counts.evicted, TextOf(report.faults));
+      counts.hits_dram, counts.hits_nvme, counts.hits_durable, counts.misses, counts.late,
+      counts.corrupt, counts.failed, counts.refused, counts.evicted, TextOf(report.faults));
 }
 
 void ShowFailure(uint64_t seed, const RunOutcome& outcome, const Reduction& reduction) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 #include "io/disk/disk.h"
 
 namespace aquifer {
@@ -263,16 +264,19 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
   }
   AQ_ASSIGN_OR_RETURN(
       const BlockRef ref,
-      residency.AddLoaded({.name = load.block.name,
-                           .parent = meta.parent,
-                           .position = meta.position,
-                           .layout = load.block.layout,
-                           .state = BlockState::kResident,
-                           .expiry_unix_seconds = static_cast<uint32_t>(meta.expiry_unix_seconds),
-                           .checksum = meta.checksum,
-                           .engine_hash = meta.engine_hash,
-                           .now_nanos = parts_.clock->NowNanos()},
-                          slot));
+      residency.AddLoaded(
+          {.name = load.block.name,
+           .parent = meta.parent,
+           .position = meta.position,
+           .layout = load.block.layout,
+           .state = BlockState::kResident,
+           .expiry_unix_seconds = Planted(PlantedBug::kStoreExpiryIgnored)
+                                      ? 0
+                                      : static_cast<uint32_t>(meta.expiry_unix_seconds),
+           .checksum = meta.checksum,
+           .engine_hash = meta.engine_hash,
+           .now_nanos = parts_.clock->NowNanos()},
+          slot));
   residency.SetDurable(ref, parts_.number, true);
   if (parts_.on_arrived) parts_.on_arrived(ref);
   *used = true;

@@ -435,7 +435,7 @@ bool DurableTiers::Erase(const BlockId& id) {
   bool all = true;
   for (const auto& one : tiers_) {
     one->loader->Forget(id);
-    one->presence->Remember(id, false);
+    one->presence->OnErased(id);
     const bool room = one->eraser->pending() < kMaxErasures;
     if (room) one->eraser->Add(id);
     all = all && room;
@@ -458,6 +458,8 @@ void DurableTiers::BeginErasingAll(uint16_t tenant) {
 void DurableTiers::EndErasingAll(uint16_t tenant) {
   const auto found = erasing_.find(parts_.catalog->tenant(tenant).id);
   if (found != erasing_.end()) erasing_.erase(found);
+  // What only the tiers had has no entry here by which it could be named.
+  for (const auto& one : tiers_) one->presence->OnErasedMany();
 }
 
 void DurableTiers::EraseAll(uint16_t tenant, std::function<void(Status)> on_done) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/planted_bug.h"
 
 namespace aquifer {
 namespace {
@@ -347,7 +348,7 @@ void DurableWriter::OnWritten(WriteBatch* write, size_t i) {
   }
   const bool gone = parts_.residency->at(item.ref).state == BlockState::kGone;
   if (gone) EraseIfDeleted(item.ref, op.meta.id);
-  const Code code = op.status.code();
+  const Code code = Planted(PlantedBug::kFailedWriteCounts) ? Code::kOk : op.status.code();
   if (gone || code == Code::kOk) {
     if (!gone) OnStored(item, op);
     Settle(item);

@@ -30,7 +30,8 @@ Presence::Answer Presence::Recall(const BlockId& id) const {
   const uint64_t hash = hash_(id);
   for (const Slot& slot : SlotsOf(hash)) {
     if (slot.hash != hash) continue;
-    if (slot.until_nanos <= clock_->NowNanos()) return Answer::kUnknown;
+    const bool old = slot.epoch != epoch_ || slot.until_nanos <= clock_->NowNanos();
+    if (old) return Answer::kUnknown;
     return slot.there ? Answer::kThere : Answer::kAbsent;
   }
   return Answer::kUnknown;
@@ -53,6 +54,7 @@ void Presence::Remember(const BlockId& id, bool there) {
   }
   *into = {.hash = hash,
            .until_nanos = clock_->NowNanos() + (there ? kThereNanos : kAbsentNanos),
+           .epoch = epoch_,
            .there = there};
 }
 
@@ -68,6 +70,7 @@ void Presence::Find(const ChainNames& chain, OnFound on_done) {
           .common = {.tenant = chain.tenant, .key = {}, .group = chain.group, .part = chain.part},
           .keys = {keys.begin(), keys.end()},
           .search = ChainSearch(keys.size(), kWidth),
+          .erasures = erasures_,
           .on_done = std::move(on_done)});
   PostToSelf([this, number] { RunRound(number); });
 }
@@ -94,6 +97,7 @@ void Presence::RunRound(uint64_t number) {
     for (const auto& [place, there] : known) search.search.Answer(place, there);
     if (!look->batch.ops.empty()) {
       LookBatch* const raw = look.get();
+      raw->erasures = erasures_;
       raw->batch.deadline_nanos = clock_->NowNanos() + kLookNanos;
       raw->batch.on_done = [this, raw](Batch<LookOp>&) { OnLooked(raw); };
       stats_.looks += raw->batch.ops.size();
@@ -115,7 +119,9 @@ void Presence::OnLooked(LookBatch* look) {
     } else if (op.status.code() == Code::kNotFound || op.status.code() == Code::kCorrupt) {
       answer = Answer::kAbsent;
     }
-    if (answer != Answer::kUnknown) Remember(op.id, answer == Answer::kThere);
+    // It may have been deleted since.
+    const bool stale = answer == Answer::kThere && look->erasures != erasures_;
+    if (answer != Answer::kUnknown && !stale) Remember(op.id, answer == Answer::kThere);
     stats_.found += answer == Answer::kThere ? 1 : 0;
     stats_.failed += answer == Answer::kUnknown ? 1 : 0;
     Tell(op.id, answer);
@@ -149,7 +155,7 @@ void Presence::RememberSlice(uint64_t number) {
   Search& search = searches_.at(number);
   const size_t end = std::min(search.search.found(), search.remembered + kRememberSlice);
   for (; search.remembered < end; ++search.remembered) {
-    Remember(search.id(search.remembered), true);
+    if (search.erasures == erasures_) Remember(search.id(search.remembered), true);
   }
   if (end < search.search.found()) return PostToSelf([this, number] { RememberSlice(number); });
   const OnFound on_done = std::move(search.on_done);

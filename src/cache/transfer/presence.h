@@ -59,6 +59,16 @@ class Presence {
   Answer Recall(const BlockId& id) const;
   // Somebody learned it in another way.
   void Remember(const BlockId& id, bool there);
+  // The block is being deleted. What the tier was asked before does not count any more.
+  void OnErased(const BlockId& id) {
+    ++erasures_;
+    Remember(id, false);
+  }
+  // The same for more than can be named: nothing is remembered.
+  void OnErasedMany() {
+    ++erasures_;
+    ++epoch_;
+  }
 
   // Finds out how much of the chain is there, from its front, and remembers it. `on_done` runs
   // once, never from inside, also where the tier did not answer. The keys are copied.
@@ -77,6 +87,7 @@ class Presence {
     ChainSearch search;
     bool sure = true;
     size_t remembered = 0;
+    uint64_t erasures = 0;  // When it began.
     OnFound on_done;
 
     BlockId id(size_t position) const {
@@ -93,10 +104,12 @@ class Presence {
   struct Slot {
     uint64_t hash = 0;
     int64_t until_nanos = 0;
+    uint32_t epoch = 0;
     bool there = false;
   };
   struct LookBatch {
     Batch<LookOp> batch;
+    uint64_t erasures = 0;  // When it was sent.
   };
 
   void RunRound(uint64_t number);
@@ -113,6 +126,8 @@ class Presence {
   Clock* const clock_;
   const BlockHash hash_;
   std::vector<Slot> slots_;
+  uint32_t epoch_ = 0;     // Slots of an earlier one say nothing.
+  uint64_t erasures_ = 0;  // Counts them.
   std::map<uint64_t, Search> searches_;
   uint64_t next_search_ = 1;
   std::map<BlockId, std::vector<Asker>> asked_;  // At the tier now, and who wants to know.

@@ -15,6 +15,7 @@ void AddTo(EngineCounts* sum, const EngineCounts& counts) {
   sum->requests += counts.requests;
   sum->hits_dram += counts.hits_dram;
   sum->hits_nvme += counts.hits_nvme;
+  sum->hits_durable += counts.hits_durable;
   sum->misses += counts.misses;
   sum->late += counts.late;
   sum->corrupt += counts.corrupt;

@@ -59,6 +59,11 @@ constexpr Planting kPlantings[] = {
     {"PinIgnored", PlantedBug::kPinIgnored, 950},
     {"RankNotAwaited", PlantedBug::kRankNotAwaited, 1},
     {"FloorIgnored", PlantedBug::kFloorIgnored, 1},
+    {"FailedWriteCounts", PlantedBug::kFailedWriteCounts, 1},
+    {"StoreExpiryIgnored", PlantedBug::kStoreExpiryIgnored, 1},
+    {"StoreDeletionLost", PlantedBug::kStoreDeletionLost, 1},
+    {"NoteOfAnotherTenant", PlantedBug::kNoteOfAnotherTenant, 1},
+    {"SweepByWrongClock", PlantedBug::kSweepByWrongClock, 1},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
 

@@ -17,6 +17,7 @@ TEST(SeedsTest, NoSeedBreaksAPromise) {
   EXPECT_EQ(report.fault_kinds_seen(), kFaultKinds) << TextOf(report.faults);
   EXPECT_GT(report.counts.hits_dram, 0u);
   EXPECT_GT(report.counts.hits_nvme, 0u);
+  EXPECT_GT(report.counts.hits_durable, 0u);
   EXPECT_GT(report.counts.late, 0u);
   EXPECT_GT(report.counts.corrupt, 0u);
   EXPECT_GT(report.counts.refused, 0u);

@@ -12,6 +12,7 @@ namespace aquifer {
 namespace {
 
 constexpr int64_t kPatienceNanos = int64_t{60} * 1'000'000'000;
+constexpr int64_t kWaitNanos = int64_t{5} * 1'000'000'000;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ void Auditor::OnProgress(Request* request, size_t completed, bool done) {
 
 template <class R>
 bool Auditor::Do(void (Core::*call)(ClientNumber, R*), R* request, const char* what) {
-  request_ = truth_->Asked(what, kPatienceNanos);
+  request_ = truth_->Asked(what, kPatienceNanos, node_->number());
   RequestProgress::Begin(request);
   node_->Post([this, call, request] { (node_->core()->*call)(client_, request); });
   const bool done = run_until_([request] { return request->done(); });
@@ -57,8 +58,14 @@ void Auditor::Unpin(const Conversation& conversation) {
   PinRequest pin;
   pin.chain = SliceOf(conversation);
   pin.seconds = 0;
-  truth_->PinSent(conversation.blocks, pin.seconds);
+  truth_->PinSent(conversation.blocks, pin.seconds, node_->number());
   if (Do(&Core::Pin, &pin, "pin")) truth_->Answered(request_);
+}
+
+void Auditor::Wait() {
+  bool over = false;
+  node_->PostIn(kWaitNanos, [&over] { over = true; });
+  if (!run_until_([&over] { return over; })) truth_->Violate("time stands still");
 }
 
 void Auditor::FindAll() {
@@ -71,6 +78,7 @@ void Auditor::FindAll() {
   for (size_t i = 0; i < conversations_->size() && truth_->violation().empty(); ++i) {
     const Conversation& conversation = conversations_->at(i);
     client_ = Join(conversation.tenant);
+    truth_->Touched(conversation.blocks, node_->number());
     // Block by block: a chain may be larger than the DRAM there is.
     const ChainSlice chain = SliceOf(conversation);
     trace_->Add(TraceKind::kAudit, conversation.tenant, chain.keys.size());
@@ -81,6 +89,14 @@ void Auditor::FindAll() {
       fetch.chain.keys = chain.keys.subspan(block, 1);
       fetch.timeout_nanos = kPatienceNanos;
       if (!Do(&Core::Fetch, &fetch, "fetch")) return;
+      // The tenant's key may not be in memory yet, nor may it be remembered what stores have.
+      const bool unsure =
+          fetch.ops[0].status.code() == Code::kNotFound && truth_->MustBeDurable(number, request_);
+      if (unsure) {
+        truth_->Answered(request_);
+        Wait();
+        if (!Do(&Core::Fetch, &fetch, "fetch")) return;
+      }
       const FetchOp& op = fetch.ops[0];
       if (op.status.ok()) {
         truth_->Served(number, op.bytes, node_->ExtentOf(op.bytes.data()), request_);
@@ -88,10 +104,10 @@ void Auditor::FindAll() {
         const ReleaseOp release{.lease = op.lease};
         std::ignore = node_->core()->Release(client_, std::span(&release, 1));
       } else if (op.status.code() == Code::kNotFound) {
-        truth_->Missed(number, request_, true);
+        truth_->Missed(number, request_, true, true);
       } else if (op.status.code() == Code::kCorrupt) {
         truth_->Corrupt(number);
-      } else if (truth_->MustHave(number) && MemoryIsForAll()) {
+      } else if (truth_->MustHave(number, UINT64_MAX, node_->number()) && MemoryIsForAll()) {
         truth_->Violate(fmt::format("block {} cannot be had: {}", number, op.status.ToString()));
       }
       truth_->Answered(request_);
@@ -106,6 +122,12 @@ void Auditor::DeleteAll() {
     EvictRequest evict;
     evict.everything = true;
     if (!Do(&Core::Evict, &evict, "deletion")) return;
+    // A tenant's key may have to be read first, and a full queue has to empty.
+    for (int again = 0; again < 5 && evict.status.code() == Code::kBusy; ++again) {
+      truth_->Answered(request_);
+      Wait();
+      if (!Do(&Core::Evict, &evict, "deletion")) return;
+    }
     if (evict.status.ok()) {
       truth_->Evicted(conversations_->BlocksOf(tenant), request_);
     } else {
@@ -127,8 +149,12 @@ void Auditor::FindNothing() {
     truth_->Answered(request_);
     for (size_t block = 0; block < fetch.ops.size(); ++block) {
       if (!fetch.ops[block].status.ok()) continue;
-      truth_->Violate(fmt::format("block {} is there after everything was deleted",
-                                  conversation.blocks[block]));
+      const TierKind tier = fetch.ops[block].tier;
+      truth_->Violate(fmt::format("block {} is there after everything was deleted, {}",
+                                  conversation.blocks[block],
+                                  tier == TierKind::kDurable ? "in a durable tier"
+                                  : tier == TierKind::kNvme  ? "on NVMe"
+                                                             : "in DRAM"));
     }
     Leave();
   }

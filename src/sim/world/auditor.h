@@ -41,6 +41,7 @@ class Auditor final : private ClientSink {
   void OnProgress(Request* request, size_t completed, bool done) override;
   template <class R>
   bool Do(void (Core::*call)(ClientNumber, R*), R* request, const char* what);
+  void Wait();
   bool MemoryIsForAll() const;
   void Unpin(const Conversation& conversation);
   ClientNumber Join(uint32_t tenant);

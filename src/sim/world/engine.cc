@@ -164,18 +164,30 @@ void Engine::OnProgress(Request* request, size_t completed, bool done) {
     }
   }
   if (request == &pin_) {
-    world_.truth->PinSent(pinned_, pin_.seconds);
+    world_.truth->PinSent(pinned_, pin_.seconds, world_.node->number());
     pinned_until_nanos_ =
         std::max(pinned_until_nanos_, acted_nanos_ + pin_.seconds * 1'000'000'000);
     if (pin_.seconds > 0 && pin_.status.ok() && pin_.pinned == pinned_.size()) {
       world_.truth->Pinned(pinned_, pin_.seconds, request_, world_.calm());
     }
   }
-  if (request == &evict_ && evict_.status.ok()) world_.truth->Evicted(evicted_, request_);
+  // What a store does not list yet is not found when everything is deleted.
+  const bool all_listed = !evict_.everything || !options_.listings_lag;
+  if (request == &evict_ && evict_.status.ok() && all_listed) {
+    world_.truth->Evicted(evicted_, request_);
+  }
+  if (request == &prestage_) {
+    Touch(world_.conversations->at(conversation_).blocks);
+    SeeSession();
+  }
   // A drain says ok when nothing is left to write, whatever was lost before; only its bad news
   // count.
   if (request == &flush_ || (request == &drain_ && !drain_.status.ok())) {
-    world_.truth->Flushed(options_.tenant, attached_moment_, sent_moment_, request->status.code());
+    const TierKind tier = request == &flush_ ? flush_.tier : TierKind::kNvme;
+    world_.truth->Flushed(options_.tenant, attached_moment_, sent_moment_, request->status.code(),
+                          {.node = world_.node->number(),
+                           .drives = tier == TierKind::kNvme && world_.node->drives() > 0,
+                           .durable = world_.truth->PromisesDurable(options_.tenant, tier)});
   }
   world_.truth->Answered(request_);
   if ((request == &flush_ || request == &evict_) && request->status.ok()) world_.on_promise();
@@ -196,10 +208,10 @@ void Engine::OnFetched(size_t from, size_t to) {
         if (ChecksumOf(op.bytes) != op.checksum) truth.Violate("a fetch gave a wrong checksum");
         truth.Served(block, op.bytes, world_.node->ExtentOf(op.bytes.data()), request_);
         leases_.push_back({.block = block, .id = op.lease, .bytes = op.bytes});
-        ++(op.tier == TierKind::kDram ? world_.counts->hits_dram : world_.counts->hits_nvme);
+        ++*HitsIn(op.tier);
         break;
       case Code::kNotFound:
-        truth.Missed(block, request_, world_.calm());
+        truth.Missed(block, request_, world_.calm(), stores_were_calm_ && world_.stores_calm());
         ++world_.counts->misses;
         break;
       case Code::kCorrupt:
@@ -213,6 +225,11 @@ void Engine::OnFetched(size_t from, size_t to) {
         ++world_.counts->failed;
     }
   }
+}
+
+uint64_t* Engine::HitsIn(TierKind tier) {
+  if (tier == TierKind::kDurable) return &world_.counts->hits_durable;
+  return tier == TierKind::kDram ? &world_.counts->hits_dram : &world_.counts->hits_nvme;
 }
 
 void Engine::CountAdvised() {
@@ -313,6 +330,7 @@ void Engine::BeginTurn() {
 }
 
 void Engine::Recall() {
+  Touch(blocks_);
   doing_ = Doing::kMatching;
   match_.chain = Slice(0, keys_.size());
   match_.have = OneIn(4) ? random_.Below(keys_.size() + 1) : 0;

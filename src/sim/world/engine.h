@@ -51,6 +51,7 @@ struct EngineCounts {
   uint64_t requests = 0;
   uint64_t hits_dram = 0;
   uint64_t hits_nvme = 0;
+  uint64_t hits_durable = 0;
   uint64_t misses = 0;
   uint64_t late = 0;
   uint64_t corrupt = 0;
@@ -72,8 +73,9 @@ struct EngineWorld {
   Conversations* conversations = nullptr;
   Trace* trace = nullptr;
   EngineCounts* counts = nullptr;
-  std::function<bool()> calm;        // No fault could excuse a miss.
-  std::function<void()> on_promise;  // A flush or a deletion was answered with ok.
+  std::function<bool()> calm;         // No fault could excuse a miss.
+  std::function<bool()> stores_calm;  // The same of a miss in the durable tiers.
+  std::function<void()> on_promise;   // A flush or a deletion was answered with ok.
 };
 
 struct EngineOptions {
@@ -84,6 +86,8 @@ struct EngineOptions {
   uint32_t ranks = 1;  // Or two.
   int64_t think_nanos = 1'000'000;
   int64_t overdue_nanos = INT64_MAX;  // When a reservation is void.
+  bool stores = false;                // There are durable tiers.
+  bool listings_lag = false;          // Their names come late.
   uint64_t seed = 1;
 };
 
@@ -175,7 +179,11 @@ class Engine final : private ClientSink {
   void Recall();
   void SeeMatch();
   void SeeFetch();
+  uint64_t* HitsIn(TierKind tier);
   void CountAdvised();
+  void Touch(std::span<const BlockNumber> blocks) {
+    world_.truth->Touched(blocks, world_.node->number());
+  }
   void ReleaseSome();
   void Store();
   void SeeReserve();
@@ -195,6 +203,8 @@ class Engine final : private ClientSink {
   void Evict();
   void Drain();
   void Hint();
+  Durability NextDurability();
+  void SeeSession();
   void SeeCare();
   void EndTurn();
 
@@ -217,7 +227,8 @@ class Engine final : private ClientSink {
   Doing doing_ = Doing::kNothing;
   bool awaiting_ = false;  // An answer of the core.
   Truth::RequestNumber request_ = 0;
-  size_t seen_ = 0;  // Operations of the request that the truth knows of.
+  size_t seen_ = 0;                // Operations of the request that the truth knows of.
+  bool stores_were_calm_ = false;  // When it was sent.
 
   // The turn's conversation, as it was when the turn began.
   size_t conversation_ = 0;
@@ -256,7 +267,8 @@ void Engine::Submit(void (Core::*call)(ClientNumber, R*), R* request, const char
                     int64_t timeout_nanos, uint32_t rank) {
   awaiting_ = true;
   seen_ = 0;
-  request_ = world_.truth->Asked(what, timeout_nanos);
+  request_ = world_.truth->Asked(what, timeout_nanos, world_.node->number());
+  stores_were_calm_ = world_.stores_calm();
   ++world_.counts->requests;
   RequestProgress::Begin(request);
   world_.node->Post(

@@ -41,7 +41,7 @@ void Engine::Care() {
 
 void Engine::Flush() {
   doing_ = Doing::kFlushing;
-  flush_.tier = TierKind::kNvme;
+  flush_.tier = options_.stores && OneIn(2) ? TierKind::kDurable : TierKind::kNvme;
   flush_.timeout_nanos = Timeout();
   sent_moment_ = world_.truth->Moment();
   world_.trace->Add(TraceKind::kFlush, options_.number,
@@ -58,12 +58,14 @@ void Engine::Pin() {
   world_.trace->Add(TraceKind::kPin, options_.number, pin_.chain.keys.size(), conversation_,
                     static_cast<uint64_t>(pin_.seconds));
   Submit(&Core::Pin, &pin_, "pin", kSecond);
-  world_.truth->PinSent(pinned_, pin_.seconds);
+  Touch(pinned_);
+  world_.truth->PinSent(pinned_, pin_.seconds, world_.node->number());
 }
 
 void Engine::Prestage() {
   doing_ = Doing::kPrestaging;
   const bool by_session = OneIn(3);
+  Touch(blocks_);
   prestage_.chain = Slice(0, by_session ? 0 : keys_.size());
   prestage_.session = by_session ? world_.conversations->at(conversation_).session : std::string();
   prestage_.timeout_nanos = Timeout();
@@ -118,9 +120,10 @@ void Engine::Hint() {
   forecast.priority = static_cast<int8_t>(random_.Below(16)) - 8;
   forecast.ttl_seconds = OneIn(2) ? 0 : static_cast<int64_t>(1 + random_.Below(600));
   if (forecast.ttl_seconds > 0) {
-    const int64_t now = world_.scheduler->clock()->UnixSeconds();
+    const int64_t now = world_.node->clock()->UnixSeconds();
     keeps_until_ = std::min(keeps_until_, now + forecast.ttl_seconds);
   }
+  if (options_.stores) forecast.durability = NextDurability();
   const size_t length = 1 + random_.Below(keys_.size());
   // Only the last key is looked at, and it travels beside the forecast.
   forecast.chain = {.layout = handles_[0][layout_], .group = group_, .part = 0, .keys = {}};
@@ -130,7 +133,12 @@ void Engine::Hint() {
                     conversation_);
   world_.node->Post([this, forecast, head = keys_[length - 1], blocks = std::move(blocks)] {
     world_.node->core()->Hint(clients_[0], forecast, head);
-    if (forecast.ttl_seconds > 0) world_.truth->Hinted(blocks, forecast.ttl_seconds);
+    const uint32_t node = world_.node->number();
+    if (forecast.ttl_seconds > 0) world_.truth->Hinted(blocks, forecast.ttl_seconds, node);
+    if (options_.stores) {
+      const bool durable = forecast.durability == Durability::kDurable;
+      world_.truth->SessionNamed(options_.tenant, forecast.session, blocks, node, durable);
+    }
   });
   if (OneIn(2)) {
     const PrefillReport report{.layout = handles_[0][layout_],
@@ -141,6 +149,17 @@ void Engine::Hint() {
     world_.node->Post([this, report] { world_.node->core()->ReportPrefill(clients_[0], report); });
   }
   EndTurn();
+}
+
+// Now and then a session is to be durable though its tenant's class is not.
+Durability Engine::NextDurability() { return OneIn(3) ? Durability::kDurable : Durability::kNone; }
+
+void Engine::SeeSession() {
+  const Code code = prestage_.status.code();
+  const bool answered = code == Code::kOk || code == Code::kNotFound;
+  if (!options_.stores || !prestage_.chain.keys.empty() || !answered) return;
+  world_.truth->SessionFound(prestage_.session, prestage_.found, request_, options_.tenant,
+                             stores_were_calm_ && world_.stores_calm());
 }
 
 void Engine::SeeCare() {

@@ -7,9 +7,12 @@ namespace aquifer {
 namespace {
 
 constexpr auto kNames = std::to_array<std::string_view>(
-    {"crash", "power-loss", "failed-writes", "failed-reads", "failed-syncs", "failed-creates",
-     "slow-drive", "hanging-drive", "read-only-drive", "full-drive", "unopenable", "bit-flip",
-     "footer-flip", "client-death", "no-memory", "memory-short", "suspend", "calendar-jump"});
+    {"crash",          "power-loss",    "failed-writes", "failed-reads",    "failed-syncs",
+     "failed-creates", "slow-drive",    "hanging-drive", "read-only-drive", "full-drive",
+     "unopenable",     "bit-flip",      "footer-flip",   "client-death",    "no-memory",
+     "memory-short",   "suspend",       "calendar-jump", "host-replaced",   "slow-store",
+     "hanging-store",  "failing-store", "lost-answers",  "full-store",      "damaged-blob",
+     "emptied-store",  "keys-away",     "tenant-deleted"});
 static_assert(kNames.size() == kFaultKinds);
 
 }  // namespace
@@ -26,10 +29,14 @@ std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options) {
     fault.draw = random.Next();
     faults.push_back(fault);
   }
-  std::sort(faults.begin(), faults.end(), [](const Fault& a, const Fault& b) {
+  SortFaults(&faults);
+  return faults;
+}
+
+void SortFaults(std::vector<Fault>* faults) {
+  std::sort(faults->begin(), faults->end(), [](const Fault& a, const Fault& b) {
     return std::pair(a.step, a.draw) < std::pair(b.step, b.draw);
   });
-  return faults;
 }
 
 }  // namespace aquifer

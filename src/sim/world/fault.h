@@ -30,9 +30,22 @@ enum class FaultKind : uint8_t {
   kMemoryShort,    // The host takes memory back, for a while.
   kSuspend,        // The host sleeps for seconds to hours.
   kCalendarJump,   // The calendar is set, forwards or backwards.
-  kLast = kCalendarJump,
+  // Only where there are durable tiers.
+  kHostReplaced,   // The machine dies, and another one with empty drives takes its place.
+  kSlowStore,      // Every request takes longer, for a while.
+  kHangingStore,   // No request completes, for seconds or minutes.
+  kFailingStore,   // Some requests fail, or all of them for a while.
+  kLostAnswers,    // Some changes are made, but answered as failed.
+  kFullStore,      // Nothing more can be written, for a while.
+  kDamagedBlob,    // One byte of it changes, or it is cut short.
+  kEmptiedStore,   // An administrator removes everything.
+  kKeysAway,       // The key store cannot be reached, for a while.
+  kTenantDeleted,  // An administrator destroys a tenant's data key.
+  kLast = kTenantDeleted,
 };
 inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::kLast) + 1;
+// Those of a node without durable tiers: the kinds before it.
+inline constexpr size_t kNodeFaultKinds = static_cast<size_t>(FaultKind::kHostReplaced);
 
 std::string_view FaultName(FaultKind kind);
 
@@ -51,6 +64,7 @@ struct FaultScheduleOptions {
 
 // In the order of their steps.
 std::vector<Fault> MakeFaultSchedule(const FaultScheduleOptions& options);
+void SortFaults(std::vector<Fault>* faults);
 
 using FaultCounts = std::array<uint64_t, kFaultKinds>;
 

@@ -10,6 +10,9 @@ namespace {
 
 std::string NameOf(TierKind tier) { return tier == TierKind::kDram ? "DRAM" : "NVMe"; }
 
+// What lies at stores is nobody's alone: neither this node's to charge nor to cap.
+bool IsShared(const TierStats& tier) { return tier.tier == TierKind::kDurable; }
+
 }  // namespace
 
 std::string FindWrongAccounts(const std::vector<Accounts>& tenants) {
@@ -17,6 +20,7 @@ std::string FindWrongAccounts(const std::vector<Accounts>& tenants) {
   const CacheStats& all = tenants[0].stats;
   for (size_t tier = 0; tier < all.tiers.size(); ++tier) {
     const TierStats& first = all.tiers[tier];
+    if (IsShared(first)) continue;
     if (first.used_bytes > first.capacity_bytes) {
       return fmt::format("{} bytes of {} are used, of {}", first.used_bytes, NameOf(first.tier),
                          first.capacity_bytes);
@@ -52,6 +56,7 @@ std::string FindWrongAccounts(const std::vector<Accounts>& tenants) {
 
 std::string FindDisagreement(const std::vector<Accounts>& tenants) {
   if (tenants.empty() || tenants[0].stats.tiers.size() < 2) return "";
+  if (IsShared(tenants[0].stats.tiers[1])) return "";  // There are no drives.
   const CacheStats& all = tenants[0].stats;
   const uint64_t held = all.Counter("nvme_live_blocks");
   if (all.tiers[1].blocks <= held) return "";
@@ -70,7 +75,7 @@ std::string FindLeftovers(const std::vector<Accounts>& tenants) {
   }
   for (size_t tenant = 0; tenant < tenants.size(); ++tenant) {
     for (const TierStats& tier : tenants[tenant].stats.tiers) {
-      if (tier.tenant_bytes == 0) continue;
+      if (tier.tenant_bytes == 0 || IsShared(tier)) continue;
       return fmt::format("tenant {} is charged {} bytes of {} at the end", tenant,
                          tier.tenant_bytes, NameOf(tier.tier));
     }
@@ -112,7 +117,7 @@ std::vector<Accounts> Inspector::TakeAccounts() {
     StatsRequest request;
     node_->core()->Stats(clients_[tenant], &request);
     accounts.push_back({.stats = std::move(request.stats),
-                        .lent_bytes = truth_->lent_bytes(tenant),
+                        .lent_bytes = truth_->lent_bytes(tenant, node_->number()),
                         .dram_ceiling_bytes = tenants[tenant].dram_ceiling_bytes,
                         .nvme_ceiling_bytes = tenants[tenant].nvme_ceiling_bytes});
   }

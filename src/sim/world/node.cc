@@ -57,7 +57,8 @@ class SimulatedNode::TrackedExtent final : public Extent {
 
 class SimulatedNode::TrackedExtents final : public ExtentSource {
  public:
-  explicit TrackedExtents(ExtentSource* source) : source_(source) {}
+  TrackedExtents(ExtentSource* source, uint32_t node)
+      : source_(source), names_(uint64_t{node} << 32) {}
 
   Result<std::unique_ptr<Extent>> New(uint64_t bytes) override {
     AQ_ASSIGN_OR_RETURN(std::unique_ptr<Extent> extent, source_->New(bytes));
@@ -75,21 +76,30 @@ class SimulatedNode::TrackedExtents final : public ExtentSource {
 
  private:
   ExtentSource* const source_;
-  uint64_t names_ = 0;
+  uint64_t names_;  // Of no other node either.
   const std::shared_ptr<TrackedExtent::List> list_ = std::make_shared<TrackedExtent::List>();
 };
 
-SimulatedNode::SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler)
+SimulatedNode::SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler,
+                             SharedStores* stores)
     : options_(options),
       scheduler_(scheduler),
+      stores_(stores),
+      clock_(scheduler->clock(), options.clock_ahead_seconds),
       random_(options.seed),
       disk_random_(options.seed + 1),
       extents_(options.available_bytes),
-      tracked_extents_(std::make_unique<TrackedExtents>(&extents_)),
+      tracked_extents_(std::make_unique<TrackedExtents>(&extents_, options.number)),
       mounted_(options.core.cache.nvme_directories.size()) {
+  ReplaceDrives();
+}
+
+void SimulatedNode::ReplaceDrives() {
+  AQ_CHECK(!alive());
+  media_.clear();
   for (size_t i = 0; i < drives(); ++i) {
     media_.push_back(std::make_shared<MemoryMedia>());
-    media_.back()->set_reorder_until_sync(options.reorder_until_sync);
+    media_.back()->set_reorder_until_sync(options_.reorder_until_sync);
   }
 }
 
@@ -111,12 +121,17 @@ void SimulatedNode::Start(std::function<void()> on_ready) {
     drive_lanes_.push_back(std::make_unique<DriveLane>(scheduler_, party_, random_.Next()));
   }
   CacheEnvironment environment;
-  environment.clock = scheduler_->clock();
+  environment.clock = &clock_;
   environment.random = &random_;
   environment.owner = owner_.get();
   environment.workers = workers_.get();
   environment.extents = tracked_extents_.get();
   environment.open_disk = [this](const std::string& directory) { return OpenDrive(directory); };
+  if (stores_ != nullptr) {
+    links_ = std::make_unique<StoreLinks>(stores_, party_, &clock_, &random_, random_.Next());
+    environment.durable_tiers = links_->Sources();
+    environment.packer = links_->packer()->seals() ? links_->packer() : nullptr;
+  }
   Result<std::unique_ptr<Core>> core = Core::New(options_.core, environment);
   AQ_CHECK(core.ok());
   core_ = *std::move(core);
@@ -139,8 +154,7 @@ Result<std::unique_ptr<Disk>> SimulatedNode::OpenDrive(const std::string& direct
   disk.random = &disk_random_;
   return std::unique_ptr<Disk>(std::make_unique<Mount>(
       this, drive,
-      std::make_unique<MemoryDisk>(media_[drive], disk, drive_lanes_[drive].get(),
-                                   scheduler_->clock())));
+      std::make_unique<MemoryDisk>(media_[drive], disk, drive_lanes_[drive].get(), &clock_)));
 }
 
 uint64_t SimulatedNode::Die(Death death) {
@@ -157,8 +171,11 @@ uint64_t SimulatedNode::Die(Death death) {
     }
   }
   ready_ = false;
+  if (links_ != nullptr) links_->Abandon();
   core_.reset();
+  if (links_ != nullptr) links_->Close();
   scheduler_->Forget(party_);
+  links_.reset();
   // Nobody hears of these any more; they are only freed.
   for (IoGroup* const group : groups) group->on_done(*group);
   return pending;

@@ -1,6 +1,7 @@
 // One simulated node: the real cache (core, index, policy, tiers, the NVMe log down to its Disk
-// interface) on simulated time, drives and memory. It can be crashed at any step; what its drives
-// hold outlives it. A fleet is several of these on one Scheduler, once there is a network.
+// interface, durable tiers down to their BlobStore interface) on simulated time, drives, stores and
+// memory. It can be crashed at any step; what its drives and stores hold outlives it. Several of
+// these run on one Scheduler and share stores; there is no network between them yet.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include "cache/core.h"
 #include "sim/world/lanes.h"
 #include "sim/world/scheduler.h"
+#include "sim/world/shared_stores.h"
 #include "testing/memory_disk.h"
 #include "testing/memory_extents.h"
 #include "testing/seeded_random.h"
@@ -29,13 +31,32 @@ struct SimulatedNodeOptions {
   int64_t worker_task_nanos = 20'000;
   uint64_t available_bytes = uint64_t{1} << 30;  // Of the host's memory.
   uint64_t seed = 1;
+  uint32_t number = 0;              // Of several nodes.
+  int64_t clock_ahead_seconds = 0;  // Of the calendar that the stores go by.
+};
+
+// A host's clocks: its calendar may be ahead of the others' or behind.
+class HostClock final : public Clock {
+ public:
+  HostClock(const Clock* common, int64_t ahead_seconds)
+      : common_(common), ahead_micros_(ahead_seconds * 1'000'000) {}
+
+  int64_t NowNanos() const override { return common_->NowNanos(); }
+  int64_t UnixMicros() const override { return common_->UnixMicros() + ahead_micros_; }
+  void Shift(int64_t seconds) { ahead_micros_ += seconds * 1'000'000; }
+
+ private:
+  const Clock* const common_;
+  int64_t ahead_micros_;
 };
 
 enum class Death : uint8_t { kProcess, kPower };
 
 class SimulatedNode {
  public:
-  SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler);
+  // `stores` may be null, and outlives it.
+  SimulatedNode(const SimulatedNodeOptions& options, Scheduler* scheduler,
+                SharedStores* stores = nullptr);
   ~SimulatedNode();
   SimulatedNode(const SimulatedNode&) = delete;
   SimulatedNode& operator=(const SimulatedNode&) = delete;
@@ -48,10 +69,16 @@ class SimulatedNode {
   bool alive() const { return core_ != nullptr; }
   bool ready() const { return ready_; }
   uint32_t life() const { return life_; }  // Counts starts.
+  uint32_t number() const { return options_.number; }
+  HostClock* clock() { return &clock_; }
+  SimulatedKeys* keys() { return links_ == nullptr ? nullptr : links_->keys(); }  // May be null.
 
   // While it is alive. Calls to the core come from the owner: Post() them.
   Core* core() { return core_.get(); }
   void Post(Task task) { owner_->Post(std::move(task)); }
+  void PostIn(int64_t nanos, Task task) {
+    owner_->PostAt(scheduler_->now() + nanos, std::move(task));
+  }
 
   // ---- The world around it. ----
 
@@ -61,6 +88,8 @@ class SimulatedNode {
   void SetSlow(size_t drive, int64_t nanos);
   void FailOpening(bool on) { fail_opening_ = on; }
   bool opening_fails() const { return fail_opening_; }
+  // While it is dead: another host takes its place, and its drives are empty.
+  void ReplaceDrives();
   MemoryExtents* extents() { return &extents_; }
   // Names the extent that an address lies in; 0 where there is none. Names are not used twice.
   uint64_t ExtentOf(const std::byte* address) const;
@@ -76,6 +105,8 @@ class SimulatedNode {
 
   const SimulatedNodeOptions options_;
   Scheduler* const scheduler_;
+  SharedStores* const stores_;
+  HostClock clock_;
   SeededRandom random_;       // What the cache draws.
   SeededRandom disk_random_;  // What its drives do.
   MemoryExtents extents_;
@@ -90,6 +121,7 @@ class SimulatedNode {
   std::unique_ptr<OwnerLane> owner_;
   std::unique_ptr<WorkerLane> workers_;
   std::vector<std::unique_ptr<DriveLane>> drive_lanes_;
+  std::unique_ptr<StoreLinks> links_;  // This life's.
   std::unique_ptr<Core> core_;
 };
 

@@ -13,7 +13,7 @@ constexpr int64_t kMicro = 1'000;
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
 
-enum Stream : uint64_t { kShape = 1, kNode, kFaults, kRanks, kEngines = 100 };
+enum Stream : uint64_t { kShape = 1, kNode, kFaults, kRanks, kStores, kEngines = 100 };
 
 // A stream of numbers of its own for each part, so that a change to one leaves the others alone.
 uint64_t StreamSeed(uint64_t seed, uint64_t stream) {
@@ -105,7 +105,7 @@ SimulatedNodeOptions MakeNode(SeededRandom* random, bool roomy) {
 // Which faults a seed may see: some see none of a kind, so that the rest is seen more clearly.
 std::vector<FaultKind> KindsOf(SeededRandom* random, const Scenario& scenario) {
   std::vector<FaultKind> kinds;
-  for (size_t i = 0; i < kFaultKinds; ++i) {
+  for (size_t i = 0; i < kNodeFaultKinds; ++i) {
     const auto kind = static_cast<FaultKind>(i);
     const bool wanted = kind == FaultKind::kCrash ? !OneIn(random, 6) : OneIn(random, 3);
     if (!wanted) continue;
@@ -156,6 +156,7 @@ Scenario MakeScenario(uint64_t seed) {
                                        .steps = scenario.steps,
                                        .count = faults,
                                        .kinds = KindsOf(&random, scenario)});
+  if (HasStores(seed)) AddStores(StreamSeed(seed, kStores), &scenario);
   scenario.node.reorder_until_sync =
       std::any_of(scenario.faults.begin(), scenario.faults.end(),
                   [](const Fault& fault) { return fault.kind == FaultKind::kPowerLoss; });

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "aquifer/layout.h"
 #include "sim/world/fault.h"
 #include "sim/world/node.h"
+#include "sim/world/shared_stores.h"
 
 namespace aquifer {
 
@@ -17,11 +19,16 @@ struct EnginePlan {
   uint64_t seed = 0;
   uint32_t ranks = 1;
   bool present = true;  // The minimiser takes engines away.
+  uint32_t node = 0;
 };
 
 struct Scenario {
   uint64_t seed = 0;
   SimulatedNodeOptions node;
+  // Of every fifth seed (scenario_stores.cc): durable tiers, and in most of these another node
+  // that shares them.
+  StoresPlan stores;
+  std::optional<SimulatedNodeOptions> second_node;
   std::vector<Layout> layouts;
   std::vector<EnginePlan> engines;
   int64_t think_nanos = 0;     // An engine's usual pause between two things it does.
@@ -35,5 +42,10 @@ struct Scenario {
 };
 
 Scenario MakeScenario(uint64_t seed);
+
+// Whether the seed has durable tiers. All else of the others is as it was before there were any.
+bool HasStores(uint64_t seed);
+// Adds them, and what befalls them. `random` is a stream of its own.
+void AddStores(uint64_t random_seed, Scenario* scenario);
 
 }  // namespace aquifer

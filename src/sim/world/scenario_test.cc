@@ -25,11 +25,18 @@ TEST(ScenarioTest, EveryNodeThatASeedMakesCanBeMade) {
   std::set<FaultKind> kinds;
   bool without_drive = false;
   bool two_drives = false;
+  bool two_nodes = false;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const Scenario scenario = MakeScenario(seed);
     Scheduler scheduler;
-    SimulatedNode node(scenario.node, &scheduler);
+    SharedStores stores(scenario.stores, &scheduler);
+    SimulatedNode node(scenario.node, &scheduler, &stores);
     node.Start([] {});  // Wrong options would end the process.
+    if (scenario.second_node.has_value()) {
+      two_nodes = true;
+      SimulatedNode second(*scenario.second_node, &scheduler, &stores);
+      second.Start([] {});
+    }
     for (const Fault& fault : scenario.faults) {
       kinds.insert(fault.kind);
       EXPECT_LT(fault.step, scenario.steps);
@@ -40,7 +47,19 @@ TEST(ScenarioTest, EveryNodeThatASeedMakesCanBeMade) {
     two_drives |= node.drives() == 2;
   }
   EXPECT_EQ(kinds.size(), kFaultKinds);
-  EXPECT_TRUE(without_drive && two_drives);
+  EXPECT_TRUE(without_drive && two_drives && two_nodes);
+}
+
+TEST(ScenarioTest, EveryFifthSeedHasDurableTiersAndTheOthersNothingOfThem) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const Scenario scenario = MakeScenario(seed);
+    EXPECT_EQ(!scenario.stores.stores.empty(), HasStores(seed));
+    if (HasStores(seed)) continue;
+    EXPECT_FALSE(scenario.second_node.has_value());
+    for (const Fault& fault : scenario.faults) {
+      EXPECT_LT(static_cast<size_t>(fault.kind), kNodeFaultKinds) << seed;
+    }
+  }
 }
 
 TEST(ScenarioTest, EveryFaultHasANameOfItsOwn) {

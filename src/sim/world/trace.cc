@@ -74,15 +74,27 @@ std::string NameOf(const TraceLine& line, char field, uint64_t value) {
   return std::to_string(value);
 }
 
+// Which node it was, where there is more than one.
+std::string NodeOf(const TraceLine& line) {
+  uint64_t node = 0;
+  if (line.kind == TraceKind::kNodeStarts) node = line.a;
+  if (line.kind == TraceKind::kNodeDies) node = line.c;
+  const bool by_who = line.kind == TraceKind::kNodeServes || line.kind == TraceKind::kFault ||
+                      line.kind == TraceKind::kFaultEnds;
+  if (by_who) node = line.who;
+  return node == 0 ? "" : fmt::format(" (node {})", node + 1);
+}
+
 }  // namespace
 
 std::string TextOf(const TraceLine& line) {
   // Not as a floating-point number: every compiler is to print the same.
   const int64_t micros = line.nanos / 1000;
   return fmt::format(
-      "{:>8} {:>8}.{:06} s  {}", line.step, micros / 1'000'000, micros % 1'000'000,
+      "{:>8} {:>8}.{:06} s  {}{}", line.step, micros / 1'000'000, micros % 1'000'000,
       fmt::format(fmt::runtime(kTexts[static_cast<size_t>(line.kind)]), line.who,
-                  NameOf(line, 'a', line.a), NameOf(line, 'b', line.b), NameOf(line, 'c', line.c)));
+                  NameOf(line, 'a', line.a), NameOf(line, 'b', line.b), NameOf(line, 'c', line.c)),
+      NodeOf(line));
 }
 
 void Trace::Mix(uint64_t value) {
