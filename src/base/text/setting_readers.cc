@@ -22,11 +22,15 @@ Result<std::string> AbsolutePathFrom(const TomlValue& value, bool of_secret) {
 Status ReadPathOr(std::string_view word, bool of_secret, const TomlValue& value,
                   std::string* path) {
   AQ_ASSIGN_OR_RETURN(const std::string text, value.Text());
-  if (text != word && !text.starts_with('/')) {
+  if (text == word) {
+    path->clear();
+    return Status();
+  }
+  if (!std::string_view(text).starts_with("/")) {
     return value.Wrong(fmt::format("{} neither an absolute path nor \"{}\"; begin it with '/'",
                                    of_secret ? "this is" : fmt::format("'{}' is", text), word));
   }
-  *path = text == word ? "" : NormalPath(text);
+  *path = NormalPath(text);
   return Status();
 }
 
