@@ -28,9 +28,7 @@ enum class PlantedBug : uint8_t {
   kFailedWriteCounts,    // A write that a store refused counts as durable.
   kStoreExpiryIgnored,   // A block from a durable tier comes without its time to live.
   kStoreDeletionLost,    // A deletion is acknowledged that no store was asked for.
-  kNoteOfAnotherTenant,  // A session's note is read as the first tenant's.
-  kSweepByWrongClock,    // A host whose clock is ahead removes blocks for all.
-  kLast = kSweepByWrongClock,
+  kLast = kStoreDeletionLost,
 };
 inline constexpr size_t kPlantedBugs = static_cast<size_t>(PlantedBug::kLast);
 

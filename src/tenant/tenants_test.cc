@@ -142,7 +142,8 @@ TEST(TenantsTest, EachMistakeIsSaidWithItsLine) {
   EXPECT_THAT(Refusal(TenantText("no space")), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(Refusal(TenantText("..")), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(Refusal(TenantText(std::string(65, 'x'))), HasSubstr("1 to 64 letters"));
-  EXPECT_THAT(Refusal(TenantText("a", "durability = \"some\"")), HasSubstr("\"durable\", \"never\""));
+  EXPECT_THAT(Refusal(TenantText("a", "durability = \"some\"")),
+              HasSubstr("\"durable\", \"never\""));
   EXPECT_THAT(Refusal(TenantText("a", "priority = 8")), HasSubstr("-8 to 7"));
   EXPECT_THAT(Refusal(TenantText("a", "uids = []")), HasSubstr("nobody could connect"));
   EXPECT_THAT(Refusal(TenantText("a", "uids = [-1]")), HasSubstr("uids[0]"));

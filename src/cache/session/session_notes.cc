@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/planted_bug.h"
-
 namespace aquifer {
 namespace {
 
@@ -341,8 +339,7 @@ Status SessionNotes::VerdictFor(const FlushWait& wait) const {
 
 void SessionNotes::Read(uint16_t tenant, const std::string& session, OnRead on_done) {
   auto reading = std::make_shared<Reading>();
-  const uint16_t whose = Planted(PlantedBug::kNoteOfAnotherTenant) ? uint16_t{0} : tenant;
-  reading->tenant = parts_.catalog->tenant(whose).id;
+  reading->tenant = parts_.catalog->tenant(tenant).id;
   reading->session = session;
   reading->on_done = std::move(on_done);
   BeginReading(reading);

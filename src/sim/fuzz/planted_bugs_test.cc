@@ -62,8 +62,6 @@ constexpr Planting kPlantings[] = {
     {"FailedWriteCounts", PlantedBug::kFailedWriteCounts, 1},
     {"StoreExpiryIgnored", PlantedBug::kStoreExpiryIgnored, 1},
     {"StoreDeletionLost", PlantedBug::kStoreDeletionLost, 1},
-    {"NoteOfAnotherTenant", PlantedBug::kNoteOfAnotherTenant, 1},
-    {"SweepByWrongClock", PlantedBug::kSweepByWrongClock, 1},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "aquifer/checksum.h"
-#include "base/planted_bug.h"
 #include "io/disk/disk.h"
 #include "tier/durable/durable_tier_impl.h"
 
@@ -212,10 +211,7 @@ void DurableTierImpl::LookForSweep(const std::string& blob) {
     const Result<BlockMeta> meta = looked.request.status.ok()
                                        ? DecodeHead(looked.request.head.first<kBlobHeadBytes>())
                                        : looked.request.status;
-    const int64_t behind_seconds = Planted(PlantedBug::kSweepByWrongClock)
-                                       ? 0
-                                       : std::min<int64_t>(0, store_->ClockAheadSeconds());
-    const int64_t now = clock_->UnixSeconds() + behind_seconds;
+    const int64_t now = clock_->UnixSeconds() + std::min<int64_t>(0, store_->ClockAheadSeconds());
     const bool expired = meta.ok() && meta->expiry_unix_seconds != 0 &&
                          meta->expiry_unix_seconds + kSweepGraceSeconds <= now;
     --sweep_requests_;
