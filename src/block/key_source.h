@@ -31,7 +31,8 @@ class KeySource {
   virtual std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) = 0;
 
   // Returns true if the source has looked for the tenant's key and could not get it, or is taking
-  // too long: nobody should wait for it. Returns false as long as the first answer may come soon.
+  // too long: nobody should wait for it. Returns false as long as the first answer may come soon,
+  // and if the tenant has no key.
   virtual bool Missing(const TenantId& tenant) = 0;
 
   // Whether somebody is known to have destroyed this key; and all of those.

@@ -19,6 +19,7 @@
 #include "sim/fuzz/minimise.h"
 #include "sim/fuzz/reduction.h"
 #include "sim/world/run.h"
+#include "sim/world/scenario.h"
 
 namespace aquifer {
 namespace {
@@ -30,6 +31,7 @@ struct SimOptions {
   uint64_t seed = 0;  // 0: not given.
   uint64_t seeds = 0;
   double minutes = 0;
+  bool stores = false;
   Reduction reduction;
 };
 
@@ -116,6 +118,7 @@ int RunFuzz(const SimOptions& options) {
   }
   FuzzOptions fuzz;
   fuzz.first_seed = options.seed == 0 ? 1 : options.seed;
+  if (options.stores && !HasStores(fuzz.first_seed)) fuzz.first_seed += kStoreSeeds;
   fuzz.seconds = options.minutes * 60;
   if (options.seeds > 0) {
     fuzz.seeds = options.seeds;
@@ -134,7 +137,7 @@ int RunFuzz(const SimOptions& options) {
           fmt::format("{}, {:.0f} seeds/s, {:.0f} block operations/s, {} of {} kinds of faults", of,
                       static_cast<double>(so_far.seeds) / so_far.seconds,
                       static_cast<double>(so_far.counts.block_operations) / so_far.seconds,
-                      so_far.fault_kinds_seen(), kFaultKinds));
+                      so_far.fault_kinds_seen(), PossibleFaultKinds(so_far.faults)));
     }
     return !interrupted;
   });
@@ -180,6 +183,8 @@ void AddSimCommand(CLI::App* app, int* exit_status) {
   fuzz->add_option("--seed", options->seed, "The first; without --seeds or --minutes the only one")
       ->check(CheckCount);
   fuzz->add_option("--minutes", options->minutes, "End after so long")->check(CheckMinutes);
+  fuzz->add_flag("--stores", options->stores,
+                 "Seeds with durable tiers and mostly a second node that shares them");
   fuzz->footer(kFuzzFooter);
   fuzz->callback([options, exit_status] { *exit_status = RunFuzz(*options); });
 

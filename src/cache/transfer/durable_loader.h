@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -45,8 +44,6 @@ struct DurableLoaderParts {
   Executor* executor = nullptr;
   Clock* clock = nullptr;
   uint64_t max_bytes = 0;  // Of slots that are being read into, or wait for a read that hangs.
-  // Called with each block that has arrived in DRAM and that NVMe does not have.
-  std::function<void(BlockRef)> on_arrived;
 };
 
 class DurableLoader {

@@ -60,11 +60,18 @@ FuzzReport Fuzz(const FuzzOptions& options, const std::function<bool(const FuzzR
   return report;
 }
 
+size_t PossibleFaultKinds(const FaultCounts& faults) {
+  const bool stores = std::any_of(faults.begin() + kNodeFaultKinds, faults.end(),
+                                  [](uint64_t count) { return count > 0; });
+  return stores ? kFaultKinds : kNodeFaultKinds;
+}
+
 std::string TextOf(const FaultCounts& faults) {
+  const size_t possible = PossibleFaultKinds(faults);
   std::string seen;
   std::string missing;
   size_t kinds = 0;
-  for (size_t i = 0; i < kFaultKinds; ++i) {
+  for (size_t i = 0; i < possible; ++i) {
     const std::string_view name = FaultName(static_cast<FaultKind>(i));
     if (faults[i] == 0) {
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
@@ -73,7 +80,7 @@ std::string TextOf(const FaultCounts& faults) {
     ++kinds;
     seen += fmt::format("{}{} {}", seen.empty() ? "" : ", ", name, faults[i]);
   }
-  std::string text = fmt::format("{} of {} kinds of faults", kinds, kFaultKinds);
+  std::string text = fmt::format("{} of {} kinds of faults", kinds, possible);
   if (!seen.empty()) text += ": " + seen;
   if (!missing.empty()) text += "; not seen: " + missing;
   return text;

@@ -35,6 +35,8 @@ struct FuzzReport {
 FuzzReport Fuzz(const FuzzOptions& options,
                 const std::function<bool(const FuzzReport&)>& go_on = {});
 
+// The kinds that may come: those at stores only once one of them was seen.
+size_t PossibleFaultKinds(const FaultCounts& faults);
 // "17 of 18 kinds of faults: crash 12, ...". What was not seen is named.
 std::string TextOf(const FaultCounts& faults);
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "sim/fuzz/fuzz.h"
+#include "sim/world/scenario.h"
 #include "testing/plant_bug.h"
 #include "testing/test_level.h"
 
@@ -26,7 +27,8 @@ class PlantedBugsTest : public testing::TestWithParam<Planting> {};
 
 TEST_P(PlantedBugsTest, IsFound) {
   const FuzzOptions options{
-      .first_seed = ByTestLevel<uint64_t>(GetParam().near_seed, GetParam().near_seed, 1),
+      .first_seed = ByTestLevel<uint64_t>(GetParam().near_seed, GetParam().near_seed,
+                                          HasStores(GetParam().near_seed) ? kStoreSeeds + 1 : 1),
       .seeds = 20'000,
       .seconds = 240};  // Sanitizers and busy machines included.
   FuzzReport report;
@@ -59,9 +61,9 @@ constexpr Planting kPlantings[] = {
     {"PinIgnored", PlantedBug::kPinIgnored, 950},
     {"RankNotAwaited", PlantedBug::kRankNotAwaited, 1},
     {"FloorIgnored", PlantedBug::kFloorIgnored, 1},
-    {"FailedWriteCounts", PlantedBug::kFailedWriteCounts, 1},
-    {"StoreExpiryIgnored", PlantedBug::kStoreExpiryIgnored, 1},
-    {"StoreDeletionLost", PlantedBug::kStoreDeletionLost, 1},
+    {"FailedWriteCounts", PlantedBug::kFailedWriteCounts, kStoreSeeds + 300},
+    {"StoreExpiryIgnored", PlantedBug::kStoreExpiryIgnored, kStoreSeeds + 300},
+    {"StoreDeletionLost", PlantedBug::kStoreDeletionLost, kStoreSeeds + 60},
 };
 static_assert(std::size(kPlantings) == kPlantedBugs);
 

@@ -122,9 +122,11 @@ std::vector<FaultKind> KindsOf(SeededRandom* random, const Scenario& scenario) {
 
 }  // namespace
 
-Scenario MakeScenario(uint64_t seed) {
+Scenario MakeScenario(uint64_t number) {
+  const bool has_stores = HasStores(number);
+  const uint64_t seed = has_stores ? number - kStoreSeeds : number;
   Scenario scenario;
-  scenario.seed = seed;
+  scenario.seed = number;
   SeededRandom random(StreamSeed(seed, kShape));
   scenario.roomy = OneIn(&random, 2);
   scenario.node = MakeNode(&random, scenario.roomy);
@@ -156,7 +158,7 @@ Scenario MakeScenario(uint64_t seed) {
                                        .steps = scenario.steps,
                                        .count = faults,
                                        .kinds = KindsOf(&random, scenario)});
-  if (HasStores(seed)) AddStores(StreamSeed(seed, kStores), &scenario);
+  if (has_stores) AddStores(StreamSeed(seed, kStores), &scenario);
   scenario.node.reorder_until_sync =
       std::any_of(scenario.faults.begin(), scenario.faults.end(),
                   [](const Fault& fault) { return fault.kind == FaultKind::kPowerLoss; });

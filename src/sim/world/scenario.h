@@ -25,8 +25,8 @@ struct EnginePlan {
 struct Scenario {
   uint64_t seed = 0;
   SimulatedNodeOptions node;
-  // Of every fifth seed (scenario_stores.cc): durable tiers, and in most of these another node
-  // that shares them.
+  // Of seeds from kStoreSeeds on (scenario_stores.cc): durable tiers, and in most of these another
+  // node that shares them.
   StoresPlan stores;
   std::optional<SimulatedNodeOptions> second_node;
   std::vector<Layout> layouts;
@@ -41,10 +41,14 @@ struct Scenario {
   bool ends_with_deletion = false;  // Everything is deleted at the end, and must stay so.
 };
 
-Scenario MakeScenario(uint64_t seed);
+Scenario MakeScenario(uint64_t number);
 
-// Whether the seed has durable tiers. All else of the others is as it was before there were any.
-bool HasStores(uint64_t seed);
+// So many seeds from here on have durable tiers. All else of such a seed is as in the seed less
+// this number.
+inline constexpr uint64_t kStoreSeeds = 5'000'000'000'000'000'000;
+inline bool HasStores(uint64_t seed) {
+  return seed >= kStoreSeeds && seed - kStoreSeeds < 1'000'000'000'000'000'000;
+}
 // Adds them, and what befalls them. `random` is a stream of its own.
 void AddStores(uint64_t random_seed, Scenario* scenario);
 

@@ -1,5 +1,5 @@
-// What every fifth seed has beside its node: durable tiers, mostly another node that shares
-// them, and what befalls them. Drawn from a stream of its own.
+// What a seed from kStoreSeeds on has beside its node: durable tiers, mostly another node that
+// shares them, and what befalls them. Drawn from a stream of its own.
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -12,9 +12,6 @@ namespace {
 
 constexpr int64_t kMilli = 1'000'000;
 constexpr int64_t kSecond = 1'000'000'000;
-// Every fifth seed: a number that has nothing to do with those by which eviction is chosen.
-constexpr uint64_t kStoresEvery = 5;
-constexpr uint64_t kStoresAt = 3;
 
 bool OneIn(SeededRandom* random, uint64_t count) { return random->Below(count) == 0; }
 
@@ -94,8 +91,6 @@ void AddFaults(SeededRandom* random, Scenario* scenario) {
 }
 
 }  // namespace
-
-bool HasStores(uint64_t seed) { return seed % kStoresEvery == kStoresAt; }
 
 void AddStores(uint64_t random_seed, Scenario* scenario) {
   SeededRandom random(random_seed);

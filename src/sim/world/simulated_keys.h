@@ -68,7 +68,7 @@ class SimulatedKeys final : public KeySource {
   SharedDataKey Known(const TenantId& tenant) override;
   std::optional<std::vector<DataKeyId>> Generations(const TenantId& tenant) override;
   bool Missing(const TenantId& tenant) override {
-    return keys_.Known(tenant) == nullptr && (IsAbsent(tenant) || failed_.contains(tenant));
+    return keys_.Known(tenant) == nullptr && failed_.contains(tenant);
   }
   bool IsDestroyed(const DataKeyId& id) override { return keys_.IsDestroyed(id); }
   std::vector<DataKeyId> Destroyed() override { return keys_.Destroyed(); }

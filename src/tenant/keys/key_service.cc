@@ -114,8 +114,6 @@ bool KeyService::Missing(const TenantId& tenant) {
   if (keys_.Known(tenant) != nullptr) return false;
   const int64_t now = options_.clock->NowNanos();
   const MutexLock lock(&mutex_);
-  const auto absent = absent_.find(tenant);
-  if (absent != absent_.end() && now < absent->second) return true;
   const auto found = wanted_.find(tenant);
   if (found == wanted_.end()) return false;
   return found->second.pause_nanos > 0 || now - found->second.since_nanos >= kPatienceNanos;
