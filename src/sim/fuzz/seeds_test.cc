@@ -23,6 +23,16 @@ TEST(SeedsTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts.refused, 0u);
 }
 
+// Seeds with durable tiers and a second node. Seed 86 of them breaks a promise: docs/limits.md.
+TEST(SeedsTest, NoSeedWithDurableTiersBreaksAPromise) {
+  const FuzzReport report =
+      Fuzz({.first_seed = kStoreSeeds + 1, .seeds = ByTestLevel<uint64_t>(30, 85, 85)});
+  EXPECT_FALSE(report.failed_seed.has_value())
+      << report.failure.violation << "\nNext step: aquifer sim fuzz --seed "
+      << report.failed_seed.value_or(0);
+  EXPECT_GT(report.counts.hits_durable, 0u);
+}
+
 // Each broke a promise once. What was wrong has a test of its own beside the code.
 TEST(SeedsTest, NoSeedThatFailedOnceFailsAgain) {
   for (const uint64_t seed : std::initializer_list<uint64_t>{
