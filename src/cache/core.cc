@@ -208,6 +208,7 @@ Status Core::BuildDurable() {
     loader_->Load(ref, DeadlineAfter(environment_.clock->NowNanos(), kLoadToWriteNanos), ticket);
   };
   parts.want_on_nvme = [this](BlockRef ref) { write_down_->Want(ref); };
+  parts.promote = [this](BlockRef ref) { write_down_->Promote(ref); };
   parts.walk = [this](size_t max, BlockName* next, std::vector<Key>* keys, bool* whole) {
     return context_->walk.Keys(max, next, keys, whole);
   };

@@ -46,6 +46,59 @@ TEST_F(CoreDurableTest, AnEmptyNodeRecallsAllThatAFlushAcknowledged) {
   EXPECT_EQ(Match(chain)->runs[0].tier, TierKind::kDram);
 }
 
+TEST_F(CoreDurableTest, WhatIsLoadedFromAStoreIsOnNvmeWhenItLeavesMemory) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  MakeAnother(DurableCache(64, /*nvme=*/true));
+  EXPECT_EQ(Recall(chain), 40u);
+  EXPECT_EQ(store_.reads, 40u);
+  world_->Advance(kSecond);
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 60})), 60u);  // Pushes it out of memory.
+  world_->Advance(kSecond);
+  EXPECT_EQ(Recall(chain), 40u);
+  EXPECT_EQ(store_.reads, 40u);
+  EXPECT_GE(Counter("fetch_hits_nvme"), 36u);
+}
+
+// What NVMe has no room for is safe at the store: a flush tells of no loss.
+TEST_F(CoreDurableTest, WhatIsLoadedFromAStoreAndDoesNotFitOnNvmeIsNoLoss) {
+  MakeDurable(DurableCache());
+  const Chain chain(layout_, {.seed = 1, .blocks = 40});
+  ASSERT_EQ(Store(chain), 40u);
+  ASSERT_TRUE(Flush().ok());
+  CoreOptions options = DurableCache(64, /*nvme=*/true);
+  options.cache.tenants[0].nvme_ceiling_bytes = 1;
+  MakeAnother(options);
+  EXPECT_EQ(Recall(chain), 40u);
+  world_->Advance(kSecond);
+  EXPECT_TRUE(FlushTo(TierKind::kNvme).ok());
+  EXPECT_EQ(Recall(chain), 40u);
+}
+
+// The record stayed on the drive, with nothing left that knew of it, and a restart found it again.
+TEST_F(CoreDurableTest, ABlockThatMadeRoomOnNvmeIsGoneThere) {
+  CoreOptions options = DurableCache(64, /*nvme=*/true);
+  options.cache.tenants[0].nvme_ceiling_bytes = 30 * kBlockBytes;
+  MakeDurable(options);
+  const Chain chain(layout_, {.seed = 1, .blocks = 30});
+  ASSERT_EQ(Store(chain), 30u);
+  ASSERT_TRUE(Flush().ok());
+  world_->Advance(kSecond);
+  // Takes its place in memory, and then on NVMe.
+  ASSERT_EQ(Store(Chain(layout_, {.seed = 2, .blocks = 64})), 64u);
+  world_->Advance(kSecond);
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  ASSERT_TRUE(evict.status.ok());
+  world_->Advance(kSecond);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+  Restart();
+  EXPECT_EQ(Recall(chain), 0u);
+}
+
 // A codec makes something smaller only where it knows what the bytes are.
 TEST_F(CoreDurableTest, ATierIsToldWhatTheElementsAre) {
   MakeDurable(DurableCache());

@@ -311,7 +311,12 @@ void Residency::LeaveDram(BlockRef ref, Leave why) {
 void Residency::LeaveNvme(BlockRef ref, Leave why) {
   if (!at(ref).in_tier(kTierNvme)) return;
   const bool durable = (at(ref).residency & kDurableTiers) != 0 && why != Leave::kCorrupt;
-  if (!at(ref).in_tier(kTierDram)) return Drop(ref, durable ? Leave::kToDurable : why);
+  if (!at(ref).in_tier(kTierDram)) {
+    if (!durable) return Drop(ref, why);
+    // The drive may still have the record, and nothing finds it without the entry.
+    if (why != Leave::kLostByTier && on_erase) on_erase(IdOf(ref), why);
+    return Drop(ref, Leave::kToDurable);
+  }
   SetTier(ref, kTierNvme, false);
   ReweighInDram(ref);
   ClearStale(ref);

@@ -278,6 +278,7 @@ Result<BlockRef> DurableLoader::Arrive(const OneLoad& load, const BlockMeta& met
            .now_nanos = parts_.clock->NowNanos()},
           slot));
   residency.SetDurable(ref, parts_.number, true);
+  if (parts_.on_arrived) parts_.on_arrived(ref);
   *used = true;
   return ref;
 }

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -44,6 +45,8 @@ struct DurableLoaderParts {
   Executor* executor = nullptr;
   Clock* clock = nullptr;
   uint64_t max_bytes = 0;  // Of slots that are being read into, or wait for a read that hangs.
+  // Called with each block that has arrived in DRAM and that NVMe does not have.
+  std::function<void(BlockRef)> on_arrived;
 };
 
 class DurableLoader {

@@ -112,7 +112,8 @@ Status DurableTiers::MakeTier(const DurableTierSource& source) {
                                                          .presence = one->presence.get(),
                                                          .executor = parts_.owner,
                                                          .clock = parts_.clock,
-                                                         .max_bytes = parts_.dram_bytes / 4});
+                                                         .max_bytes = parts_.dram_bytes / 4,
+                                                         .on_arrived = parts_.promote});
   one->eraser = std::make_unique<Eraser>(EraserOptions{.enabled = true,
                                                        .max_remembered = kMaxErasures,
                                                        .max_remembered_per_tenant = kMaxErasures,

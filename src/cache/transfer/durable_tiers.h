@@ -49,6 +49,8 @@ struct DurableTiersParts {
   std::function<void(BlockRef, const LoadTicket&)> load_from_nvme;
   // A block that is to be durable since it was committed is to be on NVMe as well.
   std::function<void(BlockRef)> want_on_nvme;
+  // A block was loaded from a durable tier. NVMe may have it from now on, as policy says.
+  std::function<void(BlockRef)> promote;
   SessionEndsBounds session_ends{};
   std::function<void(const std::string& session, const BlockName& head)> on_session_moved;
   // See SessionNotesParts.

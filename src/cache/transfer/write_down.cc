@@ -67,6 +67,12 @@ void WriteDown::Add(BlockRef ref) {
   Enqueue(ref, sequence);
 }
 
+void WriteDown::Promote(BlockRef ref) {
+  if (!settings_.enabled || (chooses_ && !aside_.Admit(ref, Affordable()))) return;
+  Enqueue(ref, unwritten_.NextSequence());
+  PumpSoon();
+}
+
 void WriteDown::OnLost(BlockRef ref) {
   if (settings_.enabled && !residency_->set_aside(ref)) {
     aside_.Add(ref, unwritten_.NextSequence());

@@ -63,6 +63,9 @@ class WriteDown {
 
   // The block was just committed. It is written after Pump(), or set aside.
   void Add(BlockRef ref);
+  // The block was loaded from a durable tier, which keeps it. It is written as one that was just
+  // committed, or else not at all: no flush needs it here.
+  void Promote(BlockRef ref);
   // NVMe had to give up what DRAM still has: it is set aside, for a flush to find.
   void OnLost(BlockRef ref);
   // It was used, or somebody wants it kept: see SetAside.
