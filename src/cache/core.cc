@@ -237,6 +237,10 @@ Status Core::BuildDrives() {
                                      .loader = loader_.get(),
                                      .eraser = eraser_.get(),
                                      .write_down = write_down_.get(),
+                                     .on_more_found =
+                                         [this] {
+                                           if (durable_ != nullptr) durable_->SweepSoon();
+                                         },
                                      .on_dropped = [this] { context_->housekeeping.Run(); }}));
   return Status();
 }

@@ -99,6 +99,37 @@ TEST_F(CoreDurableTest, ABlockThatMadeRoomOnNvmeIsGoneThere) {
   EXPECT_EQ(Recall(chain), 0u);
 }
 
+TEST_F(CoreDurableTest, EverythingIsDeletedAtTheStoreAlsoWhileADriveIsAway) {
+  MakeDurable(DurableCache(64, /*nvme=*/true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_EQ(Store(chain), 8u);
+  ASSERT_TRUE(Flush().ok());
+  Restart();
+  world_->disk(kDrive).Hang(true);
+  Recall(chain);
+  world_->Advance(80 * kSecond);  // It is detached by now.
+  EvictRequest evict;
+  evict.everything = true;
+  client_->Do(&Core::Evict, &evict);
+  EXPECT_EQ(evict.status.code(), Code::kUnavailable);
+  EXPECT_EQ(BlobsOf(chain), 0u);
+}
+
+TEST_F(CoreDurableTest, BlocksOfADriveThatIsBackAreWrittenToTheStore) {
+  MakeDurable(DurableCache(64, /*nvme=*/true));
+  const Chain chain(layout_, {.seed = 1, .blocks = 8});
+  ASSERT_NO_FATAL_FAILURE(LeaveOnlyOnNvme(chain));
+  world_->disk(kDrive).Hang(true);
+  Recall(chain);
+  world_->Advance(80 * kSecond);
+  store_.fail_writes = Code::kOk;
+  world_->disk(kDrive).Hang(false);
+  world_->Advance(10 * kSecond);
+  EXPECT_FALSE(FlushTo(TierKind::kDurable).ok());  // It tells once that they were lost.
+  EXPECT_TRUE(FlushTo(TierKind::kDurable).ok());
+  EXPECT_EQ(BlobsOf(chain), 8u);
+}
+
 // A codec makes something smaller only where it knows what the bytes are.
 TEST_F(CoreDurableTest, ATierIsToldWhatTheElementsAre) {
   MakeDurable(DurableCache());

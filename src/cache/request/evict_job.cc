@@ -232,7 +232,7 @@ void EvictJob::Drop() {
 // all erasures have been asked for; once those are done, nothing is left.
 void EvictJob::WaitForTiers() {
   if (unsure_ || (cache().drives.any() && !cache().drives.ready())) {
-    return Finish(Status(
+    return WaitForDurable(Status(
         Code::kUnavailable,
         "gone from memory; what NVMe may hold is not known yet. Evict again when Stats() shows "
         "the drives in service"));

@@ -74,7 +74,8 @@ Status DriveSet::Build() {
   tier_ = *std::move(tier);
   records_.SetTier(tier_.get());
   records_.on_found = [this] {
-    if (std::exchange(ready_, true)) return;
+    // A durable tier may not have all of what was found.
+    if (std::exchange(ready_, true)) return parts_.on_more_found();
     parts_.loader->SetSource(tier_.get());
     parts_.write_down->SetTarget(tier_.get());
     on_ready_();

@@ -51,7 +51,8 @@ struct DriveSetParts {
   Loader* loader = nullptr;
   Eraser* eraser = nullptr;
   WriteDown* write_down = nullptr;
-  std::function<void()> on_dropped;  // Blocks were dropped: there may be housekeeping to do.
+  std::function<void()> on_more_found;  // A drive has brought its blocks after the start.
+  std::function<void()> on_dropped;     // Blocks were dropped: there may be housekeeping to do.
 };
 
 class DriveSet final : private TierListener, private LoadWaiter {

@@ -110,6 +110,8 @@ class HttpClient::Connection {
   beast::error_code ConnectToOne(const net::ip::tcp::resolver::results_type& found) {
     beast::error_code result = net::error::host_not_found;
     for (const auto& entry : found) {
+      beast::error_code ignored;
+      stream_.socket().close(ignored);  // The last try may have left one of another address family.
       stream_.async_connect(net::generic::stream_protocol::endpoint(entry.endpoint()),
                             [&result](beast::error_code error) { result = error; });
       context_.restart();

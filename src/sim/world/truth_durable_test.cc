@@ -19,7 +19,7 @@ constexpr uint64_t kBytes = 4096;
 class TruthDurableTest : public testing::Test {
  protected:
   TruthDurableTest()
-      : truth_({.tenants = {{.durable = true}, {.ttl_seconds = 100}},
+      : truth_({.tenants = {{.durable = true}, {.ttl_seconds = 100, .durable = true}},
                 .stores = true,
                 .has_lasting = true,
                 .store_clock = &clock_},
@@ -77,7 +77,7 @@ TEST_F(TruthDurableTest, WhatWasFlushedIsFoundByAnotherNodeThatHadTimeToHear) {
   Flush(0, 0);
   Miss(block, 1);  // It may have asked just before.
   EXPECT_THAT(truth_.violation(), IsEmpty());
-  Pass(5);
+  Pass(13);
   Miss(block, 1);
   EXPECT_THAT(truth_.violation(), HasSubstr("though a durable tier was said to have it"));
 }
@@ -151,7 +151,7 @@ TEST_F(TruthDurableTest, ASessionIsFoundByItsNameOnceItWasFlushed) {
   truth_.SessionNamed(0, "session", std::vector{block}, 0, false);
   truth_.SessionFound("session", 0, Ask(0), 0, true);
   Flush(0, 0);
-  Pass(5);
+  Pass(13);
   truth_.SessionFound("session", 1, Ask(0), 0, true);
   EXPECT_THAT(truth_.violation(), IsEmpty());
   truth_.SessionFound("session", 0, Ask(1), 0, true);
@@ -164,7 +164,7 @@ TEST_F(TruthDurableTest, ASessionIsNotPromisedToANodeThatHeardOfItBefore) {
   truth_.SessionFound("session", 0, Ask(1), 0, true);
   truth_.SessionNamed(0, "session", std::vector{block}, 0, false);
   Flush(0, 0);
-  Pass(5);
+  Pass(13);
   truth_.SessionFound("session", 0, Ask(1), 0, true);
   EXPECT_THAT(truth_.violation(), IsEmpty());
 }

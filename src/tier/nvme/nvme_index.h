@@ -55,10 +55,6 @@ class Interned {
   }
   const Value& operator[](uint32_t number) const { return values_[number].value; }
   size_t size() const { return numbers_.size(); }
-  template <class Visit>
-  void VisitAll(Visit visit) const {
-    for (const auto& [value, number] : numbers_) visit(value);
-  }
 
  private:
   struct Shared {
@@ -131,12 +127,6 @@ class NvmeIndex {
   // Looks at up to `max` entries from `first` on and adds those in use, unsorted. Returns where to
   // go on; kNone: that was all.
   EntryId Collect(EntryId first, size_t max, std::vector<OrderKey>* keys) const;
-
-  // Calls `visit` for each tenant that has blocks here.
-  template <class Visit>
-  void VisitTenants(Visit visit) const {
-    tenants_.VisitAll(visit);
-  }
 
   size_t size() const { return size_; }
   uint64_t memory_bytes() const;

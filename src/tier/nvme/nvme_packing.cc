@@ -1,7 +1,6 @@
 // What workers do with payload on its way to a drive and back: checksums, and where the tier has a
 // packer, sealing and codecs. The log itself moves and finds what is stored as it is, without any
 // key.
-#include <set>
 #include <utility>
 
 #include "base/planted_bug.h"
@@ -9,11 +8,6 @@
 #include "tier/nvme/nvme_tier_impl.h"
 
 namespace aquifer {
-namespace {
-
-constexpr int64_t kKeyWatchNanos = 250'000'000;  // While some key is not known.
-
-}  // namespace
 
 // ---- Verifying ----
 
@@ -84,50 +78,19 @@ void NvmeTierImpl::OnWritesVerified(const std::vector<PendingWrite*>& writes,
   Pump();
 }
 
-// ---- Keys ----
-
-// A key that is being looked for is there soon. For one that could not be had nobody waits.
-Status NvmeTierImpl::WithoutKey(const TenantId& tenant) {
-  ++shared_.counters.without_key;
-  if (!packer()->keys()->Missing(tenant)) {
-    return Status(Code::kBusy, "the tenant's data key is not known");
-  }
-  WatchKeysAt(shared_.clock->NowNanos());
-  return Status(Code::kUnavailable, "the tenant's data key cannot be had");
-}
-
-void NvmeTierImpl::WatchKeysAt(int64_t at_nanos) {
-  if (std::exchange(key_watch_posted_, true)) return;
-  shared_.PostAt(at_nanos, [this] {
-    key_watch_posted_ = false;
-    WatchKeys();
-  });
-}
-
-void NvmeTierImpl::WatchKeys() {
-  if (!seals()) return;
-  std::set<TenantId> tenants = keyless_;
-  shared_.index.VisitTenants([&tenants](const TenantId& tenant) { tenants.insert(tenant); });
-  bool lost = false;
-  bool back = false;
-  bool unknown = false;
-  for (const TenantId& tenant : tenants) {
-    if (packer()->keys()->Known(tenant) != nullptr) {
-      back = keyless_.erase(tenant) > 0 || back;
-      continue;
-    }
-    unknown = true;
-    if (packer()->keys()->Missing(tenant)) lost = keyless_.insert(tenant).second || lost;
-  }
-  if (lost) OnDriveDetached();
-  if (back) OnFound(nullptr);
-  if (unknown) WatchKeysAt(shared_.clock->NowNanos() + kKeyWatchNanos);
-}
-
 // ---- Packing ----
 
-// What a read needs beside the bytes. kBusy, kUnavailable: the tenant's key is not known. kCorrupt:
-// the block is not sealed as it should be, and gone from now on.
+// A key that is being looked for is there soon. Nobody waits for one that could not be had.
+Status NvmeTierImpl::WithoutKey(const TenantId& tenant) {
+  ++shared_.counters.without_key;
+  if (packer()->keys()->Missing(tenant)) {
+    return Status(Code::kUnavailable, "the tenant's data key cannot be had");
+  }
+  return Status(Code::kBusy, "the tenant's data key is not known");
+}
+
+// What a read needs beside the bytes. kBusy: the tenant's key is not known. kCorrupt: the block is
+// not sealed as it should be, and gone from now on.
 Status NvmeTierImpl::PrepareUnpack(PendingRead* read, NvmeIndex::EntryId entry) {
   const DataKeyId none{};
   const bool sealed = shared_.index.data_key_id(entry) != none;

@@ -136,45 +136,6 @@ TEST(NvmePackingTest, WithoutItsKeyATenantIsNeitherReadNorWritten) {
   EXPECT_EQ(harness.Erase(block.id()).code(), Code::kOk);  // That needs no key.
 }
 
-TEST(NvmePackingTest, BlocksWhoseKeyCannotBeHadAreDetachedUntilItIsBack) {
-  NvmeHarness harness(Small(), 1, true);
-  const TestBlock block(1, 5000);
-  const TestBlock other(2, 5000);  // Of another tenant.
-  ASSERT_NE(block.id().tenant, other.id().tenant);
-  ASSERT_TRUE(harness.Write(block).ok());
-  ASSERT_TRUE(harness.Write(other).ok());
-  harness.keys.Lose(block.id().tenant);
-  EXPECT_EQ(harness.Read(block).code(), Code::kUnavailable);
-  EXPECT_EQ(harness.listener.detached, 1);
-  EXPECT_TRUE(harness.nvme()->Detached(block.id()));
-  EXPECT_FALSE(harness.nvme()->Detached(other.id()));
-  EXPECT_FALSE(harness.nvme()->AllRead());
-  EXPECT_EQ(harness.tier()->Probe(block.id()).code(), Code::kUnavailable);
-  EXPECT_EQ(harness.Metas().size(), 1u);
-  EXPECT_EQ(harness.Write(TestBlock(4, 5000)).code(), Code::kUnavailable);
-  EXPECT_TRUE(harness.Read(other).ok());
-  EXPECT_TRUE(harness.Erase(other.id()).ok());  // That needs no key.
-  const int found = harness.listener.found;
-  harness.keys.Regain(block.id().tenant);
-  harness.Advance(1'000'000'000);
-  EXPECT_EQ(harness.listener.found, found + 1);
-  EXPECT_TRUE(harness.nvme()->AllRead());
-  EXPECT_TRUE(harness.Read(block).ok());
-}
-
-TEST(NvmePackingTest, AKeyThatCannotBeHadIsNoticedAtTheStart) {
-  NvmeHarness harness(Small(), 1, true);
-  const TestBlock block(1, 5000);
-  ASSERT_TRUE(harness.Write(block).ok());
-  harness.keys.Lose(block.id().tenant);
-  harness.Restart();
-  EXPECT_TRUE(harness.nvme()->Detached(block.id()));
-  EXPECT_TRUE(harness.Metas().empty());
-  harness.keys.Regain(block.id().tenant);
-  harness.Advance(1'000'000'000);
-  EXPECT_TRUE(harness.Read(block).ok());
-}
-
 TEST(NvmePackingTest, AfterItsKeyWasDestroyedATenantsBlocksAreRefusedAndWrittenAnew) {
   NvmeHarness harness(Small(), 1, true);
   const TestBlock block(1, 5000);

@@ -103,7 +103,6 @@ void NvmeTierImpl::Recover(std::function<void(Status)> on_done) {
       }
       if (--*waiting > 0) return;
       started_ = true;
-      WatchKeys();
       shared_.Post([this, answer] {
         (*answer)(in_service() ? Status()
                                : Status(Code::kUnavailable, "no drive can be used: " + WhyOut()));
@@ -142,13 +141,12 @@ std::string NvmeTierImpl::WhyOut() const {
 
 bool NvmeTierImpl::Detached(const BlockId& id) const {
   const NvmeIndex::EntryId entry = shared_.index.Find(id);
-  if (entry == NvmeIndex::kNone) return false;
-  return drives_[shared_.index.Place(entry).drive]->detached() || Keyless(entry);
+  return entry != NvmeIndex::kNone && drives_[shared_.index.Place(entry).drive]->detached();
 }
 
 bool NvmeTierImpl::Visible(NvmeIndex::EntryId entry) const {
   return !shared_.index.Expired(entry, shared_.clock->UnixSeconds()) &&
-         drives_[shared_.index.Place(entry).drive]->in_service() && !Keyless(entry);
+         drives_[shared_.index.Place(entry).drive]->in_service();
 }
 
 void NvmeTierImpl::EnumerateInSlices(std::function<void(const BlockMeta&)> visit,
@@ -205,7 +203,7 @@ Status NvmeTierImpl::Probe(const BlockId& id) const {
   }
   if (shared_.index.Expired(entry, shared_.clock->UnixSeconds())) return Status(Code::kNotFound);
   if (!drives_[shared_.index.Place(entry).drive]->in_service()) return Status(Code::kUnavailable);
-  return Status(Keyless(entry) ? Code::kUnavailable : Code::kOk);
+  return Status();
 }
 
 std::optional<BlockMeta> NvmeTierImpl::MetaOf(const BlockId& id) const {

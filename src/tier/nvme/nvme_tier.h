@@ -79,12 +79,12 @@ class NvmeTier : public Tier {
   virtual const NvmeRecovery& recovery() const = 0;
   // In the order in which they were given.
   virtual std::vector<NvmeDriveState> Drives() const = 0;
-  // Returns true if every drive has been read, none is detached, every tenant's key can be had, and
-  // the listener was told: no block can come to light any more.
+  // Returns true if every drive has been read, none is detached, and the listener was told: no
+  // block can come to light any more.
   virtual bool AllRead() const = 0;
-  // Returns true if the block's drive is detached, or if the block is sealed and its tenant's key
-  // cannot be had. The tier still knows the record, which counts again when the drive or the key is
-  // back. A write of a block from a detached drive goes to another one and replaces the record.
+  // Returns true if the block's drive is detached. The tier still knows the record, which counts
+  // again when the drive is back; until then, a write of the block goes to another drive and
+  // replaces it.
   virtual bool Detached(const BlockId& id) const = 0;
   // So that Probe() need not be asked whether a block's drive is.
   virtual bool AllInService() const = 0;

@@ -60,9 +60,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   const NvmeRecovery& recovery() const override { return shared_.recovery; }
   std::vector<NvmeDriveState> Drives() const override;
   bool AllRead() const override {
-    return announcing_ == 0 && keyless_.empty() &&
-           std::all_of(drives_.begin(), drives_.end(),
-                       [](const auto& drive) { return drive->announced(); });
+    return announcing_ == 0 && std::all_of(drives_.begin(), drives_.end(),
+                                           [](const auto& drive) { return drive->announced(); });
   }
   bool AllInService() const override {
     return std::all_of(drives_.begin(), drives_.end(),
@@ -177,6 +176,7 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
 
   // Reads.
   bool PrepareRead(PendingRead* read, ReadOp* op);
+  Status WithoutKey(const TenantId& tenant);
   Status PrepareUnpack(PendingRead* read, NvmeIndex::EntryId entry);
   void SubmitReads(uint32_t drive, std::vector<PendingRead*> reads);
   void OnReadsDone(const std::vector<PendingRead*>& reads,
@@ -238,18 +238,6 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   // The same of what is under way for the block.
   const NvmeDrive* HeldUpBy(const BlockId& id, const Pending& pending) const;
 
-  // Asks for the keys of all tenants that have blocks here, and tells the listener which blocks can
-  // be read no more, or again.
-  void WatchKeys();
-  void WatchKeysAt(int64_t at_nanos);
-  // Returns true if the entry is sealed with a key that cannot be had.
-  bool Keyless(NvmeIndex::EntryId entry) const {
-    return !keyless_.empty() && shared_.index.data_key_id(entry) != DataKeyId{} &&
-           keyless_.contains(shared_.index.Id(entry).tenant);
-  }
-  // What an operation of a tenant is told whose key is not known.
-  Status WithoutKey(const TenantId& tenant);
-
   void RunVerification(const std::shared_ptr<Verification>& verification, Task done);
 
   NvmeShared shared_;
@@ -269,11 +257,8 @@ class NvmeTierImpl final : public NvmeTier, public NvmeDrive::Owner {
   StorePace pace_;                          // Of writing, over all drives.
   std::deque<PendingWrite*> waiting_pack_;  // For scratch memory.
   bool pack_scheduled_ = false;
-  size_t announcing_ = 0;  // Found blocks that the listener is about to hear of.
-  bool started_ = false;   // Recover() was answered.
-  // Tenants whose keys cannot be had, and whose sealed blocks the listener does not count on.
-  std::set<TenantId> keyless_;
-  bool key_watch_posted_ = false;
+  size_t announcing_ = 0;    // Found blocks that the listener is about to hear of.
+  bool started_ = false;     // Recover() was answered.
   bool reported_in_ = true;  // What the listener believes.
 };
 
