@@ -137,7 +137,7 @@ TEST_F(IdleNode, IsSmallAndItsFiguresAreTrue) {
   ASSERT_TRUE(cache.ok()) << cache.status().ToString();
   TestEngine engine(cache->get(), LayoutOfBytes(kBlockBytes));
   // A client that may store is connected: the node prepares all of the pool.
-  EXPECT_TRUE(engine.Eventually([&] { return engine.Counter("pool_bytes") == kPoolBytes; }));
+  EXPECT_TRUE(engine.Eventually([&] { return engine.Counter("pool_bytes") == kPoolBytes; }, 120));
   ASSERT_TRUE(Settles());
   const Pool larger = PoolOf(pid);
   EXPECT_EQ(larger.mapped_bytes, kPoolBytes);
@@ -154,6 +154,8 @@ TEST_F(IdleNode, UsesNoProcessorTimeToSpeakOf) {
   const Chain chain(engine.layout(), {.seed = 1, .blocks = 4});
   ASSERT_EQ(engine.Store(chain), 4u);
   ASSERT_TRUE(engine.Flush().ok());
+  // The node makes the pool ready at a slow pace, and is idle only after that.
+  ASSERT_TRUE(engine.Eventually([&] { return engine.Counter("pool_bytes") == kPoolBytes; }, 120));
   ASSERT_TRUE(Settles());
 
   const auto begin = steady_clock::now();
