@@ -32,7 +32,7 @@ bool TenantDeletions::Destroy(uint32_t tenant, uint64_t moment) {
   return true;
 }
 
-void TenantDeletions::OnOverdue(uint32_t tenant, uint64_t moment) {
+void TenantDeletions::OnKeyOverdue(uint32_t tenant, uint64_t moment) {
   if (destroyed_[tenant] == moment) truth_->KeyIsGone(tenant, moment, node_->number());
 }
 

@@ -29,7 +29,7 @@ class TenantDeletions final : private ClientSink {
   // A key was destroyed on another node at that moment.
   void OnDestroyed(uint32_t tenant, uint64_t moment) { destroyed_[tenant] = moment; }
   // By now the node must have dropped it.
-  void OnOverdue(uint32_t tenant, uint64_t moment);
+  void OnKeyOverdue(uint32_t tenant, uint64_t moment);
 
  private:
   struct Drop {

@@ -210,7 +210,7 @@ void World::DeleteTenant(Host* host, const Fault& fault, SeededRandom* random) {
 void World::ExpectDropped(uint32_t tenant, uint64_t moment) {
   scheduler_.At(scheduler_.now() + kTenantGoneNanos, 0, [this, tenant, moment] {
     if (!store_faults_->Calm()) return ExpectDropped(tenant, moment);
-    for (const auto& one : hosts_) one->deletions()->OnOverdue(tenant, moment);
+    for (const auto& one : hosts_) one->deletions()->OnKeyOverdue(tenant, moment);
   });
 }
 
